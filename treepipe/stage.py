@@ -1,0 +1,204 @@
+"""The rules of one pipeline stage, without clock, network or tensors; both worlds drive it.
+
+Law of this file (the *index law*, FlowSpec section 3.3): whatever the order in which words and
+segments reach a stage, it keeps the same tree. A word numbers the nodes to retain; a stage with
+``l`` cached tree nodes keeps those below ``l`` in its cache, and of a segment that starts at ``l``
+the rows at ``i - l``. Words and segments carry versions, so a stage knows which words a segment
+has already been through.
+
+In lock-step (FlowSpec as published) stage n of N computes the first N + 1 - n segments of a round
+at once and afterwards waits before each segment for the word of that step.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from treepipe.errors import ProtocolError
+from treepipe.protocol import NO_PARENT, Message, Segment, Word
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Keep, of the cached tree nodes, those at ``keep``; the first ``accepted`` are committed."""
+
+    session: int
+    keep: tuple[int, ...]
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Compute ``segment`` and send it on.
+
+    ``rows`` are the positions, in the message as it arrived, of the rows that are left; None
+    means all of them. ``segment`` is what is left, with up-to-date indices.
+    """
+
+    segment: Segment
+    rows: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Send the emptied segment on as a marker: no compute."""
+
+    segment: Segment
+
+
+Action: TypeAlias = Prune | Run | Pass
+
+
+class WordLog:
+    """The words of one session since the round began, applied to segments that missed them."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._first = 0
+        self._words: list[Word] = []
+
+    def add(self, word: Word) -> None:
+        if word.number != self.version:
+            raise ProtocolError(f"word {word.number} arrived at version {self.version}")
+        self.version += 1
+        self._words.append(word)
+        if word.ends_round:
+            self._words.clear()
+            self._first = self.version
+
+    def survivors(self, version: int, start: int, count: int) -> tuple[list[int] | None, int]:
+        """Which of ``count`` rows from ``start`` at ``version`` are left now, and their start.
+
+        The rows are positions in 0..count-1, None stands for all. Index law (ii).
+        """
+        rows: list[int] | None = None
+        for word in self._words[version - self._first :]:
+            if word.retained is None:
+                continue
+            low = bisect_left(word.retained, start)
+            high = bisect_left(word.retained, start + count)
+            kept = [index - start for index in word.retained[low:high]]
+            rows = kept if rows is None else [rows[i] for i in kept]
+            start, count = max(low - word.accepted, 0), len(kept)
+        return rows, start
+
+    def catch_up(self, segment: Segment) -> tuple[Segment, tuple[int, ...] | None]:
+        """The segment after all words it has missed, and which of its rows are left.
+
+        None stands for all rows. The segment's round must be the current one.
+        """
+        if segment.version == self.version:
+            return segment, None
+        missed = self._words[segment.version - self._first :]
+        rows, start = self.survivors(segment.version, segment.start, len(segment.tokens))
+        if rows is None:
+            return replace(segment, version=self.version), None
+        pruned = replace(
+            segment,
+            version=self.version,
+            start=start,
+            tokens=tuple([segment.tokens[i] for i in rows]),
+            positions=tuple([segment.positions[i] for i in rows]),
+            parents=tuple([_renumber(segment.parents[i], missed) for i in rows]),
+        )
+        return pruned, tuple(rows)
+
+
+def _renumber(parent: int, missed: Sequence[Word]) -> int:
+    """A surviving row's parent after the missed words; ``NO_PARENT`` if it became committed."""
+    for word in missed:
+        if word.retained is not None and parent != NO_PARENT:
+            parent = max(bisect_left(word.retained, parent) - word.accepted, NO_PARENT)
+    return parent
+
+
+class StageSession:
+    """What one stage knows of one session: cache lengths, version, and what waits."""
+
+    def __init__(self, stage: int, stages: int) -> None:
+        """Args: ``stage`` counts from 1 to ``stages`` along the pipeline."""
+        self.free_steps = stages + 1 - stage
+        self.committed = 0
+        self.cached = 0
+        self.round = 0
+        self._log = WordLog()
+        self._round_start = 0
+        self._steps = 0
+        self._segments: deque[Segment] = deque()
+        self._words: deque[Word] = deque()
+
+    @property
+    def version(self) -> int:
+        """How many words the cache has been through."""
+        return self._log.version
+
+    def receive(self, message: Message) -> None:
+        """Take note of a message; ``next_action`` says what follows from it."""
+        if isinstance(message, Word):
+            self._words.append(message)
+        elif message.round >= self.round:
+            self._segments.append(message)
+
+    def next_action(self) -> Action | None:
+        """The next thing to do, None if the stage must wait for a message."""
+        while True:
+            if self._words and self._word_is_due(self._words[0]):
+                prune = self._apply(self._words.popleft())
+                if prune is not None:
+                    return prune
+            elif self._segments and self._segment_is_due(self._segments[0]):
+                return self._take(self._segments.popleft())
+            else:
+                return None
+
+    def _word_is_due(self, word: Word) -> bool:
+        if not word.lock_step:
+            return True
+        step = word.number - self._round_start + self.free_steps
+        return self._steps == step and (word.ends_round or bool(self._segments))
+
+    def _segment_is_due(self, segment: Segment) -> bool:
+        if segment.round != self.round or segment.version > self._log.version:
+            return False
+        if segment.step is None or segment.step < self.free_steps:
+            return True
+        needed = segment.step - self.free_steps + 1
+        return self._log.version - self._round_start >= needed
+
+    def _apply(self, word: Word) -> Prune | None:
+        self._log.add(word)
+        if word.retained is None:
+            return None
+        keep = word.retained[: bisect_left(word.retained, self.cached)]
+        if len(keep) < word.accepted:
+            raise ProtocolError("an accepted node has not passed this stage yet")
+        dropped_all = len(keep) == self.cached
+        self.committed += word.accepted
+        self.cached = len(keep) - word.accepted
+        if word.ends_round:
+            self.round = word.round + 1
+            self._round_start = self._log.version
+            self._steps = 0
+            self._segments = deque(s for s in self._segments if s.round >= self.round)
+        if dropped_all and not word.accepted:
+            return None
+        return Prune(word.session, keep, word.accepted)
+
+    def _take(self, arrived: Segment) -> Run | Pass:
+        self._steps += arrived.step is not None
+        if arrived.committed:
+            self.committed += len(arrived.tokens)
+            return Run(arrived, None)
+        segment, rows = self._log.catch_up(arrived)
+        if not segment.tokens:
+            return Pass(segment)
+        if segment.start != self.cached:
+            raise ProtocolError(
+                f"a segment starts at node {segment.start}, but {self.cached} nodes are cached"
+            )
+        self.cached += len(segment.tokens)
+        return Run(segment, rows)
