@@ -22,12 +22,14 @@ class Expansion:
     Attributes:
         size, depth: best nodes and draft passes of the tree that context-aware expansion drafts
             at the new root whenever tokens were committed.
+        context_aware: do so.
         score_aware: also extend the last drafted tree when nothing was committed.
         score_aware_size, score_aware_depth: new nodes and further passes of that.
     """
 
     size: int = 64
     depth: int = 6
+    context_aware: bool = True
     score_aware: bool = False
     score_aware_size: int = 48
     score_aware_depth: int = 1
@@ -85,9 +87,11 @@ class Continuous(TreeSchedule):
     def _refill(self, *, committed: bool) -> list[Command]:
         """Expand the tree if the schedule does, then feed what has not been fed."""
         expansion = self._expansion
-        if expansion is not None and committed:
+        if expansion is not None and committed and expansion.context_aware:
             self._extending = False
             return self._start_draft(expansion.depth)
+        if committed:
+            self._base = None  # rooted at a node that is committed now
         if expansion is not None and expansion.score_aware and self._base is not None:
             self._extending = True
             self._base.extend(expansion.score_aware_depth)

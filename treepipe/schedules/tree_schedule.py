@@ -23,8 +23,8 @@ from treepipe.protocol import (
     RoundRecord,
     Segment,
     Started,
-    WorkerLost,
     Word,
+    WorkerLost,
 )
 from treepipe.schedules.drafting import TreeDraft
 from treepipe.schedules.request import Request

@@ -1,0 +1,1 @@
+"""The real world: processes, partitioned models, messages; needs the extra ``executor``."""

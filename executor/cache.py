@@ -1,0 +1,108 @@
+"""Keys, values and the tree mask of one session on one stage, pruned in place.
+
+Law of this file (index law (i), FlowSpec section 3.3): entries before ``committed`` always stay;
+of the tree part, the entries at the kept indices stay in their order and move together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from treepipe.protocol import NO_PARENT
+
+
+class TreeCache:
+    """Preallocated keys and values: committed entries first, the tree part behind them.
+
+    Decoder layers of transformers call ``update`` on it as on any cache; the entries they write
+    belong to the pass that ``begin`` opened.
+
+    Attributes:
+        committed: entries of committed tokens.
+        length: all entries.
+    """
+
+    def __init__(
+        self, layers: int, heads: int, head_size: int, capacity: int, dtype: torch.dtype
+    ) -> None:
+        """Args: ``heads``: key/value heads; ``capacity``: entries that fit."""
+        shape = (2, layers, heads, capacity, head_size)
+        self._store = torch.empty(shape, dtype=dtype)
+        self._mask = torch.zeros((0, 0), dtype=torch.bool)
+        self.committed = 0
+        self.length = 0
+        self._rows = 0
+
+    @property
+    def capacity(self) -> int:
+        return int(self._store.shape[3])
+
+    @property
+    def tree_mask(self) -> torch.Tensor:
+        """[t, t] boolean over the tree part: row i marks entry i and its ancestors."""
+        return self._mask
+
+    def begin(self, rows: int, parents: Sequence[int] | None) -> torch.Tensor | None:
+        """Open a pass over ``rows`` new entries; returns its mask [rows, length + rows].
+
+        Args:
+            parents: index in the tree part per row; None for committed rows. A committed
+                single row sees everything: its mask is None.
+
+        Raises:
+            MemoryError: the entries do not fit.
+        """
+        if self.length + rows > self.capacity:
+            raise MemoryError(f"a cache of {self.capacity} entries cannot take {rows} more")
+        self._rows = rows
+        if parents is None:
+            if rows == 1:
+                return None
+            return torch.ones((rows, self.length + rows), dtype=torch.bool).tril_(self.length)
+        nodes = self.length - self.committed
+        grown = torch.zeros((nodes + rows, nodes + rows), dtype=torch.bool)
+        grown[:nodes, :nodes] = self._mask
+        for row, parent in enumerate(parents, start=nodes):
+            if parent != NO_PARENT:
+                grown[row] = grown[parent]
+            grown[row, row] = True
+        self._mask = grown
+        seen = torch.ones((rows, self.committed), dtype=torch.bool)
+        return torch.cat((seen, grown[nodes:]), dim=1)
+
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Called by each layer: [1, heads, rows, size] in, all entries so far out."""
+        end = self.length + self._rows
+        self._store[0, layer, :, self.length : end] = keys[0]
+        self._store[1, layer, :, self.length : end] = values[0]
+        return self._store[0, layer, None, :, :end], self._store[1, layer, None, :, :end]
+
+    def finish(self, committed: bool) -> None:
+        """Close the pass: its entries are there now."""
+        self.length += self._rows
+        if committed:
+            self.committed = self.length
+        self._rows = 0
+
+    def prune(self, keep: Sequence[int], accepted: int) -> None:
+        """Keep the tree entries at ``keep`` (ascending); the first ``accepted`` are committed."""
+        base = self.committed
+        still = next((i for i, old in enumerate(keep) if i != old), len(keep))
+        moved = torch.tensor(keep[still:], dtype=torch.long)
+        if len(moved):
+            # Indexing copies, so source and destination may overlap.
+            first = base + still
+            self._store[:, :, :, first : first + len(moved)] = self._store[:, :, :, base + moved]
+        live = torch.tensor(keep[accepted:], dtype=torch.long)
+        self._mask = self._mask[live][:, live]
+        self.committed = base + accepted
+        self.length = base + len(keep)
+
+    def entries(self) -> torch.Tensor:
+        """[2, layers, heads, length, size]: keys and values of all entries (a view)."""
+        return self._store[:, :, :, : self.length]

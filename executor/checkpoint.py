@@ -1,0 +1,175 @@
+"""Reading a Hugging Face checkpoint directory, tensor by tensor; no module is built here.
+
+Every fault of the directory ends in a ``UserError`` that names the file and the key.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from treepipe.errors import UserError
+
+ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)
+"""Supported architectures, as ``config.json`` names them."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files were found complete; tensors are read when they are asked for.
+
+    Attributes:
+        directory: where it is.
+        config: the model's configuration (a transformers ``PreTrainedConfig``).
+        architecture: one of ``ARCHITECTURES``.
+        shards: file per tensor name.
+    """
+
+    directory: Path
+    config: Any
+    architecture: str
+    shards: dict[str, Path]
+
+    @classmethod
+    def open(cls, directory: Path) -> Checkpoint:
+        """Raises ``UserError`` if anything is missing or of an unsupported architecture."""
+        if not directory.is_dir():
+            raise UserError(f"{directory}: there is no such checkpoint directory")
+        raw = _json(directory / "config.json")
+        named = (raw.get("architectures") or ["none"])[0]
+        if named not in ARCHITECTURES:
+            raise UserError(
+                f"{directory / 'config.json'}: key architectures = {named!r} is not supported; "
+                f"supported are {', '.join(ARCHITECTURES)}"
+            )
+        config = _config(directory)
+        checkpoint = cls(directory, config, named, _shards(directory))
+        checkpoint._check_complete()
+        return checkpoint
+
+    @property
+    def layers(self) -> int:
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.config.hidden_size)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.config.vocab_size)
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that can be attended to in full (a sliding window limits them)."""
+        window = getattr(self.config, "sliding_window", None)
+        slides = "sliding_attention" in (getattr(self.config, "layer_types", None) or [])
+        limited = window if window and (slides or "Mistral" in self.architecture) else None
+        return int(min(self.config.max_position_embeddings, limited or 2**62))
+
+    @property
+    def tied(self) -> bool:
+        """Whether the output projection is the embedding."""
+        return "lm_head.weight" not in self.shards
+
+    def tensors(self, prefix: str) -> dict[str, Any]:
+        """All tensors below ``prefix``, by the rest of their name; only these are read."""
+        wanted = [name for name in self.shards if name.startswith(prefix)]
+        found: dict[str, Any] = {}
+        for shard in sorted({self.shards[name] for name in wanted}):
+            with safe_open(shard, framework="pt") as file:
+                for name in wanted:
+                    if self.shards[name] == shard:
+                        found[name.removeprefix(prefix)] = file.get_tensor(name)
+        return found
+
+    def _check_complete(self) -> None:
+        needed = ["model.embed_tokens.weight", "model.norm.weight"]
+        needed += [
+            f"model.layers.{layer}.{part}.weight"
+            for layer in range(self.layers)
+            for part in ("self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "input_layernorm")
+        ]
+        for name in needed:
+            if name not in self.shards:
+                raise UserError(
+                    f"{self.directory}: the weights are incomplete, tensor {name} is missing"
+                )
+        with safe_open(self.shards[needed[0]], framework="pt") as file:
+            shape = tuple(file.get_slice(needed[0]).get_shape())
+        if shape != (self.vocabulary, self.hidden_size):
+            raise UserError(
+                f"{self.directory / 'config.json'}: keys vocab_size and hidden_size say "
+                f"{(self.vocabulary, self.hidden_size)}, but tensor {needed[0]} has shape {shape}"
+            )
+
+
+def check_same_vocabulary(target: Checkpoint, draft: Checkpoint) -> None:
+    """Raises ``UserError`` unless the two agree on what each token id means."""
+    if target.vocabulary != draft.vocabulary:
+        raise UserError(
+            f"{draft.directory / 'config.json'}: key vocab_size = {draft.vocabulary} differs from "
+            f"the target's {target.vocabulary}; draft and target must share a vocabulary"
+        )
+    ours, theirs = (_vocabulary(each.directory) for each in (target, draft))
+    if ours is not None and theirs is not None and ours != theirs:
+        raise UserError(
+            f"{draft.directory / 'tokenizer.json'}: the vocabulary differs from the target's "
+            f"({target.directory / 'tokenizer.json'})"
+        )
+
+
+def _vocabulary(directory: Path) -> Any:
+    path = directory / "tokenizer.json"
+    return _json(path).get("model", {}).get("vocab") if path.exists() else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: must hold a JSON object")
+    return content
+
+
+def _config(directory: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    except Exception as error:  # transformers raises many kinds for a config it cannot read
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{directory / 'config.json'}: is not usable: {reason}") from None
+    config._attn_implementation = "sdpa"
+    return config
+
+
+def _shards(directory: Path) -> dict[str, Path]:
+    index = directory / "model.safetensors.index.json"
+    single = directory / "model.safetensors"
+    if index.exists():
+        names = {name: directory / file for name, file in _json(index)["weight_map"].items()}
+        for shard in sorted(set(names.values())):
+            if not shard.exists():
+                raise UserError(f"{index}: names {shard.name}, which is missing")
+        return names
+    if not single.exists():
+        raise UserError(f"{directory}: holds neither {single.name} nor {index.name}")
+    try:
+        with safe_open(single, framework="pt") as file:
+            return dict.fromkeys(file.keys(), single)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{single}: cannot be read: {error}") from None

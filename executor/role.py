@@ -1,0 +1,109 @@
+"""What every worker process has: its name, inbox, outboxes, clock, and record of spans.
+
+The roles themselves are in ``stage_worker.py`` and ``draft_worker.py``; starting and ending
+processes is in ``cluster.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from treepipe.executor.clock import now_ms, wait_until
+from treepipe.executor.transport import Inbox, Outbox, Received
+from treepipe.plan import Placed
+from treepipe.timing import LinkTimes
+from treepipe.trace import Kind, Span
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSettings:
+    """What a worker process is started with.
+
+    Attributes:
+        placed: its name, layers and (for emulation) service times.
+        number: 0 for the draft, 1..stages along the pipeline.
+        target, draft: checkpoint directories.
+        capacity: cache entries per session.
+        port: to listen on, 0 for any free one.
+        emulate: pad work and delay messages to the profiles.
+        row_bytes: size the emulated links count a row with.
+        check_causality: assert what every row attends to.
+    """
+
+    placed: Placed
+    number: int
+    stages: int
+    target: Path
+    draft: Path
+    capacity: int
+    port: int = 0
+    emulate: bool = False
+    row_bytes: int = 0
+    seed: int = 0
+    check_causality: bool = False
+
+
+@dataclass(slots=True)
+class Desk:
+    """A worker's place: where messages come in and go out, and where spans are noted."""
+
+    settings: RoleSettings
+    control: Connection
+    inbox: Inbox
+    context: Any
+    outboxes: dict[str, Outbox] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, settings: RoleSettings, control: Connection) -> Desk:
+        context = zmq.Context()
+        inbox = Inbox(context, settings.port, settings.placed.name)
+        inbox.watch(control.fileno())
+        return cls(settings, control, inbox, context)
+
+    def connect(self, addresses: Mapping[str, str], links: Mapping[str, LinkTimes]) -> None:
+        """Open an outbox to each named worker."""
+        seed = np.random.SeedSequence([self.settings.seed, self.settings.number])
+        for (name, address), child in zip(
+            addresses.items(), seed.spawn(len(addresses)), strict=True
+        ):
+            link = links[name] if self.settings.emulate else None
+            rng = np.random.default_rng(child)
+            self.outboxes[name] = Outbox(
+                self.context, address, self.settings.placed.name, link, rng
+            )
+
+    def close(self) -> None:
+        for outbox in self.outboxes.values():
+            outbox.close()
+        self.inbox.close()
+        self.context.destroy(linger=0)
+
+    @contextmanager
+    def work(self, kind: Kind, session: int, tokens: int, emulated_ms: float) -> Iterator[None]:
+        """Note a span around the body; with emulation it lasts at least ``emulated_ms``."""
+        start = now_ms()
+        yield
+        if self.settings.emulate:
+            wait_until(start + emulated_ms)
+        self.spans.append(Span(self.settings.placed.name, kind, start, now_ms(), session, tokens))
+
+    def note_transfer(self, received: Received) -> None:
+        """The link's span, noted by the receiver when the message is delivered."""
+        envelope = received.envelope
+        device = f"{envelope.sender}->{self.settings.placed.name}"
+        due = envelope.due_ms if self.settings.emulate else now_ms()
+        session, tokens = envelope.body.session, envelope.rows
+        self.spans.append(Span(device, "transfer", envelope.sent_ms, due, session, tokens))
+
+    def take_spans(self) -> list[Span]:
+        spans, self.spans = self.spans, []
+        return spans

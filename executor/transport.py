@@ -1,0 +1,195 @@
+"""Messages between workers: ZeroMQ, a validated JSON header, raw tensor bytes; no pickles.
+
+An inbox belongs to one worker, everyone else connects an outbox to it. With emulation on, a
+message carries the time at which its link would have delivered it, and the inbox holds it until
+then: the sender's side of a link is busy one message at a time, latency is added behind it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import zmq
+from pydantic import TypeAdapter, ValidationError
+
+from treepipe.errors import RunError, UserError
+from treepipe.executor.clock import now_ms, wait_until
+from treepipe.protocol import Segment, Word
+from treepipe.timing import LinkTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The session is over: free what belongs to it."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The header of a message.
+
+    Attributes:
+        sender: name of the worker that sent it.
+        sent_ms, due_ms: when it was sent, and when its link delivers it (monotonic clock).
+        body: what it says.
+        rows, width: shape of the float32 hidden states in the second frame, 0 if there is none.
+    """
+
+    sender: str
+    sent_ms: float
+    due_ms: float
+    kind: Literal["segment", "word", "close"]
+    body: Segment | Word | Close
+    rows: int = 0
+    width: int = 0
+
+
+_HEADER = TypeAdapter(Envelope)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A delivered message and its hidden states [rows, width], if it has any."""
+
+    envelope: Envelope
+    hidden: torch.Tensor | None
+
+
+class Outbox:
+    """The sender's end of one link."""
+
+    def __init__(
+        self,
+        context: Any,
+        address: str,
+        sender: str,
+        link: LinkTimes | None,
+        rng: np.random.Generator,
+    ) -> None:
+        """Args: ``link``: the link to emulate, None to deliver at once."""
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.connect(address)
+        self._sender, self._link, self._rng = sender, link, rng
+        self._free_ms = 0.0
+        self._last_due_ms = 0.0
+
+    def send(
+        self, body: Segment | Word | Close, size_bytes: int, hidden: torch.Tensor | None = None
+    ) -> None:
+        """Send; ``size_bytes`` is what the emulated link counts the message with."""
+        kind: Literal["segment", "word", "close"] = (
+            "segment"
+            if isinstance(body, Segment)
+            else "word"
+            if isinstance(body, Word)
+            else "close"
+        )
+        rows, width = (len(hidden), hidden.shape[1]) if hidden is not None else (0, 0)
+        sent = now_ms()
+        envelope = Envelope(
+            self._sender, sent, self._due(sent, size_bytes), kind, body, rows, width
+        )
+        frames = [_HEADER.dump_json(envelope)]
+        if hidden is not None:
+            frames.append(hidden.contiguous().numpy().data)
+        self._socket.send_multipart(frames)
+
+    def _due(self, sent_ms: float, size_bytes: int) -> float:
+        link = self._link
+        if link is None:
+            return sent_ms
+        self._free_ms = max(sent_ms, self._free_ms) + link.occupied_ms(size_bytes)
+        jitter = abs(self._rng.normal(0.0, link.jitter_ms)) if link.jitter_ms else 0.0
+        due = self._free_ms + link.latency_ms + jitter
+        self._last_due_ms = max(due, self._last_due_ms)  # a link keeps the order
+        return self._last_due_ms
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Inbox:
+    """A worker's incoming messages in the order in which they are due."""
+
+    def __init__(self, context: Any, port: int, worker: str) -> None:
+        """Args: ``port``: on loopback, 0 for any free one.
+
+        Raises:
+            UserError: the port is in use.
+        """
+        self._socket = context.socket(zmq.PULL)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        try:
+            self._socket.bind(f"tcp://127.0.0.1:{port or '*'}")
+        except zmq.ZMQError:
+            raise UserError(
+                f"key base_port: port {port}, wanted by {worker}, is in use on 127.0.0.1"
+            ) from None
+        self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._held: list[tuple[float, int, Received]] = []
+        self._count = 0
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+
+    def watch(self, descriptor: int) -> None:
+        """``get`` also returns (with None) when this file descriptor can be read."""
+        self._poller.register(descriptor, zmq.POLLIN)
+
+    def get(self) -> Received | None:
+        """Wait for the next message that is due; None if a watched descriptor woke us."""
+        while True:
+            self._read()
+            if self._held:
+                due = self._held[0][0]
+                left = due - now_ms()
+                if left <= 1.0:
+                    wait_until(due)
+                    return heapq.heappop(self._held)[2]
+                events = dict(self._poller.poll(int(left)))
+            else:
+                events = dict(self._poller.poll())
+            if any(source is not self._socket for source in events):
+                return None
+
+    def get_due(self) -> Received | None:
+        """The next message if it is due already, else None."""
+        self._read()
+        if self._held and self._held[0][0] <= now_ms():
+            return heapq.heappop(self._held)[2]
+        return None
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            received = _decode(frames)
+            self._count += 1
+            heapq.heappush(self._held, (received.envelope.due_ms, self._count, received))
+
+
+def _decode(frames: list[bytes]) -> Received:
+    try:
+        envelope = _HEADER.validate_json(frames[0])
+    except ValidationError as error:
+        raise RunError(f"a message with a broken header came in: {error}") from None
+    if not envelope.rows:
+        return Received(envelope, None)
+    shape = (envelope.rows, envelope.width)
+    if len(frames) != 2 or len(frames[1]) != 4 * shape[0] * shape[1]:
+        raise RunError(f"a message from {envelope.sender} does not hold {shape} floats")
+    # A copy, since torch wants memory that it may write to.
+    states = np.frombuffer(frames[1], dtype=np.float32).reshape(shape).copy()
+    return Received(envelope, torch.from_numpy(states))

@@ -1,0 +1,1 @@
+"""Profiles that ship with treepipe: devices, links, acceptance; data with its source."""

@@ -1,0 +1,112 @@
+"""Recordings: what draft and target answered in a run, so that it can be replayed.
+
+Both worlds record with ``Recorder``; ``treepipe.sim`` replays a ``Recording``. An answer is keyed
+by the committed tokens read and the token path below them, since a language model gives the same
+answer to the same path.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from treepipe.errors import UserError
+from treepipe.protocol import NO_PARENT, Drafted, DraftPass
+
+SCHEMA = "treepipe.recording/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The draft's candidates at one path, most probable first."""
+
+    read: int
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class RecordedRequest:
+    """One request: its prompt's length, the text, and all draft answers."""
+
+    prompt_tokens: int
+    text: tuple[int, ...] = ()
+    answers: list[Answer] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Recording:
+    """Requests by session number."""
+
+    requests: dict[int, RecordedRequest] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        content = {str(session): asdict(request) for session, request in self.requests.items()}
+        path.write_text(json.dumps({"schema": SCHEMA, "requests": content}))
+
+    @classmethod
+    def load(cls, path: Path) -> Recording:
+        """Raises ``UserError`` if the file is missing or no recording."""
+        try:
+            content = json.loads(path.read_text())
+            if content["schema"] != SCHEMA:
+                raise ValueError(f"key schema = {content['schema']!r}, not {SCHEMA!r}")
+            return cls({int(key): _request(value) for key, value in content["requests"].items()})
+        except FileNotFoundError:
+            raise UserError(f"{path}: there is no such recording") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: is not a recording: {error}") from None
+
+
+class Recorder:
+    """Listens to draft passes and texts; ``recording`` is what was heard."""
+
+    def __init__(self) -> None:
+        self.recording = Recording()
+        self._read: dict[int, int] = {}
+        self._scratch: dict[int, list[tuple[int, ...]]] = {}
+
+    def drafted(self, session: int, order: DraftPass, drafted: Drafted) -> None:
+        """Note one pass and its answer, which is put into plain numbers."""
+        request = self.recording.requests.setdefault(session, RecordedRequest(0))
+        scratch = self._scratch.setdefault(session, [])
+        if order.reset:
+            scratch.clear()
+        self._read[session] = read = self._read.get(session, 0) + len(order.catch_up)
+        paths = scratch_paths(order, scratch)
+        for path, tokens, log_probs in zip(paths, drafted.tokens, drafted.log_probs, strict=True):
+            request.answers.append(
+                Answer(read, path, tuple(map(int, tokens)), tuple(map(float, log_probs)))
+            )
+
+    def finished(self, session: int, prompt_tokens: int, text: tuple[int, ...]) -> None:
+        """Note a finished request."""
+        request = self.recording.requests.setdefault(session, RecordedRequest(0))
+        request.prompt_tokens, request.text = prompt_tokens, text
+
+
+def scratch_paths(order: DraftPass, scratch: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Token path below the committed tokens per asked node; new ones go into ``scratch``."""
+    if order.catch_up:
+        return [()]
+    paths = []
+    for token, parent in zip(order.tokens, order.parents, strict=True):
+        above = () if parent == NO_PARENT else scratch[parent]
+        paths.append((*above, token))
+        scratch.append(paths[-1])
+    return paths
+
+
+def _request(content: dict[str, object]) -> RecordedRequest:
+    answers = content["answers"]
+    assert isinstance(answers, list)
+    return RecordedRequest(
+        int(str(content["prompt_tokens"])),
+        tuple(content["text"]),  # type: ignore[arg-type]
+        [
+            Answer(a["read"], tuple(a["path"]), tuple(a["tokens"]), tuple(a["log_probs"]))
+            for a in answers
+        ],
+    )

@@ -1,0 +1,89 @@
+"""Service times against tokens, and link times against bytes: pure functions of sizes.
+
+Both worlds read these: the simulator waits for them, the executor's emulation pads to them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class TimeTable:
+    """Milliseconds against tokens: piecewise linear between the given points.
+
+    Below the first point the first time holds (a pass has a fixed cost), beyond the last one
+    the last slope goes on; ``extrapolates`` says where that is so, for a warning. Times of up to
+    1,024 tokens are computed once.
+
+    >>> table = TimeTable({1: 20.0, 64: 20.0, 128: 40.0})
+    >>> table(0), table(1), table(96), table(192)
+    (0.0, 20.0, 30.0, 60.0)
+    """
+
+    def __init__(self, points: Mapping[int, float]) -> None:
+        """Args: ``points``: at least one, tokens >= 1 to milliseconds >= 0."""
+        self.points = dict(sorted(points.items()))
+        self._tokens = list(self.points)
+        self._times = list(self.points.values())
+        self._cached = [self._time(tokens) for tokens in range(1025)]
+
+    def __call__(self, tokens: int) -> float:
+        """Milliseconds for a pass over ``tokens``; no tokens cost nothing."""
+        return self._cached[tokens] if tokens <= 1024 else self._time(tokens)
+
+    def extrapolates(self, tokens: int) -> bool:
+        """True if no two points enclose ``tokens``."""
+        return tokens > self._tokens[-1] and len(self._tokens) > 1
+
+    def _time(self, tokens: int) -> float:
+        known, times = self._tokens, self._times
+        if tokens <= 0:
+            return 0.0
+        if tokens <= known[0] or len(known) == 1:
+            return times[0]
+        high = min(bisect_left(known, tokens), len(known) - 1)
+        low = high - 1
+        slope = (times[high] - times[low]) / (known[high] - known[low])
+        return times[low] + slope * (tokens - known[low])
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTimes:
+    """What one device needs for each kind of work, in milliseconds.
+
+    Attributes:
+        stage: a pass through its layers of the target.
+        draft: one pass of the draft.
+        evaluate: output projection and argmax of returned rows.
+        decide: the schedule's own work per returned segment (walk, prune, merge).
+        prune: compacting caches for one word.
+    """
+
+    stage: TimeTable
+    draft: TimeTable
+    evaluate: TimeTable
+    decide: float
+    prune: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimes:
+    """One direction of a link.
+
+    Attributes:
+        latency_ms: propagation, independent of size.
+        bandwidth_mbit_s: None if size does not matter.
+        jitter_ms: standard deviation of a half-normal addition to the latency.
+    """
+
+    latency_ms: float
+    bandwidth_mbit_s: float | None = None
+    jitter_ms: float = 0.0
+
+    def occupied_ms(self, size_bytes: int) -> float:
+        """How long a message of ``size_bytes`` keeps the sender's side busy."""
+        if self.bandwidth_mbit_s is None:
+            return 0.0
+        return size_bytes * 8 / (self.bandwidth_mbit_s * 1e3)
