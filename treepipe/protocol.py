@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from treepipe.errors import ProtocolError
 
@@ -125,8 +128,8 @@ class Drafted:
     """
 
     ticket: int
-    tokens: Sequence[Sequence[int]]
-    log_probs: Sequence[Sequence[float]]
+    tokens: Sequence[Sequence[int]] | npt.NDArray[np.integer[Any]]
+    log_probs: Sequence[Sequence[float]] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ class Request:
         session: number that every message of the request carries.
         length: positions that the prompt and the output so far take, the root excluded: the
             position id of the root.
+        wanted: new tokens that are still to come.
+        finished: why the request is done, None while it is not.
     """
 
     def __init__(self, session: int, prefill_chunk: int) -> None:
@@ -27,7 +29,7 @@ class Request:
         self.length = 0
         self._prefill_chunk = prefill_chunk
         self._tickets = 0
-        self._left = 0
+        self.wanted = 0
         self._end_of_text: int | None = None
         self._started = False
 
@@ -41,7 +43,7 @@ class Request:
         if self._started:
             raise ProtocolError("the request has been started before")
         self._started = True
-        self._left = event.max_new_tokens
+        self.wanted = event.max_new_tokens
         self._end_of_text = event.end_of_text
         self.length = len(event.prompt)
         parts = -(-len(event.prompt) // self._prefill_chunk)
@@ -58,12 +60,12 @@ class Request:
 
     def emit(self, tokens: Sequence[int]) -> list[Command]:
         """Emit what is still wanted of the tokens; ``Finish`` behind it if that was the end."""
-        wanted = tuple(tokens[: self._left])
+        wanted = tuple(tokens[: self.wanted])
         if self._end_of_text in wanted:
             wanted = wanted[: wanted.index(self._end_of_text) + 1]
             self.finished = "end of text"
-        self._left -= len(wanted)
-        if self._left == 0 and self.finished is None:
+        self.wanted -= len(wanted)
+        if self.wanted == 0 and self.finished is None:
             self.finished = "length"
         commands: list[Command] = [Emit(wanted)]
         if self.finished is not None:

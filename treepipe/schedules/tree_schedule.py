@@ -252,7 +252,7 @@ class TreeSchedule(ABC):
         tokens = [self._tree.tokens[node] for node in walk.accepted[1:]] + [walk.next_token]
         self._request.length += len(walk.accepted)
         self._counts[1] += len(walk.accepted)
-        self._per_step.append(len(tokens))
+        self._per_step.append(min(len(tokens), self._request.wanted))
         # The draft has read the root; it reads a token that becomes the next round's root there.
         self._unread += tokens if walk.next_node is not None else tokens[:-1]
         return self._request.emit(tokens)

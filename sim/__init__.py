@@ -1,0 +1,1 @@
+"""The simulated world (SimPy): devices, links, and sources of acceptance."""

@@ -1,0 +1,159 @@
+"""Where a simulated draft's candidates and a simulated target's tokens come from.
+
+Law of this file: the same token path always gets the same answer, whatever was asked before (as
+from a language model; "Same path, same candidates"), and a draft off the true path answers from
+a pool of its own ("Off the path, less sure").
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from treepipe.errors import RunError
+from treepipe.protocol import NO_PARENT, Drafted, DraftPass
+from treepipe.recording import RecordedRequest, Recording, scratch_paths
+from treepipe.sim.pool import Pool
+
+NEVER = -1
+"""A token that no draft proposes: the target's answer off the true path, where none is needed."""
+
+
+class Oracle(Protocol):
+    """Answers for one request. ``truth`` is the text: the target's greedy continuation."""
+
+    def truth(self, index: int) -> int:
+        """The text's token at ``index`` (0: the first new token)."""
+
+    def draft(self, order: DraftPass) -> Drafted:
+        """The draft's answer to one pass."""
+
+
+class AcceptanceSource(Protocol):
+    """Makes the oracles of a simulation."""
+
+    def open(self, session: int, prompt_tokens: int) -> Oracle: ...
+
+
+class PoolSource:
+    """Positions resampled in blocks from a recorded (or made) pool."""
+
+    def __init__(self, pool: Pool, block: int, seed: int) -> None:
+        """Args: ``block``: consecutive positions drawn together, so that correlation survives."""
+        self._pool, self._block, self._seed = pool, block, seed
+
+    def open(self, session: int, prompt_tokens: int) -> Oracle:
+        return PoolOracle(self._pool, self._block, self._seed, session, prompt_tokens)
+
+
+class PoolOracle:
+    """Tokens are ranks of the draft's candidates; a rank beyond them is a token it never names."""
+
+    def __init__(self, pool: Pool, block: int, seed: int, session: int, prompt_tokens: int) -> None:
+        self._pool, self._block, self._prompt = pool, block, prompt_tokens
+        self._rng = np.random.default_rng([seed, session])
+        self._salt = int(self._rng.integers(2**63))
+        self._records: list[int] = []
+        self._truth: list[int] = []
+        self._read = 0
+        # Per scratch node: index of its token in the text, steps off the true path, path key.
+        self._scratch: list[tuple[int, int, int]] = []
+
+    def truth(self, index: int) -> int:
+        while index >= len(self._truth):
+            self._draw_block()
+        return self._truth[index]
+
+    def draft(self, order: DraftPass) -> Drafted:
+        if order.reset:
+            self._scratch.clear()
+        if order.catch_up:
+            self._read += len(order.catch_up)
+            rows = [self._record(self._read - self._prompt)]
+        else:
+            pairs = zip(order.tokens, order.parents, strict=True)
+            rows = [self._row(token, parent) for token, parent in pairs]
+        count = min(order.top_k, self._pool.candidates)
+        tokens = np.broadcast_to(np.arange(count), (len(rows), count))
+        return Drafted(order.ticket, tokens, self._pool.vectors[rows, :count])
+
+    def _record(self, index: int) -> int:
+        self.truth(index)
+        return self._records[index]
+
+    def _row(self, token: int, parent: int) -> int:
+        """Row of the pool that answers for a new scratch node."""
+        if parent == NO_PARENT:
+            index, off, key = self._read - self._prompt, 0, self._salt
+        else:
+            index, off, key = self._scratch[parent]
+            index += 1
+        if off or token != self.truth(index):
+            if not off:
+                key = _mix(key, index)
+            off, key = off + 1, _mix(key, token)
+            self._scratch.append((index, off, key))
+            return self._pool.off_path_row(off, key)
+        self._scratch.append((index, 0, key))
+        return self._record(index + 1)
+
+    def _draw_block(self) -> None:
+        first, stop = self._pool.block(self._rng, self._block)
+        self._records += range(first, stop)
+        self._truth += self._pool.ranks[first:stop]
+
+
+def _mix(key: int, value: int) -> int:
+    """A 64-bit hash of a path from the hash of its prefix (the finalizer of SplitMix64)."""
+    mixed = (key ^ (value + 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return mixed ^ (mixed >> 31)
+
+
+class ReplaySource:
+    """Answers exactly what was answered in a recorded run, request by request."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._requests = [recording.requests[key] for key in sorted(recording.requests)]
+        self._opened = 0
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        return self._requests
+
+    def open(self, session: int, prompt_tokens: int) -> Oracle:
+        request = self._requests[self._opened % len(self._requests)]
+        self._opened += 1
+        if request.prompt_tokens != prompt_tokens:
+            raise RunError(
+                f"request {session} has a prompt of {prompt_tokens} tokens, "
+                f"the recorded one of {request.prompt_tokens}"
+            )
+        return ReplayOracle(request)
+
+
+class ReplayOracle:
+    """Looks answers up by path."""
+
+    def __init__(self, request: RecordedRequest) -> None:
+        self._text = request.text
+        self._answers = {(each.read, each.path): each for each in request.answers}
+        self._read = 0
+        self._scratch: list[tuple[int, ...]] = []
+
+    def truth(self, index: int) -> int:
+        return self._text[index] if index < len(self._text) else NEVER
+
+    def draft(self, order: DraftPass) -> Drafted:
+        if order.reset:
+            self._scratch.clear()
+        self._read += len(order.catch_up)
+        try:
+            found = [
+                self._answers[self._read, path] for path in scratch_paths(order, self._scratch)
+            ]
+        except KeyError as missing:
+            raise RunError(f"the recorded run never drafted from {missing}") from None
+        tokens, log_probs = [each.tokens for each in found], [each.log_probs for each in found]
+        return Drafted(order.ticket, tokens, log_probs)

@@ -1,0 +1,62 @@
+"""A link: one direction between two devices, with its own delay."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import simpy
+
+from treepipe.timing import LinkTimes
+
+Item = TypeVar("Item")
+
+
+class Mailbox(Generic[Item]):
+    """What was delivered to one process, in order; only that process reads it."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self._env = env
+        self.items: deque[Item] = deque()
+        self._waiting: Any = None
+
+    def put(self, item: Item) -> None:
+        self.items.append(item)
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            waiting.succeed()
+
+    def wait(self) -> Generator[Any, None, None]:
+        """Until there is an item (at once if there is one)."""
+        if not self.items:
+            self._waiting = self._env.event()
+            yield self._waiting
+
+
+class Link(Generic[Item]):
+    """Messages leave one at a time (bandwidth) and arrive in order after the latency."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        times: LinkTimes,
+        deliver: Callable[[Item], None],
+        rng: np.random.Generator,
+    ) -> None:
+        self._env, self._times, self._deliver, self._rng = env, times, deliver, rng
+        self._free_ms = 0.0
+        self._last_due_ms = 0.0
+
+    def send(self, item: Item, size_bytes: int) -> tuple[float, float]:
+        """Send now; returns when it was sent and when it will be delivered (ms)."""
+        now = self._env.now
+        self._free_ms = max(now, self._free_ms) + self._times.occupied_ms(size_bytes)
+        jitter = self._times.jitter_ms
+        extra = abs(self._rng.normal(0.0, jitter)) if jitter else 0.0
+        due = max(self._free_ms + self._times.latency_ms + extra, self._last_due_ms)
+        self._last_due_ms = due
+        arrival = self._env.timeout(due - now)
+        arrival.callbacks.append(lambda _: self._deliver(item))
+        return now, due
