@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -91,9 +91,15 @@ class Cluster:
             self.load_memory[name] = self._answer(name, "loaded")
 
     def run(
-        self, section: ScheduleSection, requests: Sequence[RequestSpec]
+        self,
+        section: ScheduleSection,
+        requests: Sequence[RequestSpec],
+        progress: Callable[[], None] = lambda: None,
     ) -> tuple[Trace, Recording]:
-        """Decode requests one after another; times count from the first one's start."""
+        """Decode requests one after another; times count from the first one's start.
+
+        ``progress`` is called after each.
+        """
         draft, *stages = self._controls
         start = now_ms()
         trace = Trace(tuple(self._controls))
@@ -104,6 +110,7 @@ class Cluster:
             result, recorded = self._answer(draft, "finished")
             trace.requests.append(_request_from(result, start))
             recording.requests[self._session] = recorded
+            progress()
         for name, control in self._controls.items():
             control.send("spans")
             spans: list[Span] = self._answer(name, "spans")

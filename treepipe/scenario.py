@@ -149,6 +149,10 @@ class Scenario(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     runs: Annotated[int, Field(ge=1)] = 1
     emulate: bool = Field(True, description="pad execution to the devices' and links' profiles")
+    base_port: Annotated[int, Field(ge=0, le=65000)] = Field(
+        0, description="executor: the draft listens here, stage n at base_port + n; 0: any free"
+    )
+    check_causality: bool = Field(False, description="executor: assert every row's mask (slow)")
     target: Model
     drafts: tuple[Draft, ...] = (Draft(),)
     pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)]

@@ -1,0 +1,45 @@
+"""Scenario -> traces of real runs: the executor's front door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from treepipe.executor.cluster import Cluster
+from treepipe.executor.launch import prepare
+from treepipe.recording import Recording
+from treepipe.scenario import Scenario
+from treepipe.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """All runs of a scenario, with what draft and target answered in each."""
+
+    traces: list[Trace]
+    recordings: list[Recording]
+    peak_memory_bytes: dict[str, int]
+
+
+def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> Execution:
+    """Start the workers, run the workload ``runs`` times, end the workers.
+
+    Raises:
+        UserError: something the scenario names is wrong.
+        RunError: a worker failed or died.
+    """
+    launch = prepare(scenario, path)
+    traces, recordings = [], []
+    say(f"starting {len(launch.roles)} processes", 1)
+    with Cluster(launch.roles, launch.plan) as cluster:
+        say("", 1)
+        say("decoding", scenario.runs * len(launch.plan.requests))
+        for _ in range(scenario.runs):
+            trace, recording = cluster.run(
+                scenario.schedule, launch.plan.requests, lambda: say("", 1)
+            )
+            traces.append(trace)
+            recordings.append(recording)
+        memory = cluster.peak_memory_bytes()
+    return Execution(traces, recordings, memory)

@@ -1,0 +1,67 @@
+"""Prompts for real runs: the reference pair's, or a JSON list of texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from treepipe.errors import UserError
+
+REFERENCE = Path(__file__).parent / "reference"
+
+
+def checkpoint_directory(name: str, role: str, base: Path) -> Path:
+    """The directory a scenario names; "reference" is the bundled one of that role.
+
+    Args:
+        role: "target" or "draft".
+        base: relative names count from here (the scenario's folder).
+    """
+    return REFERENCE / role if name == "reference" else base / name
+
+
+def load_texts(name: str, base: Path) -> list[str]:
+    """``reference:SET[:KIND]`` or a file with a JSON list of strings.
+
+    All kinds of a reference set come interleaved, so that any first few hold every kind.
+
+    Raises:
+        UserError: there is no such set, or the file does not hold such a list.
+    """
+    if name.startswith("reference:"):
+        return _reference_texts(name)
+    path = base / name
+    try:
+        texts = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file (key workload.prompts)") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: is not valid JSON (key workload.prompts): {error}") from None
+    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
+        raise UserError(f"{path}: must hold a JSON list of strings (key workload.prompts)")
+    return texts
+
+
+def _reference_texts(name: str) -> list[str]:
+    prompts = json.loads((REFERENCE / "prompts.json").read_text(encoding="utf-8"))
+    parts = name.split(":")[1:]
+    kinds = parts[1:] or list(prompts)
+    sets = sorted(next(iter(prompts.values())))
+    if parts[0] not in sets or len(parts) > 2 or kinds[0] not in prompts:
+        raise UserError(
+            f"key workload.prompts = {name!r}: the reference sets are "
+            f"reference:{{{','.join(sets)}}}[:{{{','.join(prompts)}}}]"
+        )
+    columns = [prompts[kind][parts[0]] for kind in kinds]
+    return [text for row in zip(*columns, strict=True) for text in row]
+
+
+def tokenize(directory: Path, texts: list[str]) -> list[tuple[int, ...]]:
+    """Token ids per text by the checkpoint's ``tokenizer.json``."""
+    path = directory / "tokenizer.json"
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file; prompts cannot be read without it")
+    tokenizer = Tokenizer.from_file(str(path))
+    return [tuple(encoding.ids) for encoding in tokenizer.encode_batch(texts)]

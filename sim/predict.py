@@ -1,0 +1,101 @@
+"""Scenario -> traces: the simulator's front door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from treepipe.errors import UserError
+from treepipe.plan import Plan, RequestSpec
+from treepipe.planning import make_plan
+from treepipe.recording import Recording
+from treepipe.scenario import Bernoulli, HitRatio, Replay, Scenario
+from treepipe.sim.acceptance import AcceptanceSource, PoolSource, ReplaySource
+from treepipe.sim.pool import Pool, bernoulli_pool, hit_ratio_pool
+from treepipe.sim.world import simulate
+from treepipe.trace import Trace
+
+MADE_BLOCK = 1
+"""Positions of a made pool are independent, so they are drawn one by one."""
+
+
+def predict(
+    scenario: Scenario, path: Path, progress: Callable[[], None] = lambda: None
+) -> list[Trace]:
+    """Simulate all runs of a scenario; ``progress`` is called after each.
+
+    Raises:
+        UserError: something the scenario names is wrong.
+    """
+    acceptance = scenario.acceptance
+    if acceptance is None and scenario.schedule.name != "pp":
+        raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
+    if isinstance(acceptance, Replay):
+        recording = Recording.load(path.parent / acceptance.file)
+        plan = make_plan(scenario, path, requests=_recorded_requests(recording))
+        traces = [_simulate(plan, ReplaySource(recording), progress)]
+    else:
+        pool, block = _pool(scenario, path)
+        plan = make_plan(scenario, path)
+        traces = [
+            _simulate(replace(plan, seed=seed), PoolSource(pool, block, seed), progress)
+            for seed in run_seeds(scenario.seed, scenario.runs)
+        ]
+    for trace in traces:
+        trace.warnings += _warnings(plan, trace)
+    return traces
+
+
+def run_seeds(seed: int, runs: int) -> list[int]:
+    """One seed per run, independent of each other."""
+    children = np.random.SeedSequence(seed).spawn(runs)
+    return [int(child.generate_state(1, np.uint64)[0]) for child in children]
+
+
+def _simulate(plan: Plan, source: AcceptanceSource, progress: Callable[[], None]) -> Trace:
+    trace = simulate(plan, source)
+    progress()
+    return trace
+
+
+def _pool(scenario: Scenario, path: Path) -> tuple[Pool, int]:
+    acceptance = scenario.acceptance
+    if acceptance is None:
+        return bernoulli_pool(1.0), MADE_BLOCK
+    if isinstance(acceptance, Bernoulli):
+        return bernoulli_pool(acceptance.beta), MADE_BLOCK
+    if isinstance(acceptance, HitRatio):
+        return hit_ratio_pool(acceptance.table), MADE_BLOCK
+    assert not isinstance(acceptance, Replay)
+    return Pool.load(path.parent / acceptance.file), acceptance.block
+
+
+def _recorded_requests(recording: Recording) -> tuple[RequestSpec, ...]:
+    return tuple(
+        RequestSpec((0,) * request.prompt_tokens, len(request.text))
+        for _, request in sorted(recording.requests.items())
+    )
+
+
+def _warnings(plan: Plan, trace: Trace) -> list[str]:
+    """Token counts beyond a device's table: its last slope was continued."""
+    largest: dict[tuple[str, str], int] = {}
+    for span in trace.spans:
+        if span.kind in ("compute", "draft", "evaluate"):
+            key = (span.device, span.kind)
+            largest[key] = max(largest.get(key, 0), span.tokens)
+    found = []
+    for placed in (plan.draft, *plan.stages):
+        times = placed.times
+        tables = {"compute": times.stage, "draft": times.draft, "evaluate": times.evaluate}
+        for kind, table in tables.items():
+            tokens = largest.get((placed.name, kind), 0)
+            if table.extrapolates(tokens):
+                found.append(
+                    f"{placed.name}: {kind} times were extrapolated to {tokens} tokens, "
+                    f"the table ends at {max(table.points)}"
+                )
+    return found

@@ -1,0 +1,1 @@
+"""Questions answered with both worlds: the demonstration, studies, and their plots."""

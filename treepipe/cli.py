@@ -1,0 +1,176 @@
+"""The command line: arguments in, exit codes out; the work is done elsewhere.
+
+Exit codes: 0 done, 1 a run failed, 2 the user's input is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from treepipe.errors import RunError, UserError
+
+app = typer.Typer(
+    help="Plan and run tree speculative decoding over pipelines of devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO.toml")]
+JsonTarget = Annotated[
+    Optional[str],  # noqa: UP045  (typer reads the annotation on Python 3.10, too)
+    typer.Option("--json", metavar="FILE|-", help="Write the result here; - is standard output."),
+]
+TraceFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--trace", help="Write Chrome/Perfetto trace events of the first run here."),
+]
+PlotFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--plot", metavar="FILE.png", help="Draw the first run's timeline here."),
+]
+Seed = Annotated[Optional[int], typer.Option(min=0, help="Instead of the scenario's.")]  # noqa: UP045
+Runs = Annotated[Optional[int], typer.Option(min=1, help="Instead of the scenario's.")]  # noqa: UP045
+Settings = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key, e.g. schedule.tree_size=40."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app(standalone_mode=True)
+    except UserError as error:
+        _complain(str(error))
+        sys.exit(2)
+    except RunError as error:
+        _complain(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        sys.exit(130)
+
+
+@app.command()
+def simulate(
+    scenario: ScenarioFile,
+    json: JsonTarget = None,
+    trace: TraceFile = None,
+    plot: PlotFile = None,
+    seed: Seed = None,
+    runs: Runs = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict a scenario."""
+    from treepipe.presentation import Progress, show_result
+    from treepipe.result import make_result
+    from treepipe.scenario_file import load_scenario
+    from treepipe.sim.predict import predict
+
+    loaded = load_scenario(scenario, _overrides(settings, seed, runs))
+    with Progress(quiet) as say:
+        say("simulating", loaded.runs)
+        traces = predict(loaded, scenario, progress=lambda: say("", 1))
+    result = make_result("simulation", loaded.name, loaded.seed, traces)
+    show_result(result, traces, json, trace, plot, quiet)
+
+
+@app.command()
+def run(
+    scenario: ScenarioFile,
+    json: JsonTarget = None,
+    trace: TraceFile = None,
+    plot: PlotFile = None,
+    recording: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--recording", help="Write the run's acceptance here, to replay it."),
+    ] = None,
+    seed: Seed = None,
+    runs: Runs = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Execute a scenario with real processes on this machine."""
+    _need_executor("run")
+    from treepipe.executor.execute import execute
+    from treepipe.presentation import Progress, show_result
+    from treepipe.result import make_result
+    from treepipe.scenario_file import load_scenario
+
+    loaded = load_scenario(scenario, _overrides(settings, seed, runs))
+    with Progress(quiet) as say:
+        execution = execute(loaded, scenario, say)
+    if recording is not None:
+        execution.recordings[0].save(recording)
+    traces = execution.traces
+    result = make_result(
+        "execution", loaded.name, loaded.seed, traces, memory=execution.peak_memory_bytes
+    )
+    show_result(result, traces, json, trace, plot, quiet)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for tables, plots and traces.")] = Path(
+        "treepipe-demo"
+    ),
+    quiet: Quiet = False,
+) -> None:
+    """Predict four schedules, run them on real processes, and compare."""
+    _need_executor("demo")
+    from treepipe.presentation import Progress, show_demo
+    from treepipe.studies.demo import claim_folder, run_demo, write_demo
+
+    claim_folder(out)
+    with Progress(quiet) as say:
+        rows = run_demo(say)
+    write_demo(rows, out)
+    show_demo(rows, out, quiet)
+    if not all(row.lossless for row in rows):
+        raise RunError("a schedule's text differs from plain greedy decoding")
+
+
+@app.command()
+def profiles(
+    name: Annotated[Optional[str], typer.Argument(help="Show this one.")] = None,  # noqa: UP045
+) -> None:
+    """List the profiles, or show one."""
+    from treepipe.presentation import show_profile, show_profiles
+
+    if name is None:
+        show_profiles()
+    else:
+        show_profile(name)
+
+
+def _overrides(settings: list[str] | None, seed: int | None, runs: int | None) -> list[str]:
+    given: dict[str, Any] = {"seed": seed, "runs": runs}
+    return [*(settings or []), *(f"{k}={v}" for k, v in given.items() if v is not None)]
+
+
+def _need_executor(command: str) -> None:
+    try:
+        import safetensors  # noqa: F401
+        import tokenizers  # noqa: F401
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+        import zmq  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"treepipe {command} needs the extra 'executor' ({error.name} is not installed): "
+            f"pip install 'treepipe[executor]'"
+        ) from None
+
+
+def _complain(sentence: str) -> None:
+    text = f"[red]treepipe:[/red] {escape(sentence)}"
+    Console(stderr=True, highlight=False).print(text, soft_wrap=True)

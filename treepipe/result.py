@@ -1,0 +1,83 @@
+"""Traces -> the result file (``treepipe.result/1``), the product's face; see ``docs/result.md``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from treepipe.errors import UserError
+from treepipe.metrics import UNITS, summarize
+from treepipe.trace import Trace
+
+SCHEMA = "treepipe.result/1"
+
+
+def make_result(
+    source: Literal["simulation", "execution"],
+    scenario: str,
+    seed: int,
+    traces: Sequence[Trace],
+    *,
+    lossless: bool = True,
+    memory: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """The content of a result file.
+
+    Args:
+        traces: one per run.
+        lossless: whether the schedule and its verification rule keep the target's text.
+        memory: peak resident bytes per device, if it was measured.
+    """
+    metrics, shares = summarize(traces)
+    shown: dict[str, Any] = {
+        name: {**interval.as_dict(), "unit": UNITS[name]} for name, interval in metrics.items()
+    }
+    result: dict[str, Any] = {
+        "schema": SCHEMA,
+        "source": source,
+        "scenario": scenario,
+        "seed": seed,
+        "runs": len(traces),
+        "metrics": shown,
+        "utilization": {name: interval.as_dict() for name, interval in shares.items()},
+        "sessions": _session(traces[0]) if traces else [],
+        "lossless": lossless,
+        "warnings": sorted({warning for trace in traces for warning in trace.warnings}),
+    }
+    if memory is not None:
+        result["memory"] = {
+            name: {"peak_memory_bytes": size, "unit": "bytes"} for name, size in memory.items()
+        }
+    return result
+
+
+def _session(trace: Trace) -> list[dict[str, Any]]:
+    """The first run's requests."""
+    return [
+        {
+            "session": request.session,
+            "prompt_tokens": request.prompt_tokens,
+            "new_tokens": len(request.tokens),
+            "time_to_first_token_ms": request.first_token_ms - request.started_ms,
+            "request_latency_ms": request.finished_ms - request.started_ms,
+            "rounds": len(request.rounds),
+            "finished": request.reason,
+        }
+        for request in trace.requests
+        if request.emitted
+    ]
+
+
+def write_json(content: Mapping[str, Any], target: str) -> None:
+    """Write to a file, or to standard output for "-"."""
+    text = json.dumps(content, indent=2) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(target).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--json {target}: cannot be written: {error.strerror}") from None
