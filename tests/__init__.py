@@ -1,0 +1,1 @@
+"""The tests; helpers are the modules without ``test_`` in their name."""
