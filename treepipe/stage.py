@@ -136,6 +136,11 @@ class StageSession:
         """How many words the cache has been through."""
         return self._log.version
 
+    @property
+    def waiting(self) -> tuple[Segment, ...]:
+        """Segments that arrived and are not due yet."""
+        return tuple(self._segments)
+
     def receive(self, message: Message) -> None:
         """Take note of a message; ``next_action`` says what follows from it."""
         if isinstance(message, Word):

@@ -101,6 +101,11 @@ class TreeSchedule(ABC):
         """Tickets of the segments that are in the pipeline and of use."""
         return frozenset(self._prefill) | {segment.ticket for segment in self._outstanding}
 
+    @property
+    def cancelled(self) -> frozenset[int]:
+        """Tickets of segments that are of no use any more; answers to them are ignored."""
+        return frozenset(self._cancelled)
+
     # --- what the families decide ----------------------------------------------------------------
 
     @abstractmethod
