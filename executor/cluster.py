@@ -6,6 +6,7 @@ port is left behind, and an error appears once, with the worker's name.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -124,6 +125,10 @@ class Cluster:
             control.send("memory")
         return {name: self._answer(name, "memory") for name in self._controls}
 
+    def kill(self, name: str) -> None:
+        """Kill one worker, as a power cut would (fault injection)."""
+        self._processes[name].kill()
+
     def close(self) -> None:
         """End every process; returns when all are gone."""
         for control in self._controls.values():
@@ -185,14 +190,19 @@ def worker_main(role: RoleSettings, control: Connection) -> None:
             serve(desk, baseline)
         finally:
             desk.close()
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except (EOFError, BrokenPipeError, ConnectionResetError, InterruptedError):
         return  # the controller is gone
     except UserError as error:
-        control.send(("user error", str(error)))
+        _report(control, "user error", str(error))
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
-        control.send(("failed", f"{type(error).__name__}: {error} ({place})"))
+        _report(control, "failed", f"{type(error).__name__}: {error} ({place})")
+
+
+def _report(control: Connection, tag: str, sentence: str) -> None:
+    with contextlib.suppress(OSError):  # nobody may be there to hear it
+        control.send((tag, sentence))
 
 
 def _serve_stage(desk: Desk, baseline: int) -> None:

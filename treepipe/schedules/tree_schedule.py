@@ -146,7 +146,8 @@ class TreeSchedule(ABC):
         if not draft.complete:
             return [draft.next_pass(self._request.ticket())]
         self._draft = None
-        commands = self._open_round(draft) if not self._fed else self._on_draft_complete(draft)
+        opened = self._counts[0] > 0  # _fed says nothing: a new root may still wait to be fed
+        commands = self._on_draft_complete(draft) if opened else self._open_round(draft)
         while self._waiting and self._draft is None and not self.done:
             commands += self._evaluate(self._waiting.popleft())
         return commands
@@ -188,6 +189,7 @@ class TreeSchedule(ABC):
         self._tree = TokenTree(root_token)
         self._verified = [None]
         self._fed = 0
+        self._per_step, self._counts = [], [0, 0]
         self._unread.append(root_token)
         return self._start_draft(self._parameters.depth)
 
@@ -201,7 +203,6 @@ class TreeSchedule(ABC):
     def _open_round(self, draft: TreeDraft) -> list[Command]:
         parameters = self._parameters
         self._append(*draft.best_tree(parameters.size, parameters.score_order))
-        self._per_step, self._counts = [], [0, 0]
         lengths = split(len(self._tree), self._parts, parameters.segment)
         self._drafted_round(draft)
         return [self._feed(length, index) for index, length in enumerate(lengths)]

@@ -1,0 +1,204 @@
+"""Real processes: all schedules, replay, and every way in which a run can end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.tiny_models import greedy, save_random_checkpoint
+from treepipe.errors import RunError, UserError
+from treepipe.executor.cluster import Cluster
+from treepipe.executor.role import RoleSettings
+from treepipe.metrics import run_metrics, utilization
+from treepipe.plan import Placed, Plan, RequestSpec
+from treepipe.planning import new_schedule
+from treepipe.protocol import Schedule
+from treepipe.scenario import ScheduleSection
+from treepipe.sim.acceptance import ReplaySource
+from treepipe.sim.world import simulate
+from treepipe.timing import DeviceTimes, LinkTimes, TimeTable
+
+TREE = {"tree_size": 20, "tree_depth": 3, "top_k": 4, "segment_tokens": 6, "expand_size": 12}
+SCHEDULES = ("pp", "naive_pp", "pruned_pp", "flowspec")
+TIMES = DeviceTimes(TimeTable({1: 6.0}), TimeTable({1: 2.0}), TimeTable({1: 0.5}), 1.5, 0.3)
+PROMPT = tuple(int(t) for t in np.random.default_rng(4).integers(61, size=70))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pair")
+    target = save_random_checkpoint(folder / "target", layers=4, seed=1, positions=512)
+    draft = save_random_checkpoint(folder / "draft", layers=1, seed=2, positions=512)
+    return target, draft
+
+
+def _plan(name: str) -> Plan:
+    stages = tuple(Placed(f"pipeline0.stage{n}", TIMES, range(n - 1, n)) for n in range(1, 5))
+
+    def schedule(session: int) -> Schedule:
+        return new_schedule(ScheduleSection(name=name, **TREE), 4, session)
+
+    requests = (RequestSpec(PROMPT, 16), RequestSpec(PROMPT[:5], 12))
+    link = LinkTimes(1.0, 1000.0)
+    return Plan("test", Placed("draft0", TIMES), stages, schedule, requests, link, row_bytes=128)
+
+
+def _roles(pair: tuple[Path, Path], plan: Plan, **changes: object) -> list[RoleSettings]:
+    places = (plan.draft, *plan.stages)
+    base = [
+        RoleSettings(placed, number, 4, *pair, 300, 0, True, 128)
+        for number, placed in enumerate(places)
+    ]
+    return [replace(role, **changes) for role in base]  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def cluster(pair: tuple[Path, Path]) -> Iterator[Cluster]:
+    plan = _plan("pp")
+    with Cluster(_roles(pair, plan, check_causality=True), plan) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_run_is_lossless_and_replays_step_by_step(
+    cluster: Cluster, pair: tuple[Path, Path], name: str
+) -> None:
+    plan = _plan(name)
+    trace, recording = cluster.run(ScheduleSection(name=name, **TREE), plan.requests)
+    for request, spec in zip(trace.requests, plan.requests, strict=True):
+        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+    replay = simulate(plan, ReplaySource(recording))
+    for mine, theirs in zip(replay.requests, trace.requests, strict=True):
+        assert mine.rounds == theirs.rounds
+        assert [count for _, count in mine.emitted] == [count for _, count in theirs.emitted]
+    measured, predicted = run_metrics(trace), run_metrics(replay)
+    ratio = predicted["time_between_tokens_ms"] / measured["time_between_tokens_ms"]
+    assert 0.5 < ratio < 1.05, "emulated work takes at least its profile's time"
+    assert set(utilization(trace)) == set(plan.devices)
+
+
+def test_chunked_prompt_is_computed_in_two_segments(cluster: Cluster) -> None:
+    trace, _ = cluster.run(ScheduleSection(name="pp"), [RequestSpec(PROMPT, 2)])
+    sizes = [s.tokens for s in trace.spans if s.device.endswith("stage1") and s.kind == "compute"]
+    assert sizes == [35, 35, 1]
+
+
+def _children() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children(recursive=True) if _is_worker(p)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """The fork server and the resource tracker stay; workers are children of the former."""
+    try:
+        return process.ppid() != os.getpid()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_killed_worker_is_named_and_the_rest_ends(pair: tuple[Path, Path]) -> None:
+    plan = _plan("pp")
+    before = {p.pid for p in _children()}
+    with Cluster(_roles(pair, plan), plan) as running:
+        ours = [p for p in _children() if p.pid not in before]
+        assert len(ours) == 5
+        running.kill("pipeline0.stage2")
+        start = time.monotonic()
+        with pytest.raises(RunError, match=r"pipeline0\.stage2 died \(exit code -9\)"):
+            running.run(ScheduleSection(name="pp"), [RequestSpec(PROMPT, 400)])
+        running.close()
+        assert time.monotonic() - start < 2
+    assert not [p for p in ours if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_workers_exception_appears_once_with_its_name(
+    pair: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan = _plan("pp")
+    roles = _roles(pair, plan)
+    roles[3] = replace(roles[3], capacity=20)
+    with (
+        pytest.raises(RunError, match=r"^pipeline0\.stage3 failed: MemoryError: a cache of 20"),
+        Cluster(roles, plan) as running,
+    ):
+        running.run(ScheduleSection(name="pp"), plan.requests)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_port_in_use_is_one_sentence(pair: tuple[Path, Path]) -> None:
+    plan = _plan("pp")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        roles = _roles(pair, plan)
+        roles[2] = replace(roles[2], port=port)
+        sentence = rf"^key base_port: port {port}, wanted by pipeline0\.stage2, is in use"
+        with pytest.raises(UserError, match=sentence), Cluster(roles, plan):
+            pass
+
+
+def test_ctrl_c_leaves_no_process_and_no_port(tmp_path: Path) -> None:
+    scenario = Path(__file__).parents[1] / "studies" / "scenarios" / "demo.toml"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "treepipe", "run", str(scenario)]
+    command += ["--set", f"base_port={port}", "--set", "workload.new_tokens=300"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    children = _wait_for_port(process, port + 4)
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    _, error = process.communicate(timeout=10)
+    assert time.monotonic() - start < 2
+    assert process.returncode == 130
+    assert b"Traceback" not in error
+    _, alive = psutil.wait_procs(children, timeout=2)
+    assert not alive
+    with socket.socket() as again:
+        again.bind(("127.0.0.1", port + 4))
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.Process]:
+    """Until the last stage listens; returns all processes below the command."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        children = psutil.Process(process.pid).children(recursive=True)
+        for child in children:
+            try:
+                listening = [c.laddr.port for c in child.net_connections(kind="tcp")]
+            except psutil.NoSuchProcess:
+                continue
+            if port in listening:
+                return children
+        process.poll()
+        assert process.returncode is None, process.communicate()
+    raise AssertionError("the workers did not start")
+
+
+def test_stage_memory_is_its_share_of_the_weights(tmp_path: Path) -> None:
+    """Peak resident memory beyond the libraries' baseline, for 4 stages of 3 layers each."""
+    target = save_random_checkpoint(tmp_path / "target", layers=12, width=512, seed=1)
+    draft = save_random_checkpoint(tmp_path / "draft", layers=1, seed=2)
+    plan = _plan("pp")
+    stages = tuple(
+        replace(stage, layers=range(3 * i, 3 * i + 3)) for i, stage in enumerate(plan.stages)
+    )
+    plan = replace(plan, stages=stages)
+    total = (target / "model.safetensors").stat().st_size
+    with Cluster(_roles((target, draft), plan), plan) as running:
+        for name in plan.devices[1:]:
+            baseline, peak = running.load_memory[name]
+            share = (peak - baseline) / total
+            assert share < 0.25 * 1.5 + 0.1, f"{name} took {share:.0%} of the whole"
+            assert share > 0.15
