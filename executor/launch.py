@@ -36,9 +36,9 @@ def prepare(scenario: Scenario, path: Path) -> Launch:
             f"holds {len(texts)} prompts"
         )
     prompts = tokenize(target.directory, texts[:count])
-    requests = tuple(
-        RequestSpec(prompt, scenario.workload.new_tokens, end_of_text(target)) for prompt in prompts
-    )
+    end = end_of_text(target) if scenario.workload.stop_at_end_of_text else None
+    wanted = scenario.workload.new_tokens
+    requests = tuple(RequestSpec(prompt, wanted, end) for prompt in prompts)
     _check_positions(requests, target, draft, path)
     row_bytes = 4 * target.hidden_size  # hidden states travel in float32
     plan = make_plan(scenario, path, layers=target.layers, row_bytes=row_bytes, requests=requests)

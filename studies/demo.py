@@ -13,7 +13,7 @@ import torch
 from treepipe.errors import UserError
 from treepipe.executor.calibration import WholeModel, record_acceptance
 from treepipe.executor.cluster import Cluster
-from treepipe.executor.launch import Launch, end_of_text, prepare
+from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.metrics import Interval, run_metrics, summarize
 from treepipe.plan import Plan
@@ -139,7 +139,7 @@ def _calibrate(launch: Launch, say: Say) -> Pool:
         launch.draft,
         prompts,
         CALIBRATION_TOKENS,
-        end_of_text(launch.target),
+        None,
         seed=launch.plan.seed,
         progress=lambda: say("", 1),
     )

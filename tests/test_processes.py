@@ -166,6 +166,8 @@ def test_ctrl_c_leaves_no_process_and_no_port(tmp_path: Path) -> None:
     _, alive = psutil.wait_procs(children, timeout=2)
     assert not alive
     with socket.socket() as again:
+        # Connections that were cut linger in the kernel; a listener would still be in the way.
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", port + 4))
 
 

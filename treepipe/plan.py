@@ -32,7 +32,10 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """A request: prompt token ids (for the simulator only their number counts) and its length."""
+    """A request: prompt token ids (for the simulator only their number counts) and its length.
+
+    ``end_of_text`` is a token id, so it means nothing where a simulation's tokens are ranks.
+    """
 
     prompt: tuple[int, ...]
     max_new_tokens: int

@@ -135,6 +135,7 @@ class Workload(Section):
     prompt_tokens: Annotated[int, Field(ge=1)] = Field(32, description="in the simulator")
     new_tokens: Annotated[int, Field(ge=1)] = 64
     prompts: str = Field("reference:heldout", description="a JSON list, or reference:SET[:KIND]")
+    stop_at_end_of_text: bool = Field(True, description="False: always new_tokens long")
     concurrency: Literal[1] = 1
 
 

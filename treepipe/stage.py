@@ -175,12 +175,13 @@ class StageSession:
         return self._log.version - self._round_start >= needed
 
     def _apply(self, word: Word) -> Prune | None:
-        self._log.add(word)
         if word.retained is None:
+            self._log.add(word)
             return None
         keep = word.retained[: bisect_left(word.retained, self.cached)]
         if len(keep) < word.accepted:
             raise ProtocolError("an accepted node has not passed this stage yet")
+        self._log.add(word)
         dropped_all = len(keep) == self.cached
         self.committed += word.accepted
         self.cached = len(keep) - word.accepted
@@ -194,16 +195,16 @@ class StageSession:
         return Prune(word.session, keep, word.accepted)
 
     def _take(self, arrived: Segment) -> Run | Pass:
-        self._steps += arrived.step is not None
         if arrived.committed:
             self.committed += len(arrived.tokens)
             return Run(arrived, None)
         segment, rows = self._log.catch_up(arrived)
-        if not segment.tokens:
-            return Pass(segment)
-        if segment.start != self.cached:
+        if segment.tokens and segment.start != self.cached:
             raise ProtocolError(
                 f"a segment starts at node {segment.start}, but {self.cached} nodes are cached"
             )
+        self._steps += arrived.step is not None
+        if not segment.tokens:
+            return Pass(segment)
         self.cached += len(segment.tokens)
         return Run(segment, rows)

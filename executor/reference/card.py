@@ -1,0 +1,225 @@
+"""Writes ``MODEL_CARD.md`` from ``metrics.json`` and the checkpoints beside it; measures nothing.
+
+python -m treepipe.executor.reference.card --out executor/reference
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from treepipe.executor.reference.corpus import KINDS
+
+ROLES = ("target", "draft")
+
+HEAD = """\
+# The bundled reference pair
+
+A small target and a draft distilled from it, for tests, demonstrations and studies of speculative
+decoding on a machine without downloads. Neither is a useful language model. This file is written by
+`treepipe.executor.reference.card` from `metrics.json`.
+"""
+
+CORPUS = """\
+## Corpus
+
+Everything ships with Python {python}, or is generated:
+
+- **code**: the standard library's sources, without its tests, IDLE and site packages;
+- **prose**: the language's help topics (`pydoc_data/topics.py`) and the docstrings of at least 200
+  characters of those same sources;
+- **arithmetic**: generated sheets of sums, differences, tables and sequences.
+
+A hash of its name decides whether a file or topic is for training or held out (about 6 %);
+arithmetic has one seed for each. For the prompts and for the finished pair's perplexity, help
+topics and docstrings that share a paragraph of 100 characters with a training text, and sheets that
+training saw, are left out of the held-out texts as well. Source files are not filtered in this
+way, and single lines of sums also occur in training.
+"""
+
+LICENCE = """\
+## Licence
+
+The corpus's texts are Python's standard library and documentation, copyright Python Software
+Foundation, under the PSF License Agreement (`LICENSE` of the Python installation); the arithmetic
+is generated here. `prompts.json` and `metrics.json` quote short passages of these texts.
+"""
+
+
+ARCHITECTURE = """\
+## Architecture
+
+`LlamaForCausalLM` with tied embeddings, rotary positions (at most 1,024; trained on up to 640) and
+a byte-level BPE of 2,048 tokens, of which token 0 ends a text. Weights are stored in float16 and
+meant to be used in float32. Target and draft have the same tokenizer.
+"""
+
+TRAINING = """\
+## Training
+
+AdamW, a cosine schedule after a warm-up of 100 steps, float32, two CPU threads, seed {seed}. A
+step is 2,560 tokens (16 windows of 160, every eighth time 4 of 640): half code, 35 % prose, 15 %
+arithmetic. The last loss is that of one step: cross entropy for the target, Kullback-Leibler
+divergence from the target's distribution for the draft, in nats per token.
+"""
+
+QUALITY = """\
+## Held-out perplexity
+
+Per token, on windows of 256. The unfiltered rows were taken during training on the same 40 windows
+of each kind and compare with each other. The filtered rows are the finished pair as it is stored,
+on 120 windows of each kind (fewer where a kind has fewer), without texts that training saw in part.
+"Overall" is the geometric mean over the kinds, with equal weights.
+"""
+
+AGREEMENT = """\
+## Agreement of draft and target
+
+How often the target's greedy choice is among the draft's 1, 4 and 8 most probable tokens, on the
+target's own continuations, of at most 64 tokens, of the 20 held-out prompts of each kind. Distinct
+4-grams, counted within each continuation, say how little it repeats itself.
+"""
+
+REPRODUCTION = """\
+## Reproduction
+
+    python -m treepipe.executor.reference.train --minutes {minutes:g} --out DIRECTORY
+
+These weights were made with Python {python} and torch {torch}. Tokenizer, order of the training
+windows and prompts are the same every time for one Python version. Training stops by the clock, so
+the number of steps, and with it the weights, depends on the machine and on what else it does.
+"""
+
+
+def card(out: Path) -> str:
+    """The text of the card for the pair in ``out``."""
+    metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+    sections = [
+        HEAD,
+        _architecture(out, metrics),
+        CORPUS.format(python=metrics["python"]) + "\n" + _tokens(metrics),
+        _training(metrics),
+        _quality(metrics),
+        _agreement(metrics),
+        REPRODUCTION.format(
+            minutes=metrics["target"]["minutes"], python=metrics["python"], torch=metrics["torch"]
+        ),
+        LICENCE,
+        _samples(metrics),
+    ]
+    return "\n".join(sections)
+
+
+def write(out: Path) -> None:
+    """Write the card beside the pair it describes."""
+    (out / "MODEL_CARD.md").write_text(card(out), encoding="utf-8")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; columns after the first are flushed right.
+
+    >>> print(_table(["kind", "tokens"], [["code", "12"]]), end="")
+    | kind | tokens |
+    |---|---:|
+    | code | 12 |
+    """
+    first, *rest = (f"| {' | '.join(row)} |" for row in (head, *rows))
+    rule = "|---" + "|---:" * (len(head) - 1) + "|"
+    return "\n".join([first, rule, *rest]) + "\n"
+
+
+def _architecture(out: Path, metrics: dict[str, Any]) -> str:
+    rows = []
+    for role in ROLES:
+        config = json.loads((out / role / "config.json").read_text(encoding="utf-8"))
+        size = (out / role / "model.safetensors").stat().st_size
+        keys = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
+        numbers = [str(config[key]) for key in keys]
+        rows.append([role, *numbers, f"{metrics[role]['parameters']:,}", f"{size / 2**20:.2f} MiB"])
+    head = ["", "layers", "width", "inner width", "heads", "parameters", "`model.safetensors`"]
+    return ARCHITECTURE + "\n" + _table(head, rows)
+
+
+def _tokens(metrics: dict[str, Any]) -> str:
+    measured = metrics["measured"]["held_out_tokens"]
+    rows = [
+        [kind, f"{metrics['training_tokens'][kind]:,}", f"{measured[kind]:,}"] for kind in KINDS
+    ]
+    return _table(["kind", "training tokens", "held-out tokens (filtered)"], rows)
+
+
+def _training(metrics: dict[str, Any]) -> str:
+    rows = []
+    for role, aim in zip(ROLES, ("next token", "the target's distribution"), strict=True):
+        run = metrics[role]
+        loss = f"{run['final_training_loss']:.3f}"
+        rows.append([role, aim, f"{run['minutes']:g}", f"{run['steps']:,}", loss])
+    head = ["", "learns", "minutes", "steps", "last loss"]
+    return TRAINING.format(seed=metrics["seed"]) + "\n" + _table(head, rows)
+
+
+def _quality(metrics: dict[str, Any]) -> str:
+    measured = metrics["measured"]["held_out_perplexity"]
+    rows = []
+    for role in ROLES:
+        early, late = (
+            metrics[role].get(f"held_out_perplexity{suffix}") for suffix in ("_after_5_minutes", "")
+        )
+        if early:
+            rows.append([f"{role}, after 5 minutes, unfiltered", *_cells(early)])
+        rows.append([f"{role}, at the end, unfiltered", *_cells(late)])
+    rows += [[f"{role}, finished, filtered", *_cells(measured[role])] for role in ROLES]
+    return QUALITY + "\n" + _table(["", "overall", *KINDS], rows)
+
+
+def _cells(figures: dict[str, float]) -> list[str]:
+    product = 1.0
+    for kind in KINDS:
+        product *= figures[kind]
+    overall = product ** (1 / len(KINDS))
+    return [f"{value:.2f}" for value in (overall, *(figures[kind] for kind in KINDS))]
+
+
+def _agreement(metrics: dict[str, Any]) -> str:
+    found = metrics["measured"]["continuations"]
+    rows = []
+    for kind in KINDS:
+        agreed = [f"{share:.1%}" for share in found[kind]["agreement"].values()]
+        fresh = f"{found[kind]['distinct_4_grams']:.1%}"
+        rows.append([kind, *agreed, fresh, f"{found[kind]['positions']:,}"])
+    head = ["kind", "top 1", "top 4", "top 8", "distinct 4-grams", "tokens"]
+    return AGREEMENT + "\n" + _table(head, rows)
+
+
+def _samples(metrics: dict[str, Any]) -> str:
+    parts = ["## Greedy continuations of held-out prompts\n"]
+    for kind in KINDS:
+        for sample in metrics["measured"]["continuations"][kind]["samples"]:
+            parts.append(
+                f"{kind}, prompt:\n\n{_quoted(sample['prompt'])}\n\n"
+                f"continuation:\n\n{_quoted(sample['continuation'])}\n"
+            )
+    return "\n".join(parts)
+
+
+def _quoted(text: str) -> str:
+    """As an indented block, which no content can end.
+
+    >>> print(_quoted("a\\n  b"))
+        a
+          b
+    """
+    return "\n".join(f"    {line}".rstrip() for line in text.split("\n"))
+
+
+def main() -> None:
+    """Write the card of a pair that is already measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of target and draft")
+    write(parser.parse_args().out)
+
+
+if __name__ == "__main__":
+    main()

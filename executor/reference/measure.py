@@ -1,0 +1,138 @@
+"""Measures the reference pair: perplexity on held-out texts, and how often the draft agrees.
+
+    python -m treepipe.executor.reference.measure --out executor/reference
+
+The checkpoints are read back from their folders and used in float32, as the executor uses them.
+The result is kept in ``metrics.json`` under "measured", and the card is written again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from treepipe.executor.reference import card
+from treepipe.executor.reference.corpus import KINDS, unseen
+
+CONTINUATION = 64
+RANKS = (1, 4, 8)
+WINDOW = 256
+WINDOWS = 120
+SAMPLES = 2
+END_TOKEN = 0
+
+
+def measure(out: Path) -> dict[str, Any]:
+    """Everything the card says of the finished pair in ``out``."""
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = Tokenizer.from_file(str(out / "target" / "tokenizer.json"))
+    prompts = json.loads((out / "prompts.json").read_text(encoding="utf-8"))
+    target, draft = (
+        AutoModelForCausalLM.from_pretrained(out / role, dtype=torch.float32).eval()
+        for role in ("target", "draft")
+    )
+    texts = {kind: rows(tokenizer, unseen(kind)) for kind in KINDS}
+    return {
+        "held_out_tokens": {kind: len(ids) for kind, ids in texts.items()},
+        "held_out_perplexity": {
+            "target": perplexity(target, texts, WINDOWS),
+            "draft": perplexity(draft, texts, WINDOWS),
+        },
+        "continuations": {
+            kind: _continuations(target, draft, tokenizer, prompts[kind]["heldout"])
+            for kind in KINDS
+        },
+    }
+
+
+def rows(tokenizer: Any, documents: list[str]) -> torch.Tensor:
+    """One long row of token ids, texts divided by the end token."""
+    ids: list[int] = []
+    for encoding in tokenizer.encode_batch(documents):
+        ids += [*encoding.ids, END_TOKEN]
+    return torch.tensor(ids)
+
+
+@torch.no_grad()
+def perplexity(model: Any, texts: dict[str, torch.Tensor], windows: int) -> dict[str, float]:
+    """Per kind, over the first ``windows`` windows of 256 tokens of each."""
+    training = model.training
+    model.eval()
+    result = {}
+    for kind, ids in texts.items():
+        total, count = 0.0, 0
+        for part in ids[: len(ids) // WINDOW * WINDOW].view(-1, WINDOW)[:windows].split(20):
+            logits = model(part[:, :-1]).logits.flatten(0, 1)
+            total += float(functional.cross_entropy(logits, part[:, 1:].flatten(), reduction="sum"))
+            count += part[:, 1:].numel()
+        result[kind] = round(math.exp(total / count), 3)
+    model.train(training)
+    return result
+
+
+@torch.no_grad()
+def _continuations(target: Any, draft: Any, tokenizer: Any, prompts: list[str]) -> dict[str, Any]:
+    """The target's greedy continuations, and how often their tokens are among the draft's best."""
+    hits = dict.fromkeys(RANKS, 0)
+    positions, fresh, grams = 0, 0, 0
+    samples = []
+    for number, prompt in enumerate(prompts):
+        ids = torch.tensor([tokenizer.encode(prompt).ids])
+        whole = _greedy(target, ids)
+        chosen = whole[0, ids.shape[1] :]
+        scores = draft(whole[:, :-1]).logits[0, ids.shape[1] - 1 :]
+        for rank in RANKS:
+            best = scores.topk(rank).indices
+            hits[rank] += int((best == chosen[:, None]).any(-1).sum())
+        positions += len(chosen)
+        found = [tuple(chosen[i : i + 4].tolist()) for i in range(len(chosen) - 3)]
+        fresh, grams = fresh + len(set(found)), grams + len(found)
+        if number < SAMPLES:
+            samples.append({"prompt": prompt, "continuation": tokenizer.decode(chosen.tolist())})
+    return {
+        "positions": positions,
+        "agreement": {f"top-{rank}": round(hits[rank] / positions, 4) for rank in RANKS},
+        "distinct_4_grams": round(fresh / grams, 4),
+        "samples": samples,
+    }
+
+
+def _greedy(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The prompt and up to `CONTINUATION` most probable tokens, fewer if the text ends."""
+    state, rest = None, ids
+    for _ in range(CONTINUATION):
+        answer = model(rest, past_key_values=state, use_cache=True)
+        state = answer.past_key_values
+        rest = answer.logits[:, -1:].argmax(-1)
+        ids = torch.cat([ids, rest], dim=1)
+        if int(rest) == END_TOKEN:
+            break
+    return ids
+
+
+def record(out: Path) -> None:
+    """Measure the pair in ``out``, keep the figures in ``metrics.json``, write the card."""
+    path = out / "metrics.json"
+    metrics = json.loads(path.read_text(encoding="utf-8"))
+    metrics["measured"] = measure(out)
+    path.write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+    card.write(out)
+
+
+def main() -> None:
+    """Measure a pair that is already there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of target and draft")
+    record(parser.parse_args().out)
+
+
+if __name__ == "__main__":
+    main()

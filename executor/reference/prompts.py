@@ -1,0 +1,123 @@
+"""Cuts the prompts that ship with the reference pair; writes ``prompts.json``.
+
+    python -m treepipe.executor.reference.prompts --out executor/reference
+
+From held-out texts only. Calibration and held-out prompts come from different texts, and no prompt
+occurs word for word in the training texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from treepipe.executor.reference.corpus import KINDS, texts, unseen
+
+SEED = 20261121
+COUNTS = {"calibration": 10, "heldout": 20}
+SHORT = (24, 64)
+LONG = (66, 90)
+LONG_EVERY = 5
+"""Every so many prompts one is longer than 64 tokens."""
+HEAD = 24
+"""Characters by which two prompts of a kind must differ."""
+
+STARTS = {
+    "code": re.compile(r"^(?= *(?:async def|def|class|import|from|for|if|with|try)\b)", re.M),
+    "prose": re.compile(r"(?:\A|(?<=\n\n))(?=[A-Z][a-z]* )"),
+    "arithmetic": re.compile(r"^(?=\d+ \+|Count)", re.M),
+}
+"""Where a prompt of a kind may begin.
+
+Of arithmetic, sums that count up and sequences: after a row of random numbers the most probable
+token is the end of the text, so that there would be nothing to generate.
+"""
+
+
+def main() -> None:
+    """Cut the prompts with the tokenizer of a pair that is already there."""
+    from tokenizers import Tokenizer
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of target and draft")
+    out: Path = parser.parse_args().out
+    write(Tokenizer.from_file(str(out / "target" / "tokenizer.json")), out / "prompts.json")
+
+
+def write(tokenizer: Any, path: Path) -> None:
+    """Write the prompts by kind and then by use, each on a line of the file."""
+    prompts = {kind: cut(tokenizer, kind) for kind in KINDS}
+    path.write_text(json.dumps(prompts, indent=1) + "\n", encoding="utf-8")
+
+
+def cut(tokenizer: Any, kind: str) -> dict[str, list[str]]:
+    """The prompts of a kind, by use (see `COUNTS`); the same ones every time.
+
+    Every third text is for calibration, so the two uses share none.
+    """
+    rng = np.random.default_rng([SEED, KINDS.index(kind)])
+    sources = unseen(kind)
+    trained = "\n".join(texts(kind, held_out=False))
+    shares = {"calibration": sources[::3], "heldout": sources[1::3] + sources[2::3]}
+    return {
+        use: _cut_share(tokenizer, kind, share, trained, COUNTS[use], rng)
+        for use, share in shares.items()
+    }
+
+
+def _cut_share(
+    tokenizer: Any,
+    kind: str,
+    sources: list[str],
+    trained: str,
+    count: int,
+    rng: np.random.Generator,
+) -> list[str]:
+    """Go round the texts in a drawn order, taking one prompt of each, until there are enough."""
+    order = rng.permutation(len(sources))
+    found: list[str] = []
+    for turn in range(1000 * count):
+        length = LONG if len(found) % LONG_EVERY == LONG_EVERY - 1 else SHORT
+        text = sources[int(order[turn % len(order)])]
+        prompt = _piece(tokenizer, text, STARTS[kind], length, rng)
+        if prompt is None or prompt in trained:
+            continue
+        if not any(prompt[:HEAD] == other[:HEAD] for other in found):
+            found.append(prompt)
+            if len(found) == count:
+                return found
+    raise ValueError(f"the held-out texts of kind {kind} give fewer than {count} prompts")
+
+
+def _piece(
+    tokenizer: Any,
+    text: str,
+    starts: re.Pattern[str],
+    length: tuple[int, int],
+    rng: np.random.Generator,
+) -> str | None:
+    """A prompt from a drawn start, or None where the text has none there.
+
+    It is plain ASCII, ends where a token ends, and is followed by at least 32 more tokens.
+    """
+    places = [match.start() for match in starts.finditer(text)]
+    if not places:
+        return None
+    first = places[int(rng.integers(len(places)))]
+    size = int(rng.integers(length[0], length[1] + 1))
+    ids = tokenizer.encode(text[first : first + 12 * size]).ids
+    if len(ids) < size + 32:
+        return None
+    prompt = str(tokenizer.decode(ids[:size]))
+    if not prompt.isascii() or tokenizer.encode(prompt).ids != ids[:size]:
+        return None
+    return prompt
+
+
+if __name__ == "__main__":
+    main()
