@@ -51,6 +51,11 @@ class Simulation(World):
             raise RunError(f"deadlock at {self.env.now:.3f} ms: {'; '.join(waiting)}") from None
         return self.trace
 
+    @property
+    def events(self) -> int:
+        """Events processed so far (SimPy numbers each one it schedules)."""
+        return next(self.env._eid)
+
     def send(self, sender: str, receiver: str, parcel: Parcel) -> None:
         message = parcel.message
         if isinstance(message, Close):

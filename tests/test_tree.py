@@ -32,6 +32,23 @@ def _assert_order(tree: TokenTree) -> None:
     )
 
 
+def _assert_same(one: TokenTree, other: TokenTree) -> None:
+    """Equal in every respect, the children that can be looked up included."""
+    assert (one.tokens, one.parents, one.depths) == (other.tokens, other.parents, other.depths)
+    assert one.scores == other.scores
+    for node in range(len(one)):
+        for token in range(10):
+            assert one.child(node, token) == other.child(node, token)
+
+
+def _relabelled(tree: TokenTree, names: list[int]) -> TokenTree:
+    """The same tree with other token ids, built afresh."""
+    new = TokenTree(names[tree.tokens[0]])
+    new.scores[0] = tree.scores[0]
+    new.merge([names[token] for token in tree.tokens], tree.parents, tree.scores)
+    return new
+
+
 def _paths(tree: TokenTree) -> list[tuple[int, ...]]:
     return [tree.path_tokens(node) for node in range(len(tree))]
 
@@ -40,9 +57,13 @@ def _paths(tree: TokenTree) -> list[tuple[int, ...]]:
 def test_order_law_survives_every_operation(
     tree: TokenTree, other: TokenTree, data: st.DataObject
 ) -> None:
-    for _ in range(3):
-        operation = data.draw(st.sampled_from(["merge", "reroot", "retain"]))
-        if operation == "merge":
+    for _ in range(data.draw(st.integers(1, 6))):
+        operation = data.draw(st.sampled_from(["append", "merge", "reroot", "retain"]))
+        if operation == "append":
+            parent, token = data.draw(st.integers(0, len(tree) - 1)), data.draw(st.integers(0, 9))
+            if tree.child(parent, token) is None:
+                assert tree.append(token, parent, -1.0) == len(tree) - 1
+        elif operation == "merge":
             tree.merge(other.tokens, other.parents, other.scores)
         elif operation == "reroot":
             tree.reroot(data.draw(st.integers(0, len(tree) - 1)))
@@ -65,38 +86,58 @@ def test_mask_is_the_ancestor_closure(tree: TokenTree) -> None:
 def test_merge_commutes_with_relabelling(
     tree: TokenTree, other: TokenTree, names: list[int]
 ) -> None:
-    def relabelled(old: TokenTree) -> TokenTree:
-        new = TokenTree(names[old.tokens[0]])
-        new.merge([names[t] for t in old.tokens], old.parents, old.scores)
-        return new
+    later = _relabelled(tree, names)
+    appended = later.merge([names[t] for t in other.tokens], other.parents, other.scores)
+    assert appended == tree.merge(other.tokens, other.parents, other.scores)
+    _assert_same(_relabelled(tree, names), later)
 
-    later = relabelled(tree)
-    later.merge([names[t] for t in other.tokens], other.parents, other.scores)
-    tree.merge(other.tokens, other.parents, other.scores)
-    now = relabelled(tree)
-    assert (now.tokens, now.parents, now.scores) == (later.tokens, later.parents, later.scores)
+
+@given(trees(), trees())
+def test_merge_appends_what_is_new_and_moves_nothing(tree: TokenTree, other: TokenTree) -> None:
+    before, scores = _paths(tree), list(tree.scores)
+    offered = [(tree.tokens[0], *path[1:]) for path in _paths(other)]
+    appended = tree.merge(other.tokens, other.parents, other.scores)
+    assert _paths(tree) == before + [path for path in offered if path not in before]
+    assert tree.scores[: len(before)] == scores, "old scores stay, stale or not"
+    assert appended == range(len(before), len(tree))
 
 
 @given(trees(), st.permutations(range(10)), st.data())
 def test_prune_commutes_with_relabelling(
     tree: TokenTree, names: list[int], data: st.DataObject
 ) -> None:
-    other = TokenTree(names[tree.tokens[0]])
-    other.merge([names[t] for t in tree.tokens], tree.parents, tree.scores)
+    other = _relabelled(tree, names)
     node = data.draw(st.integers(0, len(tree) - 1))
-    tree.reroot(node)
-    other.reroot(node)
-    assert [names[t] for t in tree.tokens] == other.tokens
-    assert (tree.parents, tree.depths) == (other.parents, other.depths)
+    above = tree.path(node)[:-1]
+    for pruned in (tree, other):
+        pruned.retain((*above, *pruned.subtree(node)), len(above))
+    _assert_same(_relabelled(tree, names), other)
 
 
 @given(trees(), st.data())
-def test_retain_keeps_exactly_the_subtree(tree: TokenTree, data: st.DataObject) -> None:
+def test_retain_equals_building_the_subtree_afresh(tree: TokenTree, data: st.DataObject) -> None:
     node = data.draw(st.integers(0, len(tree) - 1))
     above = tree.path(node)
-    expected = [p[len(above) - 1 :] for p in _paths(tree) if p[: len(above)] == _paths(tree)[node]]
-    tree.retain((*above[:-1], *tree.subtree(node)), len(above) - 1)
-    assert _paths(tree) == expected
+    paths = _paths(tree)
+    below = [i for i, path in enumerate(paths) if path[: len(above)] == paths[node]]
+    fresh = TokenTree(tree.tokens[node])
+    fresh.scores[0] = tree.scores[node]
+    places = {paths[node]: 0}
+    for i in below[1:]:
+        parent = places[paths[i][:-1]]
+        places[paths[i]] = fresh.append(tree.tokens[i], parent, tree.scores[i])
+    tree.retain((*above[:-1], *below), len(above) - 1)
+    _assert_same(tree, fresh)
+
+
+@given(trees(), st.data())
+def test_reroot_is_retain_without_accepted_nodes(tree: TokenTree, data: st.DataObject) -> None:
+    node = data.draw(st.integers(0, len(tree) - 1))
+    other = _relabelled(tree, list(range(10)))
+    kept = tree.reroot(node)
+    other.retain(kept, 0)
+    assert kept == tuple(sorted(kept))
+    _assert_same(tree, other)
 
 
 @given(trees(), st.integers(1, 30))
@@ -107,15 +148,27 @@ def test_best_nodes_come_with_their_ancestors_before_them(tree: TokenTree, size:
     assert [tree.scores[i] for i in chosen] == sorted(tree.scores, reverse=True)[:size]
 
 
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=20), st.integers(1, 30))
+def test_certain_nodes_come_in_order_of_insertion(parents: list[int], size: int) -> None:
+    """q = 1.0 everywhere: all scores are equal, and only the order of insertion is left."""
+    tree = TokenTree(0)
+    for token, parent in enumerate(parents, 1):
+        tree.append(token, min(parent, token - 1), 0.0)
+    assert best(np.array(tree.scores), size).tolist() == list(range(len(tree)))[:size]
+
+
 @given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 40))
 def test_split_cuts_evenly_up_to_the_limit(count: int, parts: int, limit: int) -> None:
     lengths = split(count, parts, limit)
     assert len(lengths) == parts
     assert max(lengths) - min(lengths) <= 1
-    if count // parts <= limit:
-        assert sum(lengths) == count
+    if count // parts > limit:
+        assert lengths == [limit] * parts, "the rest waits"
+        assert sum(lengths) < count
     else:
-        assert lengths == [limit] * parts
+        assert sum(lengths) == count
+        assert max(lengths) <= limit + 1
+    assert lengths == sorted(lengths, reverse=count < parts), "larger ones last; markers last"
 
 
 def test_wrong_use_is_refused() -> None:

@@ -68,6 +68,9 @@ class TreeDraft:
             raise ProtocolError(f"no draft pass with ticket {drafted.ticket} is under way")
         if len(drafted.tokens) != len(self._asked):
             raise ProtocolError("a draft pass answers for every node it was asked about")
+        widths = [len(row) for row in drafted.tokens]
+        if [len(row) for row in drafted.log_probs] != widths or min(widths) != max(widths):
+            raise ProtocolError("a draft pass gives every node as many log_probs as tokens")
 
     def absorb(self, drafted: Drafted) -> None:
         """Append the candidates of the nodes that were asked about."""

@@ -258,10 +258,12 @@ class TreeSchedule(ABC):
         tokens = [self._tree.tokens[node] for node in walk.accepted[1:]] + [walk.next_token]
         self._request.length += len(walk.accepted)
         self._counts[1] += len(walk.accepted)
-        self._per_step.append(min(len(tokens), self._request.wanted))
         # The draft has read the root; it reads a token that becomes the next round's root there.
         self._unread += tokens if walk.next_node is not None else tokens[:-1]
-        return self._request.emit(tokens)
+        wanted = self._request.wanted
+        commands = self._request.emit(tokens)
+        self._per_step.append(wanted - self._request.wanted)
+        return commands
 
     def _announce(
         self, retained: tuple[int, ...] | None, accepted: int, *, ends_round: bool, lock_step: bool
@@ -294,6 +296,5 @@ class TreeSchedule(ABC):
         return [word, *commands, *self._new_round(walk.next_token)]
 
     def _record_round(self) -> None:
-        fed, accepted = self._counts
         steps = tuple(self._per_step)
-        self._rounds.append(RoundRecord(sum(steps), len(steps), steps, fed, accepted))
+        self._rounds.append(RoundRecord(sum(steps), len(steps), steps, *self._counts))

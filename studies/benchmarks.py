@@ -1,0 +1,214 @@
+"""Benchmarks of our own: how good the prediction is, what the executor adds, how fast we are.
+
+    python -m treepipe.studies.benchmarks --out bench/results.json
+
+Every figure is a median; rates that depend on the machine come with a yardstick measured in the
+same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import simpy
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from treepipe.executor.cluster import Cluster
+from treepipe.executor.launch import Launch, prepare
+from treepipe.presentation import Progress
+from treepipe.scenario_file import load_scenario
+from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.pool import hit_ratio_pool
+from treepipe.sim.world import Simulation
+from treepipe.studies.demo import SCENARIO, Row, run_demo
+from treepipe.trace import Trace
+
+Figure = dict[str, Any]
+FREE_STAGES = ("emulate=false", "workload.requests=6")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    out: Path = parser.parse_args().out
+    torch.set_num_threads(1)
+    with Progress(quiet=False) as say:
+        rows = run_demo(say)
+        figures = [*_demo_figures(rows), *_overhead(rows)]
+        say("running without emulation", 4)
+        figures += _split(say)
+        figures += _real_time(say)
+        figures += _simulator_speed()
+    content = {
+        "schema": "treepipe.bench/1",
+        "machine": {"processor": platform.machine(), "python": platform.python_version()},
+        "figures": figures,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(content, indent=2) + "\n")
+    _print(figures)
+
+
+def _figure(name: str, value: float, unit: str, aim: str = "") -> Figure:
+    return {"name": name, "value": value, "unit": unit, "aim": aim}
+
+
+def _demo_figures(rows: list[Row]) -> list[Figure]:
+    return [
+        _figure(f"demo: error, {row.schedule}", abs(row.error), "1", "at most 0.10, aim 0.05")
+        for row in rows
+    ]
+
+
+def _overhead(rows: list[Row]) -> list[Figure]:
+    """Time per step that the emulated profile does not explain: execution minus its replay."""
+    found = []
+    for row in rows:
+        steps = sum(r.steps for request in row.execution.requests for r in request.rounds)
+        decoding = [
+            sum(r.finished_ms - r.first_token_ms for r in trace.requests)
+            for trace in (row.execution, row.replay)
+        ]
+        per_step = (decoding[0] - decoding[1]) / steps
+        found.append(_figure(f"overhead per step, {row.schedule}", per_step, "ms", "aim 1 ms"))
+    return found
+
+
+def _split(say: Callable[[str, int], None]) -> list[Figure]:
+    """Medians of what a flowspec step really costs on this machine, without padding."""
+    launch = _launch(*FREE_STAGES)
+    with Cluster(launch.roles, launch.plan) as cluster:
+        section = load_scenario(SCENARIO).schedule
+        trace, _ = cluster.run(section, launch.plan.requests)
+    say("", 1)
+    kinds = {
+        "transport (one message)": "transfer",
+        "tree work (schedule per returned segment)": "decide",
+        "pruning (cache compaction at a stage)": "prune",
+        "stage pass (layers and cache)": "compute",
+        "draft pass": "draft",
+        "evaluation (output projection)": "evaluate",
+    }
+    return [
+        _figure(f"real cost, {name}", _median(trace, kind), "ms") for name, kind in kinds.items()
+    ]
+
+
+def _median(trace: Trace, kind: str) -> float:
+    return statistics.median(s.end_ms - s.start_ms for s in trace.spans if s.kind == kind)
+
+
+def _real_time(say: Callable[[str, int], None]) -> list[Figure]:
+    """Tokens per second of naive_pp with one stage, generate(), and assisted generation."""
+    launch = _launch(
+        *FREE_STAGES,
+        "schedule.name=naive_pp",
+        "pipelines.0.stages.0.count=1",
+    )
+    section = load_scenario(SCENARIO, ["schedule.name=naive_pp"]).schedule
+    with Cluster(launch.roles, launch.plan) as cluster:
+        trace, _ = cluster.run(section, launch.plan.requests)
+    seconds = sum(r.finished_ms - r.started_ms for r in trace.requests) / 1e3
+    ours = sum(len(r.tokens) for r in trace.requests) / seconds
+    say("", 1)
+    plain, assisted = _generate(launch, assisted=False), _generate(launch, assisted=True)
+    say("", 2)
+    return [
+        _figure("no emulation: naive_pp, 1 stage", ours, "tokens/s"),
+        _figure("no emulation: generate()", plain, "tokens/s"),
+        _figure("no emulation: assisted generate()", assisted, "tokens/s"),
+        _figure("no emulation: naive_pp / generate()", ours / plain, "1"),
+    ]
+
+
+def _generate(launch: Launch, assisted: bool) -> float:
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    models = [
+        AutoModelForCausalLM.from_pretrained(each.directory, dtype=torch.float32).eval()
+        for each in (launch.target, launch.draft)
+    ]
+    extra = {"assistant_model": models[1]} if assisted else {}
+    tokens, start = 0, time.perf_counter()
+    for request in launch.plan.requests:
+        ids = torch.tensor([request.prompt])
+        text = models[0].generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=request.max_new_tokens,
+            min_new_tokens=request.max_new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            **extra,
+        )
+        tokens += text.shape[1] - ids.shape[1]
+    return tokens / (time.perf_counter() - start)
+
+
+def _simulator_speed() -> list[Figure]:
+    """FlowSpec, L = 80, 4 stages, 5 requests of 400 tokens, five times."""
+    launch = _launch()
+    requests = tuple(replace(r, max_new_tokens=400) for r in launch.plan.requests[:5])
+    plan = replace(launch.plan, requests=requests)
+    rates, events = [], []
+    for seed in range(5):
+        source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, seed)
+        simulation = Simulation(plan, source, record_spans=False)
+        start = time.perf_counter()
+        trace = simulation.run()
+        seconds = time.perf_counter() - start
+        rates.append(sum(len(r.tokens) for r in trace.requests) / seconds)
+        events.append(simulation.events / seconds)
+    bare = _bare_events()
+    rate = statistics.median(events)
+    return [
+        _figure("simulator: flowspec", statistics.median(rates), "tokens/s", "aim 6000"),
+        _figure("simulator: events", rate, "1/s"),
+        _figure("bare SimPy timeouts", bare, "1/s"),
+        _figure("simulator events / bare SimPy events", rate / bare, "1"),
+    ]
+
+
+def _bare_events(count: int = 200_000) -> float:
+    env = simpy.Environment()
+
+    def ticks() -> Any:
+        for _ in range(count):
+            yield env.timeout(1.0)
+
+    env.process(ticks())
+    start = time.perf_counter()
+    env.run()
+    return count / (time.perf_counter() - start)
+
+
+def _launch(*overrides: str) -> Launch:
+    return prepare(load_scenario(SCENARIO, overrides), SCENARIO)
+
+
+def _print(figures: list[Figure]) -> None:
+    table = Table(title="Benchmarks (medians)")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    table.add_column("unit")
+    table.add_column("aim")
+    for figure in figures:
+        table.add_row(figure["name"], f"{figure['value']:.4g}", figure["unit"], figure["aim"])
+    console = Console()
+    (console if console.is_terminal else Console(width=110)).print(table)
+
+
+if __name__ == "__main__":
+    main()
