@@ -10,7 +10,7 @@ from treepipe.executor.stage_model import StageModel
 from treepipe.executor.transport import Close, Received
 from treepipe.plan import message_bytes
 from treepipe.protocol import Segment
-from treepipe.stage import Pass, Prune, Run, StageSession
+from treepipe.stage import Action, Pass, Prune, Run, StageSession
 
 
 class StageWorker:
@@ -32,9 +32,8 @@ class StageWorker:
             received = self._desk.inbox.get()
             if received is None:
                 return
-            session = received.envelope.body.session
             self._receive(received)
-            while session in self._sessions and self._act(session):
+            while self._act():
                 # What has arrived meanwhile may prune what would be computed next.
                 while (more := self._desk.inbox.get_due()) is not None:
                     self._receive(more)
@@ -62,11 +61,16 @@ class StageWorker:
         self._model.close(session)
         self._hidden = {key: value for key, value in self._hidden.items() if key[0] > session}
 
-    def _act(self, session: int) -> bool:
-        """Do the session's next action; False if it has to wait."""
-        action = self._sessions[session].next_action()
-        if action is None:
-            return False
+    def _act(self) -> bool:
+        """Do the next action of any session; False if all have to wait."""
+        for session, state in self._sessions.items():
+            action = state.next_action()
+            if action is not None:
+                self._perform(session, action)
+                return True
+        return False
+
+    def _perform(self, session: int, action: Action) -> None:
         times = self._desk.settings.placed.times
         if isinstance(action, Prune):
             with self._desk.work("prune", session, len(action.keep), times.prune):
@@ -80,7 +84,6 @@ class StageWorker:
             assert isinstance(action, Pass)
             self._hidden.pop((session, action.segment.ticket), None)
             self._send(action.segment, None)
-        return True
 
     def _compute(self, session: int, action: Run) -> torch.Tensor:
         segment = action.segment

@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from treepipe.errors import RunError
 from treepipe.protocol import NO_PARENT, Drafted, DraftPass
-from treepipe.recording import RecordedRequest, Recording, scratch_paths
+from treepipe.recording import RecordedRequest, Recorder, Recording, scratch_paths
 from treepipe.sim.pool import Pool
+from treepipe.trace import Trace
 
 NEVER = -1
 """A token that no draft proposes: the target's answer off the true path, where none is needed."""
@@ -59,6 +61,8 @@ class PoolOracle:
         self._read = 0
         # Per scratch node: index of its token in the text, steps off the true path, path key.
         self._scratch: list[tuple[int, int, int]] = []
+        # All ranks per row, by shape: the same few shapes are answered again and again.
+        self._ranks: dict[tuple[int, int], npt.NDArray[np.intp]] = {}
 
     def truth(self, index: int) -> int:
         while index >= len(self._truth):
@@ -72,11 +76,14 @@ class PoolOracle:
             self._read += len(order.catch_up)
             rows = [self._record(self._read - self._prompt)]
         else:
-            pairs = zip(order.tokens, order.parents, strict=True)
-            rows = [self._row(token, parent) for token, parent in pairs]
+            rows = list(map(self._row, order.tokens, order.parents))
         count = min(order.top_k, self._pool.candidates)
-        tokens = np.broadcast_to(np.arange(count), (len(rows), count))
-        return Drafted(order.ticket, tokens, self._pool.vectors[rows, :count])
+        tokens = self._ranks.get((len(rows), count))
+        if tokens is None:
+            tokens = np.tile(np.arange(count), (len(rows), 1))
+            tokens.flags.writeable = False
+            self._ranks[len(rows), count] = tokens
+        return Drafted(order.ticket, tokens, self._pool.leading(rows, count))
 
     def _record(self, index: int) -> int:
         self.truth(index)
@@ -111,20 +118,53 @@ def _mix(key: int, value: int) -> int:
     return mixed ^ (mixed >> 31)
 
 
+class RecordingSource:
+    """Listens to another source, so that a simulated run can be replayed."""
+
+    def __init__(self, inner: AcceptanceSource) -> None:
+        self._inner, self._recorder = inner, Recorder()
+
+    def open(self, session: int, prompt_tokens: int) -> Oracle:
+        return RecordingOracle(self._inner.open(session, prompt_tokens), self._recorder, session)
+
+    def recording(self, trace: Trace) -> Recording:
+        """What was heard in the run of this trace."""
+        for request in trace.requests:
+            self._recorder.finished(request.session, request.prompt_tokens, request.tokens)
+        return self._recorder.recording
+
+
+class RecordingOracle:
+    """Another oracle's answers, noted on the way."""
+
+    def __init__(self, inner: Oracle, recorder: Recorder, session: int) -> None:
+        self._inner, self._recorder, self._session = inner, recorder, session
+        self.truth = inner.truth
+
+    def draft(self, order: DraftPass) -> Drafted:
+        drafted = self._inner.draft(order)
+        self._recorder.drafted(self._session, order, drafted)
+        return drafted
+
+
 class ReplaySource:
     """Answers exactly what was answered in a recorded run, request by request."""
 
     def __init__(self, recording: Recording) -> None:
         self._requests = [recording.requests[key] for key in sorted(recording.requests)]
-        self._opened = 0
 
     @property
     def requests(self) -> list[RecordedRequest]:
         return self._requests
 
     def open(self, session: int, prompt_tokens: int) -> Oracle:
-        request = self._requests[self._opened % len(self._requests)]
-        self._opened += 1
+        """The ``session``-th recorded request (from 1), from the first one again at the end.
+
+        Raises ``RunError`` if it is not the one that is asked for.
+        """
+        if not self._requests:
+            raise RunError("the recording holds no request")
+        request = self._requests[(session - 1) % len(self._requests)]
         if request.prompt_tokens != prompt_tokens:
             raise RunError(
                 f"request {session} has a prompt of {prompt_tokens} tokens, "
@@ -154,6 +194,9 @@ class ReplayOracle:
                 self._answers[self._read, path] for path in scratch_paths(order, self._scratch)
             ]
         except KeyError as missing:
-            raise RunError(f"the recorded run never drafted from {missing}") from None
+            read, path = missing.args[0]
+            raise RunError(
+                f"the recorded run never drafted from {path} below {read} committed tokens"
+            ) from None
         tokens, log_probs = [each.tokens for each in found], [each.log_probs for each in found]
         return Drafted(order.ticket, tokens, log_probs)

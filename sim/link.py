@@ -1,9 +1,12 @@
-"""A link: one direction between two devices, with its own delay."""
+"""A link: one direction between two devices, with its own delay.
+
+Law of this file: messages of a link arrive in the order they were sent in, whatever the jitter.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -28,11 +31,10 @@ class Mailbox(Generic[Item]):
             waiting, self._waiting = self._waiting, None
             waiting.succeed()
 
-    def wait(self) -> Generator[Any, None, None]:
-        """Until there is an item (at once if there is one)."""
-        if not self.items:
-            self._waiting = self._env.event()
-            yield self._waiting
+    def arrival(self) -> Any:
+        """An event to wait for while there is no item."""
+        self._waiting = self._env.event()
+        return self._waiting
 
 
 class Link(Generic[Item]):
@@ -48,6 +50,7 @@ class Link(Generic[Item]):
         self._env, self._times, self._deliver, self._rng = env, times, deliver, rng
         self._free_ms = 0.0
         self._last_due_ms = 0.0
+        self._under_way: deque[Item] = deque()
 
     def send(self, item: Item, size_bytes: int) -> tuple[float, float]:
         """Send now; returns when it was sent and when it will be delivered (ms)."""
@@ -57,6 +60,13 @@ class Link(Generic[Item]):
         extra = abs(self._rng.normal(0.0, jitter)) if jitter else 0.0
         due = max(self._free_ms + self._times.latency_ms + extra, self._last_due_ms)
         self._last_due_ms = due
-        arrival = self._env.timeout(due - now)
-        arrival.callbacks.append(lambda _: self._deliver(item))
+        self._under_way.append(item)
+        self._env.timeout(due - now).callbacks.append(self._arrive)
         return now, due
+
+    def _arrive(self, _: object) -> None:
+        """Deliver the oldest message, whichever delay has ended.
+
+        ``now + (due - now)`` is rounded: two messages due together may wake in either order.
+        """
+        self._deliver(self._under_way.popleft())

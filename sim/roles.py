@@ -81,12 +81,19 @@ class Stage:
     @property
     def state(self) -> str:
         """For the report of a deadlock."""
-        return f"{self._placed.name} waits for a message"
+        waiting = self._session.waiting if self._current > self._closed else ()
+        if not waiting:
+            return f"{self._placed.name} waits for a segment"
+        return (
+            f"{self._placed.name} holds {len(waiting)} segments of request {self._current} "
+            f"and waits for word {self._session.version}"
+        )
 
     def serve(self) -> Process:
         inbox = self._inbox
         while True:
-            yield from inbox.wait()
+            if not inbox.items:
+                yield inbox.arrival()
             while True:
                 while inbox.items:
                     self._receive(inbox.items.popleft())
@@ -97,7 +104,9 @@ class Stage:
 
     def _receive(self, parcel: Parcel) -> None:
         message = parcel.message
-        if message.session <= self._closed:
+        # Over a slow direct link, words of an older request and its end may come after the first
+        # segment of a newer one.
+        if message.session <= self._closed or message.session < self._current:
             return
         if isinstance(message, Close):
             self._closed = message.session
@@ -106,6 +115,7 @@ class Stage:
         if message.session != self._current:
             self._current = message.session
             self._session = StageSession(self._number, self._stages)
+            self._answers.clear()
         if isinstance(message, Segment):
             self._answers[message.ticket] = parcel.answers
         self._session.receive(message)
@@ -202,7 +212,8 @@ class Host:
         """The next segment of the session, after its evaluation."""
         self.state = f"{self._placed.name} waits for a segment of request {session}"
         while True:
-            yield from self._inbox.wait()
+            if not self._inbox.items:
+                yield self._inbox.arrival()
             parcel = self._inbox.items.popleft()
             if parcel.message.session == session:
                 break

@@ -94,6 +94,15 @@ def test_chunked_prompt_is_computed_in_two_segments(cluster: Cluster) -> None:
     assert sizes == [35, 35, 1]
 
 
+def test_requests_in_quick_succession_do_not_strand_each_other(pair: tuple[Path, Path]) -> None:
+    """Without emulation the end of one request and the start of the next arrive together."""
+    plan = _plan("flowspec")
+    requests = [RequestSpec(PROMPT[:n], 6) for n in range(1, 41)]
+    with Cluster(_roles(pair, plan, emulate=False), plan) as running:
+        trace, _ = running.run(ScheduleSection(name="flowspec", **TREE), requests)
+    assert [len(request.tokens) for request in trace.requests] == [6] * 40
+
+
 def _children() -> list[psutil.Process]:
     return [p for p in psutil.Process().children(recursive=True) if _is_worker(p)]
 

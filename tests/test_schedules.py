@@ -1,28 +1,41 @@
-"""Text, tickets and waste of every schedule, whatever the tree, the draft and the timing."""
+"""Text, tickets and waste of every schedule, whatever the tree, the draft and the timing.
+
+The world checks more on the way (``tests.drive``): rows and positions of every stage's every
+action, one answer per ticket, and that the draft reads what is committed.
+"""
 
 from __future__ import annotations
 
-import copy
+import functools
+import pickle
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.drive import TimelessWorld
+from tests.drive import Logits, TimelessWorld
 from treepipe.errors import ProtocolError
-from treepipe.protocol import Drafted, Emit, Finish, Returned, Schedule, Started, WorkerLost
+from treepipe.protocol import Drafted, Emit, Event, Finish, Returned, Schedule, Started, WorkerLost
 from treepipe.schedules.autoregressive import Autoregressive
 from treepipe.schedules.continuous import Continuous, Expansion
 from treepipe.schedules.static_tree import StaticTree
 from treepipe.schedules.tree_schedule import TreeParameters, TreeSchedule
 
 VOCABULARY = 7
+SYSTEMS = ("pp", "naive_pp", "static_tree", "pruned_pp", "flowspec")
+Choose = Callable[[int], int]
+
+
+@functools.lru_cache(100_000)
+def _hashed(salt: int, length: int, tail: tuple[int, ...]) -> np.ndarray:
+    rng = np.random.default_rng([salt, length, *tail])
+    return np.asarray(rng.normal(scale=2.0, size=VOCABULARY))
 
 
 def _logits(path: list[int], salt: int) -> np.ndarray:
-    seed = [salt, len(path), *path[-4:]]
-    return np.random.default_rng(seed).normal(size=VOCABULARY) * 2
+    return _hashed(salt, len(path), tuple(path[-4:]))
 
 
 def target(path: list[int]) -> np.ndarray:
@@ -30,21 +43,40 @@ def target(path: list[int]) -> np.ndarray:
 
 
 def greedy(prompt: list[int], new_tokens: int, end: int | None = None) -> list[int]:
+    """Plain greedy decoding of the whole target."""
     path = list(prompt)
     while len(path) < len(prompt) + new_tokens and (path == prompt or path[-1] != end):
         path.append(int(np.argmax(target(path))))
     return path[len(prompt) :]
 
 
+def _noisy(noise: float) -> Logits:
+    return lambda path: target(path) + noise * _logits(path, 2)
+
+
+def _sure(path: list[int]) -> np.ndarray:
+    """One token has probability 1.0 exactly, so that parents and children tie; often wrong."""
+    return np.asarray(900.0 * np.eye(VOCABULARY)[np.argmax(_noisy(1.0)(path))])
+
+
+DRAFTS: dict[str, Logits] = {
+    "perfect": target,
+    "noisy": _noisy(0.7),
+    "poor": _noisy(4.0),
+    "random": lambda path: _logits(path, 3),
+    "tied": lambda path: np.zeros(VOCABULARY),
+    "sure": _sure,
+}
+
 parameters = st.builds(
     TreeParameters,
     size=st.integers(1, 30),
     depth=st.integers(0, 4),
-    top_k=st.integers(1, 5),
+    top_k=st.integers(1, VOCABULARY + 1),
     segment=st.integers(1, 8),
     score_order=st.booleans(),
 )
-expansions = st.none() | st.builds(
+expansions = st.builds(
     Expansion,
     size=st.integers(1, 20),
     depth=st.integers(0, 4),
@@ -53,70 +85,169 @@ expansions = st.none() | st.builds(
     score_aware_size=st.integers(1, 10),
     score_aware_depth=st.integers(1, 2),
 )
+prompts = st.integers(1, 140).flatmap(
+    lambda length: st.integers(0, 99).map(lambda salt: [(salt * i) % 7 for i in range(length)])
+)
+ends = st.none() | st.integers(0, VOCABULARY - 1)
+drafts = st.sampled_from(sorted(DRAFTS))
+seeds = st.integers(0, 2**32)
 
 
-@st.composite
-def schedules(draw: st.DrawFn) -> tuple[Schedule, int]:
-    """Any schedule with any parameters, and its number of stages."""
-    stages = draw(st.integers(1, 5))
-    kind = draw(st.sampled_from(["plain", "static", "batch", "continuous"]))
-    if kind == "plain":
-        return Autoregressive(0, 64), stages
-    tree = draw(parameters)
-    if kind == "static":
-        return StaticTree(0, 64, tree, stages + 1), stages
-    if kind == "batch":
-        return StaticTree(0, 64, tree, 1), stages
-    return Continuous(0, 64, tree, stages + 1, draw(expansions)), stages
+def make(system: str, stages: int, tree: TreeParameters, expansion: Expansion) -> Schedule:
+    if system == "pp":
+        return Autoregressive(0, 64)
+    if system in ("naive_pp", "static_tree"):
+        return StaticTree(0, 64, tree, stages + 1 if system == "naive_pp" else 1)
+    return Continuous(0, 64, tree, stages + 1, expansion if system == "flowspec" else None)
+
+
+def any_order(seed: int) -> Choose:
+    rng = np.random.default_rng(seed)
+    return lambda count: int(rng.integers(count))
 
 
 class WatchedWorld(TimelessWorld):
     """Checks the tickets after every step."""
 
-    def _step(self) -> None:
-        super()._step()
-        schedule = self.schedule
-        if not isinstance(schedule, TreeSchedule) or schedule.done:
-            return
-        moving = {s.ticket for box in self.inboxes for s in box if hasattr(s, "ticket")}
-        moving |= {s.ticket for stage in self.stages for s in stage.waiting}
-        moving |= {event.ticket for event in self.events if isinstance(event, Returned)}
-        assert schedule.outstanding <= moving, "every live ticket is in the pipeline"
-        stale = moving - schedule.outstanding - schedule.cancelled
-        assert not stale, "and nothing else is, but what was cancelled"
+    def step(self) -> None:
+        super().step()
+        schedule, moving = self.schedule, self.pipeline.travelling
+        if isinstance(schedule, TreeSchedule) and not schedule.done:
+            assert schedule.outstanding <= moving, "every live ticket is in the pipeline"
+            stale = moving - schedule.outstanding
+            assert stale <= schedule.cancelled, "and nothing else is, but what was cancelled"
 
 
+def assert_waste(world: TimelessWorld) -> None:
+    """The rounds' records agree with the text and with what was fed."""
+    rounds = world.schedule.rounds
+    plain = isinstance(world.schedule, Autoregressive)
+    # Plain decoding counts the prompt's own token as a round, the others do not.
+    assert sum(r.tokens for r in rounds) == len(world.text) - (not plain)
+    assert all(sum(r.committed_per_step) == r.tokens for r in rounds)
+    assert all(len(r.committed_per_step) == r.steps > 0 for r in rounds)
+    assert all(r.accepted <= r.fed for r in rounds)
+    assert all(r.tokens == r.accepted for r in rounds[:-1]), "only the last one may be cut"
+    if not plain:
+        assert sum(r.fed for r in rounds) == len(world.pipeline.ledger.tokens)
+
+
+def assert_stages_agree(world: TimelessWorld, whole: list[int]) -> None:
+    """With every message delivered, all stages hold the same text, and live nodes only."""
+    world.drain()
+    pipeline = world.pipeline
+    for committed, nodes in zip(pipeline.committed, pipeline.nodes, strict=True):
+        assert committed == pipeline.committed[0] == whole[: len(committed)]
+        assert nodes == pipeline.ledger.live[: len(nodes)]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
 @settings(max_examples=150)
-@given(
-    schedules(), st.floats(0, 6), st.lists(st.integers(0, 6), min_size=1, max_size=90), st.data()
-)
+@example(1, TreeParameters(5, 1, 3, 1), Expansion(6, 2), "noisy", [1, 2], 24, None, 0)  # see below
+@given(st.integers(1, 5), parameters, expansions, drafts, prompts, st.integers(1, 24), ends, seeds)
 def test_text_tickets_and_waste(
-    made: tuple[Schedule, int], noise: float, prompt: list[int], data: st.DataObject
+    system: str,
+    stages: int,
+    tree: TreeParameters,
+    expansion: Expansion,
+    draft: str,
+    prompt: list[int],
+    wanted: int,
+    end: int | None,
+    seed: int,
 ) -> None:
-    schedule, stages = made
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    world = WatchedWorld(
-        schedule,
-        stages,
-        target,
-        lambda path: target(path) + noise * _logits(path, 2),
-        lambda count: int(rng.integers(count)),
-    )
-    wanted = data.draw(st.integers(1, 24))
-    end = data.draw(st.none() | st.integers(0, VOCABULARY - 1))
+    """In the example a round prunes to a root that waits to be fed, which opens no new round."""
+    schedule = make(system, stages, tree, expansion)
+    world = WatchedWorld(schedule, stages, target, DRAFTS[draft], any_order(seed))
     text = world.run(prompt, wanted, end)
     assert text == greedy(prompt, wanted, end)
-    for committed in world.committed:
-        assert committed == (prompt + text)[: len(committed)], "every stage has the same text"
-    rounds = schedule.rounds
-    assert sum(r.tokens for r in rounds) >= len(text) - 1
-    assert all(0 <= r.accepted <= r.fed for r in rounds)
-    assert all(sum(r.committed_per_step) == r.tokens for r in rounds)
+    assert_waste(world)
+    assert_stages_agree(world, prompt + text)
 
 
-def test_a_perfect_draft_wastes_only_branches() -> None:
-    chain = TreeParameters(size=4, depth=3, top_k=1, segment=8)
-    schedule = StaticTree(0, 64, chain, 1)
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=40)
+@given(st.integers(1, 5), parameters, expansions, drafts, seeds)
+def test_what_is_computed_does_not_depend_on_the_order_of_messages(
+    system: str, stages: int, tree: TreeParameters, expansion: Expansion, draft: str, seed: int
+) -> None:
+    """In lock-step because words wait for their step; a static tree has no words within a round."""
+    seen = []
+    for choose in (lambda count: 0, lambda count: count - 1, any_order(seed)):
+        schedule = make(system, stages, tree, expansion)
+        world = TimelessWorld(schedule, stages, target, DRAFTS[draft], choose)
+        world.run([1, 2, 3], 16)
+        world.drain()
+        seen.append((world.pipeline.forward_sizes, world.draft_calls, schedule.rounds))
+    assert seen[0] == seen[1] == seen[2]
+
+
+# --- illegal events ------------------------------------------------------------------------------
+
+
+def illegal_events(world: TimelessWorld) -> Iterator[Event]:
+    """Events that are illegal where the world stands now."""
+    schedule = world.schedule
+    yield Started((1,), 5)
+    yield Drafted(10**6, [[1]], [[-1.0]])
+    yield Returned(10**6, 0, 0, (1,))
+    for ticket in list(world.pipeline.answered)[-1:]:
+        yield Returned(ticket, 0, 0, (1,))
+    for drafted in world.pending:
+        yield Drafted(drafted.ticket + 1, drafted.tokens, drafted.log_probs)
+        yield Drafted(drafted.ticket, [*drafted.tokens, [1]], [*drafted.log_probs, [-1.0]])
+        yield Drafted(drafted.ticket, drafted.tokens, [*drafted.log_probs[1:], [-1.0] * 99])
+    if not isinstance(schedule, TreeSchedule):
+        return
+    tickets = sorted(schedule.outstanding)
+    if not world.pending:
+        yield Drafted(max(tickets, default=0), [[1]], [[-1.0]])
+    yield from (Returned(ticket, 0, 0, (1,)) for ticket in tickets[1:])
+    if world.text:  # prefill is over
+        yield from (Returned(ticket, 10**6, 0, (1,)) for ticket in tickets)
+
+
+class HostileWorld(TimelessWorld):
+    """Tells every illegal event before every step; the run must go on as if it had not."""
+
+    def step(self) -> None:
+        self.offend()
+        super().step()
+
+    def offend(self) -> None:
+        late = [Returned(t, 0, 0, ()) for t in getattr(self.schedule, "cancelled", ())]
+        assert all(self.schedule.handle(event) == [] for event in late), "they are ignored, once"
+        for event in [*late, *illegal_events(self)]:
+            before = pickle.dumps(self.schedule)
+            with pytest.raises(ProtocolError):
+                self.schedule.handle(event)
+            assert pickle.dumps(self.schedule) == before, f"{event} has changed something"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=20)
+@given(st.integers(1, 3), parameters, expansions, seeds)
+def test_illegal_events_change_nothing(
+    system: str, stages: int, tree: TreeParameters, expansion: Expansion, seed: int
+) -> None:
+    schedule = make(system, stages, tree, expansion)
+    for early in (Drafted(1, [[1]], [[-1.0]]), Returned(1, 0, 0, (1,))):
+        with pytest.raises(ProtocolError):
+            schedule.handle(early)
+    world = HostileWorld(schedule, stages, target, _noisy(0.7), any_order(seed))
+    assert world.run([1, 2, 3] * 25, 8) == greedy([1, 2, 3] * 25, 8)
+    world.offend()
+    with pytest.raises(ProtocolError, match="done"):
+        schedule.handle(WorkerLost("any"))
+
+
+# --- by hand -------------------------------------------------------------------------------------
+
+CHAIN = TreeParameters(size=4, depth=3, top_k=1, segment=8)
+
+
+def test_a_perfect_draft_wastes_nothing() -> None:
+    schedule = StaticTree(0, 64, CHAIN, 1)
     TimelessWorld(schedule, 2, target, target).run([1, 2], 21)
     assert [r.tokens for r in schedule.rounds] == [5, 5, 5, 5]
     assert all(r.accepted == r.fed for r in schedule.rounds)
@@ -126,68 +257,44 @@ def test_stale_work_is_cut_off_in_flight() -> None:
     """Pruned PP computes fewer nodes than Naive PP of the same tree: the text cannot show that."""
     tree = TreeParameters(size=30, depth=3, top_k=4, segment=8)
     computed = {}
-    for name, schedule in (
-        ("naive", StaticTree(0, 64, tree, 5)),
-        ("pruned", Continuous(0, 64, tree, 5, None)),
-    ):
-        world = TimelessWorld(schedule, 4, target, lambda p: target(p) + _logits(p, 2))
+    for system in ("naive_pp", "pruned_pp"):
+        world = TimelessWorld(make(system, 4, tree, Expansion()), 4, target, _noisy(1.0))
         world.run([1, 2, 3], 30)
-        computed[name] = sum(map(sum, world.forward_sizes))
-    assert computed["pruned"] < 0.8 * computed["naive"]
+        computed[system] = sum(map(sum, world.pipeline.forward_sizes))
+    assert computed["pruned_pp"] < 0.8 * computed["naive_pp"]
 
 
-@pytest.mark.parametrize("kind", ["plain", "static", "continuous"])
-def test_illegal_events_change_nothing(kind: str) -> None:
-    tree = TreeParameters(size=8, depth=2, top_k=3, segment=4)
-    schedule: Schedule = {
-        "plain": Autoregressive(0, 64),
-        "static": StaticTree(0, 64, tree, 3),
-        "continuous": Continuous(0, 64, tree, 3, Expansion()),
-    }[kind]
-    schedule.handle(Started((1, 2, 3), 5))
-    for event in (
-        Started((1,), 5),
-        Drafted(99, [[1]], [[-1.0]]),
-        Returned(99, 0, 0, (1,)),
-        Returned(1, 0, 0, ()),
-    ):
-        before = copy.deepcopy(schedule)
-        with pytest.raises(ProtocolError):
-            schedule.handle(event)
-        assert repr(_state(before)) == repr(_state(schedule))
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_end_of_text_in_the_middle_of_an_accepted_path(system: str) -> None:
+    whole = greedy([1, 2], 12)
+    end = next(t for i, t in enumerate(whole) if i >= 2 and t not in whole[:i])
+    world = TimelessWorld(make(system, 2, CHAIN, Expansion()), 2, target, target)
+    assert world.run([1, 2], 12, end) == whole[: whole.index(end) + 1]
+    assert_waste(world)
 
 
-def _state(thing: object) -> object:
-    """All attributes, deeply, as plain data."""
-    if isinstance(thing, (list, tuple, set, frozenset, dict)):
-        items = thing.items() if isinstance(thing, dict) else thing
-        return [_state(item) for item in items]
-    names = getattr(thing, "__slots__", None) or vars(thing) if hasattr(thing, "__dict__") else ()
-    if type(thing).__module__.startswith("treepipe"):
-        names = getattr(type(thing), "__slots__", None) or vars(thing)
-        return [(name, _state(getattr(thing, name))) for name in names]
-    return repr(thing)
-
-
-def test_answers_are_taken_once() -> None:
-    schedule = Autoregressive(0, 64)
-    schedule.handle(Started((1, 2), 3))
-    schedule.handle(Returned(1, 0, 0, (4,)))
-    with pytest.raises(ProtocolError, match="ticket 1"):
-        schedule.handle(Returned(1, 0, 0, (4,)))
-
-
-def test_one_token_is_wanted() -> None:
-    schedule = StaticTree(0, 64, TreeParameters(), 3)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_one_token_is_wanted(system: str) -> None:
+    schedule = make(system, 2, CHAIN, Expansion())
     schedule.handle(Started((1, 2), 1))
     assert schedule.handle(Returned(1, 0, 0, (4,))) == [Emit((4,)), Finish("length")]
     assert schedule.done
-    with pytest.raises(ProtocolError, match="done"):
-        schedule.handle(Returned(2, 0, 0, (4,)))
 
 
-def test_lost_worker_ends_the_request() -> None:
-    schedule = Continuous(0, 64, TreeParameters(), 3, None)
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    ("length", "chunks"), [(64, [64]), (65, [32, 33]), (130, [43, 43, 44]), (200, [50] * 4)]
+)
+def test_long_prompts_enter_in_chunks(system: str, length: int, chunks: list[int]) -> None:
+    prompt = [i * i % 7 for i in range(length)]
+    world = WatchedWorld(make(system, 3, CHAIN, Expansion()), 3, target, target, any_order(1))
+    assert world.run(prompt, 6) == greedy(prompt, 6)
+    assert all(sizes[: len(chunks)] == chunks for sizes in world.pipeline.forward_sizes)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_lost_worker_ends_the_request(system: str) -> None:
+    schedule = make(system, 2, CHAIN, Expansion())
     schedule.handle(Started((1, 2), 9))
     assert schedule.handle(WorkerLost("pipeline0.stage1")) == [Finish("worker lost")]
     assert schedule.done

@@ -1,8 +1,7 @@
 """The frame of every schedule that drafts a tree per round and feeds it in segments.
 
 Here: prefill, drafting a round's tree, cutting it, walking verified nodes, ending a round. When a
-returned segment is evaluated and what is fed behind it is decided by the subclasses, one per
-schedule family; each overrides the abstract methods only.
+returned segment is evaluated and what is fed behind it is decided by the subclasses, by family.
 """
 
 from __future__ import annotations
@@ -257,12 +256,13 @@ class TreeSchedule(ABC):
         """Emit the accepted path's tokens and the target's own token behind it."""
         tokens = [self._tree.tokens[node] for node in walk.accepted[1:]] + [walk.next_token]
         self._request.length += len(walk.accepted)
-        self._counts[1] += len(walk.accepted)
         # The draft has read the root; it reads a token that becomes the next round's root there.
         self._unread += tokens if walk.next_node is not None else tokens[:-1]
         wanted = self._request.wanted
         commands = self._request.emit(tokens)
-        self._per_step.append(wanted - self._request.wanted)
+        useful = wanted - self._request.wanted  # not what lies beyond the wanted length
+        self._per_step.append(useful)
+        self._counts[1] += useful
         return commands
 
     def _announce(
