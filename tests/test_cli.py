@@ -244,12 +244,22 @@ def test_profiles_are_listed_and_shown(
     _assert_sentence(capsys.readouterr().err, "there is none of that name")
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted((Path(cli.__file__).parents[1] / "studies/scenarios").glob("*.toml")),
-    ids=lambda p: p.stem,
-)
+SCENARIOS = sorted((Path(cli.__file__).parents[1] / "studies" / "scenarios").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_shipped_scenarios_predict(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--set", "acceptance.source=bernoulli", "--set", "acceptance.beta=0.8"]
-    options += ["--set", "workload.requests=1", "--runs", "1", "--quiet"]
+    options = ["--set", "workload.requests=1", "--runs", "1", "--quiet"]
+    if path.stem == "demo":  # it calibrates its own acceptance
+        options += ["--set", "acceptance.source=bernoulli", "--set", "acceptance.beta=0.8"]
     assert call(monkeypatch, "simulate", path, *options) == 0
+
+
+SMALL = ["--set", "workload.requests=1", "--set", "workload.new_tokens=6", "--runs", "1"]
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_shipped_scenarios_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = tmp_path / "result.json"
+    assert call(monkeypatch, "run", path, *SMALL, "--json", result, "--quiet") == 0
+    assert json.loads(result.read_text())["sessions"][0]["new_tokens"] == 6

@@ -199,7 +199,7 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.P
 
 def test_stage_memory_is_its_share_of_the_weights(tmp_path: Path) -> None:
     """Peak resident memory beyond the libraries' baseline, for 4 stages of 3 layers each."""
-    target = save_random_checkpoint(tmp_path / "target", layers=12, width=512, seed=1)
+    target = save_random_checkpoint(tmp_path / "target", layers=12, width=768, seed=1)
     draft = save_random_checkpoint(tmp_path / "draft", layers=1, seed=2)
     plan = _plan("pp")
     stages = tuple(
@@ -211,5 +211,5 @@ def test_stage_memory_is_its_share_of_the_weights(tmp_path: Path) -> None:
         for name in plan.devices[1:]:
             baseline, peak = running.load_memory[name]
             share = (peak - baseline) / total
-            assert share < 0.25 * 1.5 + 0.1, f"{name} took {share:.0%} of the whole"
-            assert share > 0.15
+            assert share < 0.25 * 1.2 + 0.05, f"{name} took {share:.0%} of the whole"
+            assert share > 0.2
