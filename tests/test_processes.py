@@ -197,19 +197,27 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.P
     raise AssertionError("the workers did not start")
 
 
-def test_stage_memory_is_its_share_of_the_weights(tmp_path: Path) -> None:
-    """Peak resident memory beyond the libraries' baseline, for 4 stages of 3 layers each."""
-    target = save_random_checkpoint(tmp_path / "target", layers=12, width=768, seed=1)
-    draft = save_random_checkpoint(tmp_path / "draft", layers=1, seed=2)
+def _peak_memory(pair: tuple[Path, Path], layers: int) -> dict[str, int]:
+    """Peak resident bytes per worker after decoding, with ``layers`` layers in each stage."""
     plan = _plan("pp")
     stages = tuple(
-        replace(stage, layers=range(3 * i, 3 * i + 3)) for i, stage in enumerate(plan.stages)
+        replace(stage, layers=range(layers * i, layers * (i + 1)))
+        for i, stage in enumerate(plan.stages)
     )
     plan = replace(plan, stages=stages)
+    with Cluster(_roles(pair, plan), plan) as running:
+        running.run(ScheduleSection(name="pp"), [RequestSpec((1, 2, 3), 3)])
+        return running.peak_memory_bytes()
+
+
+def test_stage_memory_is_its_share_of_the_weights(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    """The baseline (interpreter, libraries, their kernels) is a stage of a model of few kilobytes.
+
+    Weights are mapped and read when they are first used, so peaks are taken after decoding.
+    """
+    target = save_random_checkpoint(tmp_path / "target", layers=12, width=768, seed=1)
     total = (target / "model.safetensors").stat().st_size
-    with Cluster(_roles((target, draft), plan), plan) as running:
-        for name in plan.devices[1:]:
-            baseline, peak = running.load_memory[name]
-            share = (peak - baseline) / total
-            assert share < 0.25 * 1.2 + 0.05, f"{name} took {share:.0%} of the whole"
-            assert share > 0.2
+    baseline, peaks = _peak_memory(pair, 1), _peak_memory((target, pair[1]), 3)
+    for name in list(peaks)[1:]:
+        share = (peaks[name] - baseline[name]) / total
+        assert 0.2 < share < 0.3, f"{name} took {share:.0%} of the whole, its share is 25 %"

@@ -42,7 +42,7 @@ class Link(Section):
 
     latency_ms: Milliseconds = 0.2
     bandwidth_mbit_s: Annotated[float, Field(gt=0)] | None = None
-    jitter_ms: Milliseconds = Field(0.0, description="standard deviation, half-normal")
+    jitter_ms: Milliseconds = Field(0.0, description="adds |normal(0, jitter_ms)|")
 
 
 class Pair(Link):

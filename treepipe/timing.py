@@ -75,7 +75,7 @@ class LinkTimes:
     Attributes:
         latency_ms: propagation, independent of size.
         bandwidth_mbit_s: None if size does not matter.
-        jitter_ms: standard deviation of a half-normal addition to the latency.
+        jitter_ms: scale of the addition to the latency, |normal(0, jitter_ms)|.
     """
 
     latency_ms: float

@@ -1,0 +1,80 @@
+"""Metrics of hand-made traces, and the files that traces and recordings go to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from treepipe.errors import UserError
+from treepipe.metrics import Interval, run_metrics, summarize, utilization
+from treepipe.protocol import RoundRecord
+from treepipe.recording import Recording
+from treepipe.trace import RequestTrace, Span, Trace, write_chrome_trace
+
+
+def _trace(speed: float = 1.0) -> Trace:
+    """One request: first token at 10, then 2 tokens at 30 and 1 at 50 (ms, times ``speed``)."""
+    emitted = ((10 * speed, 1), (30 * speed, 2), (50 * speed, 1))
+    rounds = (RoundRecord(3, 4, (0, 2, 0, 1), 10, 3),)
+    request = RequestTrace(1, 5, 0.0, 50 * speed, emitted, (7, 8, 9, 4), rounds, "length")
+    spans = [
+        Span("a", "compute", 0.0, 20 * speed, 1, 5),
+        Span("a", "transfer", 20 * speed, 50 * speed, 1, 5),
+        Span("b", "prune", 45 * speed, 60 * speed, 1, 5),
+    ]
+    return Trace(("a", "b"), spans, [request])
+
+
+def test_metrics_by_hand() -> None:
+    metrics = run_metrics(_trace())
+    assert metrics["time_between_tokens_ms"] == pytest.approx(40 / 3)
+    assert metrics["time_to_first_token_ms"] == 10
+    assert metrics["request_latency_ms"] == 50
+    assert metrics["throughput_tokens_s"] == pytest.approx(80)
+    assert metrics["tokens_per_round"] == 3
+    assert metrics["tokens_per_step"] == 0.75
+    assert metrics["wasted_node_share"] == pytest.approx(0.7)
+    assert metrics["flushes_per_100_tokens"] == pytest.approx(100 / 3)
+    # Gaps are 20, 0 (emitted together) and 20.
+    assert metrics["p99_time_between_tokens_ms"] == pytest.approx(20)
+
+
+def test_transfers_occupy_no_device_and_nothing_counts_beyond_the_end() -> None:
+    assert utilization(_trace()) == {"a": pytest.approx(0.4), "b": pytest.approx(0.1)}
+
+
+def test_interval_is_students() -> None:
+    interval = Interval.over([9.0, 10.0, 11.0])
+    assert interval.mean == 10
+    assert interval.high == pytest.approx(10 + 4.302653 / 3**0.5)
+    assert Interval.over([3.0]) == Interval(3.0, None, None)
+
+
+def test_runs_are_summarized_metric_by_metric() -> None:
+    metrics, shares = summarize([_trace(), _trace(2.0)])
+    assert metrics["time_to_first_token_ms"].mean == 15
+    assert shares["a"].low == pytest.approx(0.4)
+
+
+def test_a_run_without_a_token_has_no_metrics() -> None:
+    assert run_metrics(Trace(("a",))) == {}
+
+
+def test_chrome_trace_has_microseconds_and_names(tmp_path: Path) -> None:
+    write_chrome_trace([("run", _trace())], tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["ph"] == "M"]
+    assert names == ["a", "b"]
+    assert {event["dur"] for event in events if event["ph"] == "X"} == {20e3, 30e3, 15e3}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"schema": "treepipe.recording/1"}'])
+def test_wrong_recordings_are_one_sentence(tmp_path: Path, content: str) -> None:
+    bad = tmp_path / "recording.json"
+    with pytest.raises(UserError, match="there is no such recording"):
+        Recording.load(bad)
+    bad.write_text(content)
+    with pytest.raises(UserError, match="is not a recording"):
+        Recording.load(bad)
