@@ -148,8 +148,8 @@ def _generate(launch: Launch, assisted: bool) -> float:
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=request.max_new_tokens,
-            min_new_tokens=request.max_new_tokens,
             do_sample=False,
+            eos_token_id=None,
             pad_token_id=0,
             **extra,
         )
