@@ -1,0 +1,226 @@
+"""The verification rules: which token follows a node, given the target's distribution there.
+
+Law of this file: a rule sees distributions and gives a token, nothing else; every random number
+comes from the generator it was made with. ``p`` is the target's distribution after temperature,
+top-k and top-p, ``q`` the draft's after the same, both [vocabulary], float64, summing to 1. A lossy
+rule under greedy decoding is given both at temperature 1, since one token alone tells nothing.
+Lossless rules give a token of exactly the distribution ``p``, whatever the children are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Distribution: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How logits become a distribution.
+
+    Attributes:
+        temperature: 0 puts everything on the most probable token.
+        top_p: keep the most probable tokens that together reach this share.
+        top_k: keep so many of the most probable tokens; 0 keeps all.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        usual = 0 <= self.temperature < float("inf")  # false for a NaN, too
+        if not usual or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise ValueError(f"{self} is out of range")
+
+
+def target_distribution(logits: npt.NDArray[np.floating], sampling: Sampling) -> Distribution:
+    """[vocabulary] logits -> distribution: temperature, then top-k, then top-p.
+
+    Ties count by token id, the lower one first, so that temperature 0 is the argmax.
+    """
+    logits = np.asarray(logits, dtype=np.float64)
+    p = np.zeros(len(logits))
+    if sampling.temperature == 0:
+        p[int(np.argmax(logits))] = 1.0
+        return p
+    p = np.exp((logits - logits.max()) / sampling.temperature)
+    p /= p.sum()
+    if sampling.top_k or sampling.top_p < 1:
+        order = np.argsort(-p, kind="stable")
+        kept = order[: sampling.top_k or None]
+        shares = np.cumsum(p[kept]) / p[kept].sum()
+        # The token that crosses the share still belongs to it.
+        kept = kept[: int(np.searchsorted(shares, sampling.top_p)) + 1]
+        whole, p = p, np.zeros(len(logits))
+        p[kept] = whole[kept] / whole[kept].sum()
+    return p
+
+
+def draw(p: Distribution, rng: np.random.Generator) -> int:
+    """One token of distribution ``p``."""
+    token = int(np.searchsorted(np.cumsum(p), rng.random() * p.sum(), side="right"))
+    return min(token, int(np.flatnonzero(p)[-1]))  # the sum may be reached a rounding early
+
+
+def draw_without_replacement(q: Distribution, count: int, rng: np.random.Generator) -> list[int]:
+    """At most ``count`` different tokens in the order drawn; fewer if ``q`` holds fewer."""
+    left, drawn = q.copy(), list[int]()
+    while len(drawn) < count and left.sum() > 0:
+        drawn.append(draw(left, rng))
+        left[drawn[-1]] = 0.0
+    return drawn
+
+
+class Rule(Protocol):
+    """Decides which token follows a node. One instance per request.
+
+    Attributes:
+        lossless: the text has exactly the target's distribution.
+        needs_draft: ``next_token`` wants ``q``.
+    """
+
+    lossless: bool
+    needs_draft: bool
+
+    def next_token(self, p: Distribution, children: Sequence[int], q: Distribution | None) -> int:
+        """A child's token (it is accepted), or another (a miss: the new root).
+
+        Args:
+            children: tokens of the node's children in the order in which they were drafted.
+        """
+
+
+class Exact:
+    """The target's own token, whatever the children are: the argmax, or a draw.
+
+    For trees of most probable candidates this is the lossless rule at any temperature (what
+    PipeDec, SpecPipe and FlowSpec do in effect).
+    """
+
+    lossless, needs_draft = True, False
+
+    def __init__(self, rng: np.random.Generator, *, greedy: bool) -> None:
+        """Args: ``greedy``: the argmax. Lossy rules look at more of ``p`` than that."""
+        self._rng, self._greedy = rng, greedy
+
+    def next_token(self, p: Distribution, children: Sequence[int], q: Distribution | None) -> int:
+        return int(p.argmax()) if self._greedy else draw(p, self._rng)
+
+
+class MultiCandidate:
+    """Rejection sampling over drawn children (SpecInfer, section 5.2; EAGLE, section 3.2).
+
+    Lossless if the children were drawn without replacement from ``q``, in this order.
+    """
+
+    lossless, needs_draft = True, True
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def next_token(self, p: Distribution, children: Sequence[int], q: Distribution | None) -> int:
+        if q is not None:
+            p, q = p.copy(), q.copy()
+            for child in children:
+                if not q[child]:  # no draw from q: to judge it would shift the distribution
+                    continue
+                if self._rng.random() * q[child] < p[child]:
+                    return child
+                left = np.maximum(p - q, 0.0)
+                if not left.any():  # p and q differ by roundings only
+                    return child
+                p = left / left.sum()
+                q[child] = 0.0
+                if q.sum() <= 0:
+                    break
+                q /= q.sum()
+        return draw(p, self._rng)
+
+
+class RelaxedBest:
+    """Lossy: the child that the target likes best, so that nothing is ever flushed.
+
+    (SpecPipe, section 3.4, option 1.) Without children: the exact rule; and when sampling, a drawn
+    token that is a child stands, where the paper, which decodes greedily, would take the best one.
+    """
+
+    lossless, needs_draft = False, False
+
+    def __init__(self, exact: Exact) -> None:
+        self._exact = exact
+
+    def next_token(self, p: Distribution, children: Sequence[int], q: Distribution | None) -> int:
+        token = self._exact.next_token(p, children, q)
+        if token in children or not children:
+            return token
+        return max(children, key=lambda child: p[child])
+
+
+class RelaxedTopP:
+    """Lossy: of the children inside the target's top-p set the one that the draft likes best.
+
+    (SpecPipe, section 3.4, option 2.) If there is none: the exact rule.
+    """
+
+    lossless, needs_draft = False, True
+
+    def __init__(self, exact: Exact, top_p: float) -> None:
+        self._exact, self._top_p = exact, top_p
+
+    def next_token(self, p: Distribution, children: Sequence[int], q: Distribution | None) -> int:
+        order = np.argsort(-p, kind="stable")
+        inside = set(order[: int(np.searchsorted(np.cumsum(p[order]), self._top_p)) + 1].tolist())
+        accepted = [child for child in children if child in inside and p[child]]
+        if not accepted or q is None:
+            return self._exact.next_token(p, children, q)
+        return max(accepted, key=lambda child: q[child])
+
+
+class Adaptive:
+    """Lossy for ``tau_max`` > 0: a drafted token is also accepted if it is nearly good enough.
+
+    (DSD, "Adaptive Speculative Verification". The paper names three signals and that tau goes to 0
+    where they disagree, but neither their formula nor their weights; chosen here:)
+
+    * contrast: H(q, p) - H(q), the draft's surprise at the target beyond its own uncertainty;
+      as a signal exp(-contrast), 1 where the two are equal;
+    * matches: running share of positions whose most probable tokens are the same;
+    * agreement: 1 - total variation of p and q.
+
+    tau = ``tau_max`` times their geometric mean, and a child is accepted if its target probability
+    is at least (1 - tau) of the most probable token's. tau = 0 accepts nothing but what the exact
+    rule gives.
+    """
+
+    needs_draft = True
+
+    def __init__(self, exact: Exact, tau_max: float, smoothing: float = 0.1) -> None:
+        self._exact, self._tau_max, self._smoothing = exact, tau_max, smoothing
+        self.lossless = tau_max == 0
+        self._matches = 0.5
+
+    def next_token(self, p: Distribution, children: Sequence[int], q: Distribution | None) -> int:
+        token = self._exact.next_token(p, children, q)
+        if q is None or not children:
+            return token
+        tau = self._tau(p, q)
+        if token in children or tau == 0:
+            return token
+        child = max(children, key=lambda each: p[each])
+        return child if p[child] and p[child] >= (1 - tau) * p.max() else token
+
+    def _tau(self, p: Distribution, q: Distribution) -> float:
+        same = float(p.argmax() == q.argmax())
+        self._matches += self._smoothing * (same - self._matches)
+        drafted = q > 0
+        ratio = np.log(q[drafted]) - np.log(np.maximum(p[drafted], 1e-12))
+        contrast = float(np.sum(q[drafted] * ratio))
+        agreement = 1 - 0.5 * float(np.abs(p - q).sum())
+        signals = float(np.exp(-max(contrast, 0.0))) * self._matches * max(agreement, 0.0)
+        return self._tau_max * float(np.cbrt(signals))
