@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from treepipe.protocol import NO_PARENT
+from treepipe.messages import NO_PARENT
 
 
 class TreeCache:
@@ -45,12 +45,11 @@ class TreeCache:
         """[t, t] boolean over the tree part: row i marks entry i and its ancestors."""
         return self._mask
 
-    def begin(self, rows: int, parents: Sequence[int] | None) -> torch.Tensor | None:
+    def begin(self, rows: int, parents: Sequence[int] | None) -> torch.Tensor:
         """Open a pass over ``rows`` new entries; returns its mask [rows, length + rows].
 
         Args:
-            parents: index in the tree part per row; None for committed rows. A committed
-                single row sees everything: its mask is None.
+            parents: index in the tree part per row; None for committed rows.
 
         Raises:
             MemoryError: the entries do not fit.
@@ -59,8 +58,6 @@ class TreeCache:
             raise MemoryError(f"a cache of {self.capacity} entries cannot take {rows} more")
         self._rows = rows
         if parents is None:
-            if rows == 1:
-                return None
             return torch.ones((rows, self.length + rows), dtype=torch.bool).tril_(self.length)
         nodes = self.length - self.committed
         grown = torch.zeros((nodes + rows, nodes + rows), dtype=torch.bool)
@@ -106,3 +103,31 @@ class TreeCache:
     def entries(self) -> torch.Tensor:
         """[2, layers, heads, length, size]: keys and values of all entries (a view)."""
         return self._store[:, :, :, : self.length]
+
+
+class RaggedCache:
+    """The caches of several sessions during one pass over all their rows (SpecPipe, section 3.5).
+
+    To the layers it is one cache; its mask lets every row see its own session's entries only.
+    """
+
+    def __init__(self, caches: Sequence[TreeCache], rows: Sequence[int]) -> None:
+        """Args: ``rows``: per session, the rows of the pass that ``begin`` opened there."""
+        self._caches, self._rows = list(caches), list(rows)
+
+    @staticmethod
+    def mask(masks: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Per session [rows, entries] -> [all rows, all entries], False across sessions."""
+        return torch.block_diag(*[mask.to(torch.uint8) for mask in masks]).bool()
+
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Called by each layer, as ``TreeCache.update``; entries come session by session."""
+        found = [
+            cache.update(key, value, layer)
+            for cache, key, value in zip(
+                self._caches, keys.split(self._rows, 2), values.split(self._rows, 2), strict=True
+            )
+        ]
+        return torch.cat([key for key, _ in found], 2), torch.cat([value for _, value in found], 2)

@@ -13,7 +13,7 @@ import torch
 
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.stage_model import StageModel, TargetEnds
-from treepipe.protocol import NO_PARENT
+from treepipe.messages import NO_PARENT
 
 CANDIDATES = 16
 OFF_PATH_STEPS = 3

@@ -6,6 +6,7 @@ Every fault of the directory ends in a ``UserError`` that names the file and the
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,23 @@ class Checkpoint:
     @property
     def vocabulary(self) -> int:
         return int(self.config.vocab_size)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values of one token in one layer, in float32."""
+        config = self.config
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return 2 * 4 * int(config.num_key_value_heads) * int(size)
+
+    @property
+    def layer_bytes(self) -> int:
+        """Weights of the first layer, in float32."""
+        names = [name for name in self.shards if name.startswith("model.layers.0.")]
+        total = 0
+        for name in names:
+            with safe_open(self.shards[name], framework="pt") as file:
+                total += 4 * math.prod(file.get_slice(name).get_shape())
+        return total
 
     @property
     def max_positions(self) -> int:

@@ -1,4 +1,4 @@
-"""Starting, watching and ending the worker processes of one pipeline on this host.
+"""Starting, watching and ending the worker processes of a plan on this host.
 
 Law of this file: whatever happens (an exception, Ctrl-C, a worker's death), no process and no
 port is left behind, and an error appears once, with the worker's name.
@@ -6,13 +6,11 @@ port is left behind, and an error appears once, with the worker's name.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
-import resource
-import signal
-import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -20,11 +18,11 @@ from typing import Any
 
 from treepipe.errors import RunError, UserError
 from treepipe.executor.clock import now_ms
-from treepipe.executor.role import Desk, RoleSettings
-from treepipe.plan import Plan, RequestSpec
-from treepipe.planning import new_schedule
-from treepipe.recording import Recorder, Recording
-from treepipe.scenario import ScheduleSection
+from treepipe.executor.station import RoleSettings
+from treepipe.executor.worker import worker_main
+from treepipe.plan import Plan
+from treepipe.recording import RecordedRequest, Recording
+from treepipe.schedules.shared_draft import Assignment, Dispatcher
 from treepipe.trace import RequestTrace, Span, Trace
 
 PRELOAD = [
@@ -37,20 +35,28 @@ END_S = 1.0
 """How long a worker gets to end by itself before it is killed."""
 
 
+class WorkerDiedError(RunError):
+    """A worker process is gone."""
+
+    def __init__(self, name: str, code: int | None) -> None:
+        super().__init__(f"{name} died (exit code {code})")
+        self.name = name
+
+
 class Cluster:
-    """A draft process and one process per stage; a context manager.
+    """The draft servers and the stages of a plan, a process each; a context manager.
 
     >>> with Cluster(roles, plan) as cluster:           # doctest: +SKIP
-    ...     trace, recording = cluster.run(section, plan.requests)
+    ...     trace, recording = cluster.run(plan)
     """
 
     def __init__(self, roles: Sequence[RoleSettings], plan: Plan) -> None:
-        """Args: ``roles``: the draft first, then the stages in order."""
+        """Args: ``roles``: one per device of the plan."""
         self._roles, self._plan = list(roles), plan
         self._processes: dict[str, BaseProcess] = {}
         self._controls: dict[str, Connection] = {}
-        self._kept: dict[str, list[tuple[str, Any]]] = {r.placed.name: [] for r in roles}
-        self._session = 0
+        self._kept: dict[str, deque[tuple[str, Any]]] = {r.placed.name: deque() for r in roles}
+        self._sessions = 0
         self.load_memory: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> Cluster:
@@ -83,47 +89,79 @@ class Cluster:
     def _introduce(self) -> None:
         """Collect every worker's address and tell each whom it sends to."""
         addresses = {name: self._answer(name, "listening") for name in self._controls}
-        draft, *stages = addresses
-        for index, name in enumerate(addresses):
-            wanted = stages if name == draft else [*stages[index:], draft][:1]
-            links = {peer: self._plan.link(name, peer) for peer in wanted}
-            self._controls[name].send(({peer: addresses[peer] for peer in wanted}, links))
+        for name in addresses:
+            peers = self._peers(name)
+            links = {peer: self._plan.link(name, peer) for peer in peers}
+            self._controls[name].send(({peer: addresses[peer] for peer in peers}, links))
         for name in addresses:
             self.load_memory[name] = self._answer(name, "loaded")
 
-    def run(
-        self,
-        section: ScheduleSection,
-        requests: Sequence[RequestSpec],
-        progress: Callable[[], None] = lambda: None,
-    ) -> tuple[Trace, Recording]:
-        """Decode requests one after another; times count from the first one's start.
+    def _peers(self, name: str) -> list[str]:
+        """Whom a worker sends to: a draft to all stages, a stage to the next or to the drafts."""
+        drafts = [draft.name for draft in self._plan.drafts]
+        pipelines = [[stage.name for stage in stages] for stages in self._plan.pipelines]
+        if name in drafts:
+            return [stage for stages in pipelines for stage in stages]
+        stages = next(stages for stages in pipelines if name in stages)
+        return stages[stages.index(name) + 1 :][:1] or drafts
 
-        ``progress`` is called after each.
+    # --- runs ------------------------------------------------------------------------------------
+
+    def run(
+        self, plan: Plan, progress: Callable[[], None] = lambda: None
+    ) -> tuple[Trace, Recording]:
+        """Decode the requests of a plan for these workers; times count from the start.
+
+        ``progress`` is called after each request. A pipeline that loses a worker is given up and
+        the trace says so; the others go on.
+
+        Raises:
+            RunError: a draft server or the last pipeline is lost, or a worker failed.
         """
-        draft, *stages = self._controls
-        start = now_ms()
-        trace = Trace(tuple(self._controls))
-        recording = Recording()
-        for request in requests:
-            self._session += 1
-            self._controls[draft].send((section, self._session, request, stages))
-            result, recorded = self._answer(draft, "finished")
-            trace.requests.append(_request_from(result, start))
-            recording.requests[self._session] = recorded
-            progress()
-        for name, control in self._controls.items():
-            control.send("spans")
-            spans: list[Span] = self._answer(name, "spans")
-            trace.spans += [_span_from(span, start) for span in spans if span.end_ms >= start]
+        start, base = now_ms(), self._sessions
+        self._sessions += len(plan.requests)
+        run = _Run(self, plan, base, start, progress)
+        run.decode()
+        trace, recording = run.trace, run.recording
+        for name in self._controls:
+            spans: list[Span] = self._ask(name, "spans")
+            trace.spans += [_shifted(span, start) for span in spans if span.end_ms >= start]
+        for draft in plan.drafts:
+            turns = self._ask(draft.name, "turns")
+            trace.turns += [turn.shifted(-start) for turn in turns if turn.started_ms >= start]
         trace.spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
+        trace.requests.sort(key=lambda request: request.session)
         return trace, recording
+
+    def order(self, name: str, what: str, content: Any) -> None:
+        """Tell a worker to do something that has no direct answer."""
+        self._controls[name].send((what, content))
+
+    def next_finished(self, drafts: Sequence[str]) -> tuple[RequestTrace, RecordedRequest]:
+        """Wait for any draft server to finish a request. Raises ``WorkerDiedError``."""
+        while True:
+            for name in drafts:
+                for message in self._kept[name]:
+                    if message[0] == "finished":
+                        self._kept[name].remove(message)
+                        finished: tuple[RequestTrace, RecordedRequest] = message[1]
+                        return finished
+            self._listen()
+
+    def give_up(self, pipeline: int) -> None:
+        """End what is left of a pipeline that lost a worker, and tell the draft servers."""
+        for stage in self._plan.pipelines[pipeline]:
+            control = self._controls.pop(stage.name, None)
+            if control is not None:
+                control.close()
 
     def peak_memory_bytes(self) -> dict[str, int]:
         """Highest resident memory of every worker so far."""
-        for control in self._controls.values():
-            control.send("memory")
-        return {name: self._answer(name, "memory") for name in self._controls}
+        return {name: self._ask(name, "memory") for name in self._controls}
+
+    def open_sessions(self) -> dict[str, int]:
+        """How many requests each worker holds state of."""
+        return {name: self._ask(name, "sessions") for name in self._controls}
 
     def kill(self, name: str) -> None:
         """Kill one worker, as a power cut would (fault injection)."""
@@ -144,29 +182,33 @@ class Cluster:
         self._processes.clear()
         self._controls.clear()
 
-    def _answer(self, name: str, tag: str) -> Any:
-        """Wait for one worker's answer while watching all of them.
+    # --- talking to workers ----------------------------------------------------------------------
 
-        Workers speak when spoken to, except when they fail; so a pipe that is ready out of turn
-        is read at once, and what belongs to a later turn is kept.
-        """
+    def _ask(self, name: str, what: str) -> Any:
+        self._controls[name].send((what, None))
+        return self._answer(name, what)
+
+    def _answer(self, name: str, tag: str) -> Any:
+        """Wait for one worker's answer while watching all of them."""
         while not any(waiting[0] == tag for waiting in self._kept[name]):
-            pipes = {control: who for who, control in self._controls.items()}
-            for pipe in wait(list(pipes)):
-                assert isinstance(pipe, Connection)
-                who = pipes[pipe]
-                self._kept[who].append(self._receive(who, pipe))
+            self._listen()
         found = next(waiting for waiting in self._kept[name] if waiting[0] == tag)
         self._kept[name].remove(found)
         return found[1]
+
+    def _listen(self) -> None:
+        """Read every pipe that is ready; what belongs to a later turn is kept."""
+        pipes = {control: name for name, control in self._controls.items()}
+        for pipe in wait(list(pipes)):
+            assert isinstance(pipe, Connection)
+            self._kept[pipes[pipe]].append(self._receive(pipes[pipe], pipe))
 
     def _receive(self, name: str, control: Connection) -> tuple[str, Any]:
         try:
             tag, content = control.recv()
         except (EOFError, ConnectionResetError):
             self._processes[name].join(END_S)
-            code = self._processes[name].exitcode
-            raise RunError(f"{name} died (exit code {code})") from None
+            raise WorkerDiedError(name, self._processes[name].exitcode) from None
         if tag == "user error":
             raise UserError(content)
         if tag == "failed":
@@ -174,92 +216,76 @@ class Cluster:
         return tag, content
 
 
-def worker_main(role: RoleSettings, control: Connection) -> None:
-    """Body of every worker process."""
-    import torch
+class _Run:
+    """One closed loop of requests over a cluster."""
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends us
-    torch.set_num_threads(1)
-    try:
-        baseline = _peak_memory()
-        desk = Desk.open(role, control)
-        try:
-            control.send(("listening", desk.inbox.address))
-            desk.connect(*control.recv())
-            serve = _serve_draft if role.number == 0 else _serve_stage
-            serve(desk, baseline)
-        finally:
-            desk.close()
-    except (EOFError, BrokenPipeError, ConnectionResetError, InterruptedError):
-        return  # the controller is gone
-    except UserError as error:
-        _report(control, "user error", str(error))
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
-        _report(control, "failed", f"{type(error).__name__}: {error} ({place})")
+    def __init__(
+        self, cluster: Cluster, plan: Plan, base: int, start: float, progress: Callable[[], None]
+    ) -> None:
+        """Args: ``base``: sessions before this run; ``start``: now, in ms."""
+        self._cluster, self._plan, self._base, self._start = cluster, plan, base, start
+        self._progress = progress
+        self._dispatcher: Dispatcher = plan.dispatcher(len(plan.requests))
+        self.trace = Trace(plan.devices)
+        self.recording = Recording()
 
+    def decode(self) -> None:
+        drafts = [draft.name for draft in self._plan.drafts]
+        self._assign(self._dispatcher.start(now_ms()))
+        while not self._dispatcher.done:
+            try:
+                request, recorded = self._cluster.next_finished(drafts)
+            except WorkerDiedError as death:
+                self._lose(death)
+                continue
+            index = request.session - self._base - 1
+            self.trace.requests.append(_request_from(request, self._start, self._base))
+            self.recording.requests[index + 1] = recorded
+            self._progress()
+            self._assign(self._dispatcher.finished(index, now_ms()))
 
-def _report(control: Connection, tag: str, sentence: str) -> None:
-    with contextlib.suppress(OSError):  # nobody may be there to hear it
-        control.send((tag, sentence))
+    def _assign(self, assignments: Sequence[Assignment]) -> None:
+        for assignment in assignments:
+            index = assignment.request
+            spec = self._plan.requests[index]
+            if assignment.draft is None:
+                asked = assignment.asked_ms - self._start
+                refused = RequestTrace.refused(index + 1, len(spec.prompt), asked)
+                self.trace.requests.append(refused)
+                self._progress()
+                continue
+            draft = self._plan.drafts[assignment.draft].name
+            content = (self._base + index + 1, self._plan.new_schedule, spec, assignment)
+            self._cluster.order(draft, "open", content)
 
-
-def _serve_stage(desk: Desk, baseline: int) -> None:
-    from treepipe.executor.stage_worker import StageWorker
-
-    worker = StageWorker(desk, next(iter(desk.outboxes)))
-    desk.control.send(("loaded", (baseline, _peak_memory())))
-    while True:
-        worker.serve()
-        _reply(desk, desk.control.recv())
-
-
-def _serve_draft(desk: Desk, baseline: int) -> None:
-    from treepipe.executor.draft_worker import DraftWorker
-
-    worker = DraftWorker(desk, list(desk.outboxes))
-    desk.control.send(("loaded", (baseline, _peak_memory())))
-    while True:
-        order = desk.control.recv()
-        if isinstance(order, str):
-            _reply(desk, order)
-            continue
-        section, session, request, stages = order
-        recorder = Recorder()
-        schedule = new_schedule(section, len(stages), session)
-        result = worker.run(session, schedule, request, recorder)
-        recorder.finished(session, len(request.prompt), result.tokens)
-        desk.control.send(("finished", (result, recorder.recording.requests[session])))
-
-
-def _reply(desk: Desk, order: str) -> None:
-    desk.control.send((order, desk.take_spans() if order == "spans" else _peak_memory()))
+    def _lose(self, death: WorkerDiedError) -> None:
+        """Go on without the pipeline of a dead stage, if there is another."""
+        lost = [
+            pipeline
+            for pipeline, stages in enumerate(self._plan.pipelines)
+            if any(stage.name == death.name for stage in stages)
+        ]
+        if not lost or len(self._dispatcher.lost) + 1 == len(self._plan.pipelines):
+            raise death
+        self._dispatcher.lost.update(lost)
+        self._cluster.give_up(lost[0])
+        for draft in self._plan.drafts:
+            self._cluster.order(draft.name, "lose", (lost[0], death.name))
+        self.trace.warnings.append(
+            f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{lost[0]} "
+            f"ended with what they had, their state was freed, and the other pipelines went on"
+        )
 
 
-def _peak_memory() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _shifted(span: Span, start_ms: float) -> Span:
+    return replace(span, start_ms=span.start_ms - start_ms, end_ms=span.end_ms - start_ms)
 
 
-def _span_from(span: Span, start_ms: float) -> Span:
-    return Span(
-        span.device,
-        span.kind,
-        span.start_ms - start_ms,
-        span.end_ms - start_ms,
-        span.session,
-        span.tokens,
-    )
-
-
-def _request_from(request: RequestTrace, start_ms: float) -> RequestTrace:
-    return RequestTrace(
-        request.session,
-        request.prompt_tokens,
-        request.started_ms - start_ms,
-        request.finished_ms - start_ms,
-        tuple((time - start_ms, count) for time, count in request.emitted),
-        request.tokens,
-        request.rounds,
-        request.reason,
+def _request_from(request: RequestTrace, start_ms: float, base: int) -> RequestTrace:
+    return replace(
+        request,
+        session=request.session - base,
+        started_ms=request.started_ms - start_ms,
+        finished_ms=request.finished_ms - start_ms,
+        emitted=tuple((time - start_ms, count) for time, count in request.emitted),
     )

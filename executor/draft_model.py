@@ -6,9 +6,11 @@ from typing import Any, Protocol
 
 import torch
 
+from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.stage_model import StageModel, TargetEnds
-from treepipe.protocol import NO_PARENT, Drafted, DraftPass
+from treepipe.messages import NO_PARENT
+from treepipe.protocol import Drafted, DraftPass
 
 
 class DraftSource(Protocol):
@@ -35,11 +37,20 @@ class LanguageModelDraft:
     def close(self, session: int) -> None:
         self._model.close(session)
 
+    def cache(self, session: int) -> TreeCache:
+        return self._model.cache(session)
+
     def draft(self, session: int, order: DraftPass) -> Drafted:
         """Run one pass; candidates per node in descending probability, ties by token id."""
+        return best_candidates(order, self.log_probs(session, order))
+
+    def log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
+        """[asked nodes, vocabulary] log probabilities (float64) of one pass."""
         cache = self._model.cache(session)
         if order.reset:
             cache.prune((), 0)
+        elif order.keep is not None:
+            cache.prune(order.keep, order.accepted)
         if order.catch_up:
             first = cache.committed
             positions = range(first, first + len(order.catch_up))
@@ -47,24 +58,27 @@ class LanguageModelDraft:
             states = self._model.forward(session, hidden, positions, None)[-1:]
         else:
             states = self._scratch_pass(session, order)
-        return self._candidates(order, states)
+        return self._ends.logits(states).double().log_softmax(-1)
 
     def _scratch_pass(self, session: int, order: DraftPass) -> torch.Tensor:
         cache = self._model.cache(session)
-        nodes, depths = cache.length - cache.committed, []
+        nodes, depths = cache.length - cache.committed, list[int]()
         above = cache.tree_mask.sum(1).tolist()
         for parent in order.parents:
-            depths.append(1 if parent == NO_PARENT else 1 + int(above[parent]))
-        if len(order.parents) and max(order.parents) >= nodes:
-            raise ValueError("a scratch node's parent was not drafted from before")
+            if parent >= nodes + len(depths):
+                raise ValueError("a scratch node comes after its parent")
+            depth = 1 if parent == NO_PARENT else 1 + int(above[parent])
+            depths.append(depth)
+            above.append(depth)
         positions = [cache.committed - 1 + depth for depth in depths]
         hidden = self._ends.embed(order.tokens)
         return self._model.forward(session, hidden, positions, order.parents)
 
-    def _candidates(self, order: DraftPass, states: torch.Tensor) -> Drafted:
-        log_probs = self._ends.logits(states).double().log_softmax(-1)
-        # Stable sorting settles ties by token id; topk alone would leave them open.
-        values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
-        count = min(order.top_k, log_probs.shape[-1])
-        top: Any = tokens[:, :count].numpy()
-        return Drafted(order.ticket, top, values[:, :count].numpy())
+
+def best_candidates(order: DraftPass, log_probs: torch.Tensor) -> Drafted:
+    """The ``top_k`` most probable tokens per row of [n, vocabulary]; ties by token id."""
+    # Stable sorting settles ties by token id; topk alone would leave them open.
+    values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
+    count = min(order.top_k, log_probs.shape[-1])
+    top: Any = tokens[:, :count].numpy()
+    return Drafted(order.ticket, top, values[:, :count].numpy())

@@ -1,144 +1,224 @@
-"""The draft process (D0): draft model, the target's two ends, and the schedule itself.
+"""A draft server's process: draft model, the target's two ends, and the schedules.
 
-It is strictly sequential: its own draft passes are handled before the next message, as in the
-authors' code and as in the simulator.
+It is strictly sequential; what comes next is ``treepipe.draft_desk``'s choice, as in the simulator.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
+import torch
+
+from treepipe.draft_work import Begin, Draft, Evaluate, Orders, Turn
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.clock import now_ms
-from treepipe.executor.draft_model import LanguageModelDraft
-from treepipe.executor.role import Desk
+from treepipe.executor.draft_memory import RememberingDraft
+from treepipe.executor.sources import open_source
 from treepipe.executor.stage_model import TargetEnds
-from treepipe.executor.transport import Close, Received
-from treepipe.plan import HEADER_BYTES, RequestSpec, message_bytes
-from treepipe.protocol import (
-    Announce,
-    Command,
-    Drafted,
-    DraftPass,
-    Emit,
-    Event,
-    Feed,
-    Returned,
-    Schedule,
-    Segment,
-    Started,
-    Word,
-)
+from treepipe.executor.station import Station
+from treepipe.executor.transport import Received
+from treepipe.executor.verifier import Verifier
+from treepipe.messages import Beat, Close, Flight, Segment
+from treepipe.node_notes import NodeNotes
+from treepipe.plan import NewSchedule, RequestSpec, message_bytes
+from treepipe.protocol import Offer, Schedule
 from treepipe.recording import Recorder
+from treepipe.schedules.shared_draft import Assignment
 from treepipe.trace import RequestTrace
+
+Observe: TypeAlias = Callable[[int, torch.Tensor], None]
+"""Session, and the target's final states [n, hidden] of its next n committed tokens."""
 
 
 @dataclass(slots=True)
-class _Progress:
-    """What a request has emitted so far."""
+class _Text:
+    """One open request and what it has emitted so far."""
 
-    started_ms: float
-    emitted: list[tuple[float, int]]
-    tokens: list[int]
-    reason: str = ""
+    schedule: Schedule
+    assignment: Assignment
+    prompt_tokens: int
+    features: NodeNotes[torch.Tensor] = field(default_factory=NodeNotes)
+    emitted: list[tuple[float, int]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
 
 
 class DraftWorker:
-    """Runs one request at a time through the pipeline."""
+    """Serves its requests; the controller opens them and hears when they are finished."""
 
-    def __init__(self, desk: Desk, stages: list[str]) -> None:
-        """Args: ``stages``: names of the stages along the pipeline."""
-        self._desk, self._stages = desk, stages
-        settings = desk.settings
-        self._ends = TargetEnds(Checkpoint.open(settings.target))
-        self._draft = LanguageModelDraft(Checkpoint.open(settings.draft), settings.capacity)
+    def __init__(self, station: Station) -> None:
+        settings = station.settings
+        self._station, self._plan = station, settings.plan
+        self._desk = settings.plan.draft_desk(settings.number)
+        self._stages = [[stage.name for stage in stages] for stages in settings.plan.pipelines]
+        target = Checkpoint.open(settings.target)
+        self._ends = TargetEnds(target)
+        self._source = open_source(settings.source, target, settings.capacity)
+        remembers = self._source if isinstance(self._source, RememberingDraft) else None
+        section, seed = settings.source.sampling, settings.plan.seed
+        self._verifier = Verifier(self._ends, section, seed, remembers)
+        observe: Observe | None = getattr(self._source, "observe", None)
+        self._observe = observe
+        self._texts: dict[int, _Text] = {}
+        self._recorder = Recorder()
 
-    def run(
-        self, session: int, schedule: Schedule, request: RequestSpec, recorder: Recorder
-    ) -> RequestTrace:
-        """Decode one request; raises ``InterruptedError`` if the controller calls meanwhile."""
-        self._draft.open(session)
-        progress = _Progress(now_ms(), [], [])
-        events: deque[Event] = deque(
-            [Started(request.prompt, request.max_new_tokens, request.end_of_text)]
-        )
-        try:
-            while not schedule.done:
-                event = events.popleft() if events else self._next_returned(session)
-                for command in self._decide(session, schedule, event):
-                    answer = self._execute(session, command, progress, recorder)
-                    if answer is not None:
-                        events.append(answer)
-        finally:
-            self._close(session)
-        return RequestTrace(
-            session,
-            len(request.prompt),
-            progress.started_ms,
-            now_ms(),
-            tuple(progress.emitted),
-            tuple(progress.tokens),
-            tuple(schedule.rounds),
-            progress.reason,
-        )
+    @property
+    def open_sessions(self) -> int:
+        """Requests that are not finished."""
+        return len(self._texts)
 
-    def _decide(self, session: int, schedule: Schedule, event: Event) -> list[Command]:
-        if not isinstance(event, Returned):
-            return list(schedule.handle(event))
-        decide_ms = self._desk.settings.placed.times.decide
-        with self._desk.work("decide", session, len(event.next_tokens), decide_ms):
-            return list(schedule.handle(event))
+    def open(
+        self, session: int, new_schedule: NewSchedule, spec: RequestSpec, assignment: Assignment
+    ) -> None:
+        """Take a request into the queue."""
+        stages = len(self._stages[assignment.pipeline])
+        schedule = new_schedule(session, stages, lambda: self._desk.waiting)
+        self._texts[session] = _Text(schedule, assignment, len(spec.prompt))
+        self._source.open(session)
+        self._verifier.open(session, spec.prompt)
+        self._desk.open(session, assignment.pipeline, schedule, spec.started, now_ms())
 
-    def _next_returned(self, session: int) -> Returned:
-        """Wait for the last stage, and read the target's tokens off its states."""
-        while True:
-            received = self._desk.inbox.get()
-            if received is None:
-                raise InterruptedError
-            self._desk.note_transfer(received)
-            segment = received.envelope.body
-            if isinstance(segment, Segment) and segment.session == session:
-                tokens = self._evaluate(segment, received)
-                return Returned(segment.ticket, segment.version, segment.start, tokens)
+    def lose(self, pipeline: int, worker: str) -> None:
+        """A pipeline is gone: its requests end with what they have."""
+        self._carry_out(self._desk.lose(pipeline, worker), lost=pipeline)
 
-    def _evaluate(self, segment: Segment, received: Received) -> tuple[int, ...]:
-        hidden = received.hidden
+    def take_turns(self) -> list[Turn]:
+        turns, self._desk.turns = self._desk.turns, []
+        return turns
+
+    def serve(self) -> None:
+        """Serve turns until the controller calls."""
+        inbox, desk = self._station.inbox, self._desk
+        while not self._station.control.poll():
+            while (received := inbox.get_due()) is not None:
+                self._arrive(received)
+            work = desk.next(now_ms())
+            if isinstance(work, Begin):
+                self._carry_out(desk.began(work))
+            elif isinstance(work, Draft):
+                self._draft(work)
+            elif isinstance(work, Evaluate):
+                self._evaluate(work)
+            else:
+                received = inbox.get()
+                if received is None:
+                    return
+                self._arrive(received)
+
+    def _arrive(self, received: Received) -> None:
+        envelope = received.envelope
+        self._station.note_transfer(received)
+        assert isinstance(envelope.body, Flight)
+        self._desk.arrive(envelope.body, received.hidden, now_ms())
+
+    def _draft(self, work: Draft) -> None:
+        times = self._station.settings.placed.times
+        session, rows = work.passes[0][0], work.rows
+        with self._station.work("draft", session, rows, times.draft(rows)):
+            answers = [(each, self._source.draft(each, order)) for each, order in work.passes]
+        for (each, order), (_, drafted) in zip(work.passes, answers, strict=True):
+            self._recorder.drafted(each, order, drafted)
+        self._carry_out(self._desk.drafted(answers))
+
+    def _evaluate(self, work: Evaluate) -> None:
+        times, flight = self._station.settings.placed.times, work.flight
+        session = flight.session
+        if self._observe is not None and work.payload is not None:
+            self._note_features(flight, work.payload, self._observe)
+        segments = self._rows(flight, work.payload)
+        rows = sum(len(hidden) for _, hidden in segments)
+        answers: list[tuple[int, ...]] = [() for _ in segments]
+        if rows:
+            with self._station.work("evaluate", session, rows, times.evaluate(rows)):
+                answers = [self._answers(segment, hidden) for segment, hidden in segments]
+        with self._station.work("decide", session, rows, times.decide):
+            orders = self._desk.returned(flight, answers)
+        self._carry_out(orders)
+
+    def _rows(
+        self, flight: Flight, hidden: torch.Tensor | None
+    ) -> list[tuple[Segment, torch.Tensor]]:
+        """Per segment the states to be evaluated: of committed rows the last one only."""
         if hidden is None:
+            return [(segment, torch.empty(0, 0)) for segment in flight.segments]
+        split = hidden.split([len(segment.tokens) for segment in flight.segments])
+        return [
+            (segment, states[-1:] if segment.committed else states)
+            for segment, states in zip(flight.segments, split, strict=True)
+        ]
+
+    def _note_features(self, flight: Flight, hidden: torch.Tensor, observe: Observe) -> None:
+        """For a draft that reads the target's states: those of committed tokens are known now,
+        those of tree nodes once a word accepts them."""
+        split = hidden.split([len(segment.tokens) for segment in flight.segments])
+        for segment, states in zip(flight.segments, split, strict=True):
+            text = self._texts.get(segment.session)
+            if text is None or not len(states):
+                continue
+            features = self._ends.features(states)
+            if segment.committed:
+                observe(segment.session, features)
+            else:
+                text.features.write(segment, list(features))
+
+    def _announced(self, beat: Beat, observe: Observe) -> None:
+        """Tell the draft the states of what the words accept."""
+        for word in beat.words:
+            text = self._texts.get(word.session)
+            accepted = text.features.announce(word) if text is not None else []
+            if accepted:
+                observe(word.session, torch.stack(accepted))
+
+    def _answers(self, segment: Segment, hidden: torch.Tensor) -> tuple[int, ...]:
+        text = self._texts.get(segment.session)
+        if text is None or not len(hidden):
             return ()
-        if segment.committed:
-            hidden = hidden[-1:]
-        evaluate_ms = self._desk.settings.placed.times.evaluate(len(hidden))
-        with self._desk.work("evaluate", segment.session, len(hidden), evaluate_ms):
-            return self._ends.next_tokens(hidden)
+        offers: list[Offer | None] = []
+        if not self._verifier.greedy:
+            if segment.committed:
+                offers = [Offer((), segment.positions[-1], ())]
+            else:
+                offers = list(text.schedule.offers(segment, children=True))
+        return self._verifier.next_tokens(segment.session, hidden, offers)
 
-    def _execute(
-        self, session: int, command: Command, progress: _Progress, recorder: Recorder
-    ) -> Drafted | None:
-        if isinstance(command, DraftPass):
-            draft_ms = self._desk.settings.placed.times.draft(command.rows)
-            with self._desk.work("draft", session, command.rows, draft_ms):
-                drafted = self._draft.draft(session, command)
-            recorder.drafted(session, command, drafted)
-            return drafted
-        if isinstance(command, Feed):
-            segment = command.segment
-            hidden = self._ends.embed(segment.tokens) if segment.tokens else None
-            size = message_bytes(segment, self._desk.settings.row_bytes)
-            self._desk.outboxes[self._stages[0]].send(segment, size, hidden)
-        elif isinstance(command, Announce):
-            self._broadcast(command.word, message_bytes(command.word, 0))
-        elif isinstance(command, Emit):
-            progress.emitted.append((now_ms(), len(command.tokens)))
-            progress.tokens += command.tokens
-        else:
-            progress.reason = command.reason
-        return None
+    def _carry_out(self, orders: Orders, lost: int | None = None) -> None:
+        outboxes, row_bytes = self._station.outboxes, self._plan.row_bytes
+        for pipeline, message in orders.messages:
+            if pipeline == lost:
+                continue
+            size = message_bytes(message, row_bytes)
+            if isinstance(message, Flight):
+                tokens = [token for segment in message.segments for token in segment.tokens]
+                hidden = self._ends.embed(tokens) if tokens else None
+                outboxes[self._stages[pipeline][0]].send(message, size, hidden)
+            elif isinstance(message, (Beat, Close)):
+                if self._observe is not None and isinstance(message, Beat):
+                    self._announced(message, self._observe)
+                for stage in self._stages[pipeline]:
+                    outboxes[stage].send(message, size)
+        for session, text in orders.emitted:
+            self._texts[session].emitted.append((now_ms(), len(text)))
+            self._texts[session].tokens += text
+            self._verifier.emitted(session, text)
+        for session, reason in orders.finished:
+            self._finish(session, reason)
 
-    def _close(self, session: int) -> None:
-        self._draft.close(session)
-        self._broadcast(Close(session), HEADER_BYTES)
-
-    def _broadcast(self, body: Word | Close, size_bytes: int) -> None:
-        for stage in self._stages:
-            self._desk.outboxes[stage].send(body, size_bytes)
+    def _finish(self, session: int, reason: str) -> None:
+        text = self._texts.pop(session)
+        self._source.close(session)
+        self._verifier.close(session)
+        trace = RequestTrace(
+            session,
+            text.prompt_tokens,
+            text.assignment.asked_ms,
+            now_ms(),
+            tuple(text.emitted),
+            tuple(text.tokens),
+            tuple(text.schedule.rounds),
+            reason,
+            text.assignment.pipeline,
+        )
+        self._recorder.finished(session, text.prompt_tokens, trace.tokens)
+        recorded = self._recorder.recording.requests.pop(session)
+        self._station.control.send(("finished", (trace, recorded)))

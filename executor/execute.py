@@ -10,6 +10,7 @@ from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import prepare
 from treepipe.recording import Recording
 from treepipe.scenario import Scenario
+from treepipe.schedule_factory import unused_warnings
 from treepipe.trace import Trace
 
 
@@ -36,9 +37,8 @@ def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> 
         say("", 1)
         say("decoding", scenario.runs * len(launch.plan.requests))
         for _ in range(scenario.runs):
-            trace, recording = cluster.run(
-                scenario.schedule, launch.plan.requests, lambda: say("", 1)
-            )
+            trace, recording = cluster.run(launch.plan, lambda: say("", 1))
+            trace.warnings += unused_warnings(scenario)
             traces.append(trace)
             recordings.append(recording)
         memory = cluster.peak_memory_bytes()

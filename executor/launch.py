@@ -8,60 +8,106 @@ from pathlib import Path
 from treepipe.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.prompts import checkpoint_directory, load_texts, tokenize
-from treepipe.executor.role import RoleSettings
-from treepipe.plan import Plan, RequestSpec
+from treepipe.executor.sources import SourceSettings
+from treepipe.executor.station import RoleSettings
+from treepipe.memory import Footprint, cache_entries
+from treepipe.plan import Placed, Plan, RequestSpec
 from treepipe.planning import make_plan
-from treepipe.scenario import Scenario, ScheduleSection
+from treepipe.scenario import Scenario
+from treepipe.schedule_factory import (
+    DRAWN,
+    LAYERED,
+    ScheduleFactory,
+    most_scratch_tokens,
+    most_tree_tokens,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything a ``Cluster`` is started with."""
+    """Everything a ``Cluster`` is started with; ``draft`` is None where no model drafts."""
 
     plan: Plan
     roles: tuple[RoleSettings, ...]
     target: Checkpoint
-    draft: Checkpoint
+    draft: Checkpoint | None
 
 
 def prepare(scenario: Scenario, path: Path) -> Launch:
     """Open and check what the scenario names; raises ``UserError``."""
-    target, draft = _open(scenario, path)
-    check_same_vocabulary(target, draft)
-    texts = load_texts(scenario.workload.prompts, path.parent)
-    count = scenario.workload.requests
-    if count > len(texts):
-        raise UserError(
-            f"{path}: key workload.requests = {count}, but {scenario.workload.prompts} "
-            f"holds {len(texts)} prompts"
-        )
-    prompts = tokenize(target.directory, texts[:count])
-    end = end_of_text(target) if scenario.workload.stop_at_end_of_text else None
-    wanted = scenario.workload.new_tokens
-    requests = tuple(RequestSpec(prompt, wanted, end) for prompt in prompts)
-    _check_positions(requests, target, draft, path)
+    target = _open_target(scenario, path)
+    sources = [
+        _source_settings(scenario, path, index, target)
+        for index, draft in enumerate(scenario.drafts)
+        for _ in range(draft.count)
+    ]
+    models = [Checkpoint.open(each.model) for each in sources if each.model is not None]
+    for model in models:
+        check_same_vocabulary(target, model)
+    requests = _requests(scenario, path, target, models)
     row_bytes = 4 * target.hidden_size  # hidden states travel in float32
-    plan = make_plan(scenario, path, layers=target.layers, row_bytes=row_bytes, requests=requests)
-    return Launch(plan, _roles(scenario, plan, target, draft), target, draft)
+    plan = make_plan(
+        scenario,
+        path,
+        layers=target.layers,
+        row_bytes=row_bytes,
+        requests=requests,
+        footprint=Footprint(target.layer_bytes, target.kv_bytes),
+    )
+    _check_vocabulary(scenario, path, target)
+    if scenario.schedule.central_transfers and scenario.schedule.name in LAYERED:
+        raise UserError(
+            f"{path}: key schedule.central_transfers: only the simulator has a central scheduler; "
+            f"processes send on their own"
+        )
+    return Launch(
+        plan, _roles(scenario, plan, target, sources), target, models[0] if models else None
+    )
 
 
-def cache_entries(requests: tuple[RequestSpec, ...], section: ScheduleSection, stages: int) -> int:
-    """Cache entries per session: prompt, text, and the largest tree that can be in flight."""
-    longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
-    expansion = max(section.expand_size, section.score_aware_size)
-    return longest + section.tree_size + 1 + (stages + 3) * expansion
+def _open_target(scenario: Scenario, path: Path) -> Checkpoint:
+    return Checkpoint.open(
+        _directory(scenario.target.checkpoint, "target", "target.checkpoint", path)
+    )
 
 
-def _open(scenario: Scenario, path: Path) -> tuple[Checkpoint, Checkpoint]:
-    found = []
-    for role, model, key in (
-        ("target", scenario.target, "target.checkpoint"),
-        ("draft", scenario.drafts[0].model, "drafts.0.model.checkpoint"),
-    ):
-        if model.checkpoint is None:
-            raise UserError(f'{path}: key {key} is missing; a run needs a directory or "reference"')
-        found.append(Checkpoint.open(checkpoint_directory(model.checkpoint, role, path.parent)))
-    return found[0], found[1]
+def _directory(name: str | None, role: str, key: str, path: Path) -> Path:
+    if name is None:
+        raise UserError(f'{path}: key {key} is missing; a run needs a directory or "reference"')
+    return checkpoint_directory(name, role, path.parent)
+
+
+def _source_settings(
+    scenario: Scenario, path: Path, index: int, target: Checkpoint
+) -> SourceSettings:
+    draft, sampling, key = scenario.drafts[index], scenario.sampling, f"drafts.{index}"
+    model = head = None
+    if draft.source in ("model", "hybrid"):
+        model = _directory(draft.model.checkpoint, "draft", f"{key}.model.checkpoint", path)
+    if draft.source == "eagle":
+        head = _directory(draft.head, "eagle", f"{key}.head", path)
+    remembers = sampling.rule not in ("exact", "relaxed_best")
+    if remembers and draft.source in ("ngram", "hybrid"):
+        raise UserError(
+            f"{path}: key {key}.source = {draft.source!r} does not show the distribution that "
+            f"sampling.rule = {sampling.rule!r} needs"
+        )
+    return SourceSettings(
+        draft.source, model, head, draft.ngram, draft.weight, sampling, remembers, scenario.seed
+    )
+
+
+def _check_vocabulary(scenario: Scenario, path: Path, target: Checkpoint) -> None:
+    """More candidates than tokens cannot be asked for."""
+    section, size = scenario.schedule, target.vocabulary
+    asked = {"children": section.children} if section.name in LAYERED else {"top_k": section.top_k}
+    if section.name in DRAWN or section.name == "pp":
+        asked = {"branching": max(section.branching or (1,))}
+    for key, count in asked.items():
+        if count > size:
+            raise UserError(
+                f"{path}: key schedule.{key} = {count} exceeds the vocabulary of {size} tokens"
+            )
 
 
 def end_of_text(target: Checkpoint) -> int | None:
@@ -70,38 +116,63 @@ def end_of_text(target: Checkpoint) -> int | None:
     return int(token) if isinstance(token, int) else None
 
 
-def _check_positions(
-    requests: tuple[RequestSpec, ...], target: Checkpoint, draft: Checkpoint, path: Path
-) -> None:
-    limit = min(target.max_positions, draft.max_positions)
-    for index, request in enumerate(requests):
-        length = len(request.prompt)
-        if length + request.max_new_tokens > limit:
+def _requests(
+    scenario: Scenario, path: Path, target: Checkpoint, models: list[Checkpoint]
+) -> tuple[RequestSpec, ...]:
+    """The workload's prompts as token ids, checked against the models' positions."""
+    workload = scenario.workload
+    texts = load_texts(workload.prompts, path.parent)
+    if workload.requests > len(texts):
+        raise UserError(
+            f"{path}: key workload.requests = {workload.requests}, but {workload.prompts} "
+            f"holds {len(texts)} prompts"
+        )
+    prompts = tokenize(target.directory, texts[: workload.requests])
+    end = end_of_text(target) if workload.stop_at_end_of_text else None
+    limit = min(model.max_positions for model in (target, *models))
+    section = scenario.schedule
+    if section.name in ("chain", "dsd", "starsd") and section.gamma > limit:
+        raise UserError(
+            f"{path}: key schedule.gamma = {section.gamma} exceeds the models' {limit} positions"
+        )
+    for index, prompt in enumerate(prompts):
+        if len(prompt) + workload.new_tokens > limit:
             raise UserError(
-                f"{path}: key workload.prompts: prompt {index} has {length} tokens, with "
-                f"workload.new_tokens = {request.max_new_tokens} it exceeds the models' "
+                f"{path}: key workload.prompts: prompt {index} has {len(prompt)} tokens, with "
+                f"workload.new_tokens = {workload.new_tokens} it exceeds the models' "
                 f"{limit} positions"
             )
+    return tuple(RequestSpec(prompt, workload.new_tokens, end) for prompt in prompts)
 
 
 def _roles(
-    scenario: Scenario, plan: Plan, target: Checkpoint, draft: Checkpoint
+    scenario: Scenario, plan: Plan, target: Checkpoint, sources: list[SourceSettings]
 ) -> tuple[RoleSettings, ...]:
-    capacity = cache_entries(plan.requests, scenario.schedule, len(plan.stages))
     base = scenario.base_port
+    factory = plan.new_schedule
+    assert isinstance(factory, ScheduleFactory)  # make_plan made it
+    longest = max(len(stages) for stages in plan.pipelines)
+    tree = cache_entries(plan, most_tree_tokens(factory.section, longest))
+    scratch = cache_entries(plan, most_scratch_tokens(factory.section, longest))
+    places: list[tuple[Placed, int | None, int]] = []
+    places += [(placed, None, number) for number, placed in enumerate(plan.drafts)]
+    places += [
+        (placed, pipeline, number)
+        for pipeline, stages in enumerate(plan.pipelines)
+        for number, placed in enumerate(stages, start=1)
+    ]
     return tuple(
         RoleSettings(
             placed,
             number,
-            len(plan.stages),
+            pipeline,
+            plan,
             target.directory,
-            draft.directory,
-            capacity,
-            base + number if base else 0,
+            sources[number if pipeline is None else 0],
+            scratch if pipeline is None else tree,
+            base + place if base else 0,
             scenario.emulate,
-            plan.row_bytes,
-            scenario.seed,
             scenario.check_causality,
         )
-        for number, placed in enumerate((plan.draft, *plan.stages))
+        for place, (placed, pipeline, number) in enumerate(places)
     )

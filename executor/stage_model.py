@@ -6,13 +6,30 @@ Only the asked layers are ever built or read; no process holds the whole target.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from treepipe.executor.cache import TreeCache
+from treepipe.executor.cache import RaggedCache, TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import FAMILIES
-from treepipe.protocol import NO_PARENT
+from treepipe.messages import NO_PARENT
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One session's rows of a pass.
+
+    Attributes:
+        hidden: [n, hidden].
+        positions: position id per row.
+        parents: index of each row's parent in the tree part; None for committed rows.
+    """
+
+    session: int
+    hidden: torch.Tensor
+    positions: Sequence[int]
+    parents: Sequence[int] | None
 
 
 class StageModel:
@@ -65,10 +82,14 @@ class StageModel:
         """Free the session's cache; unknown sessions are ignored."""
         self._caches.pop(session, None)
 
+    @property
+    def sessions(self) -> int:
+        """How many sessions hold a cache."""
+        return len(self._caches)
+
     def cache(self, session: int) -> TreeCache:
         return self._caches[session]
 
-    @torch.inference_mode()
     def forward(
         self,
         session: int,
@@ -76,31 +97,40 @@ class StageModel:
         positions: Sequence[int],
         parents: Sequence[int] | None,
     ) -> torch.Tensor:
-        """[n, hidden] in and out; appends n entries to the session's cache.
+        """One session's rows; see ``forward_batch``."""
+        return self.forward_batch([Part(session, hidden, positions, parents)])[0]
 
-        Args:
-            positions: position id per row.
-            parents: index of each row's parent in the tree part; None for committed rows.
-        """
-        cache = self._caches[session]
-        mask = cache.begin(len(positions), parents)
-        if self.check_causality and parents is not None and mask is not None:
-            _assert_causal(cache, mask, parents)
-        states = hidden[None]
-        place = torch.tensor([positions])
+    @torch.inference_mode()
+    def forward_batch(self, parts: Sequence[Part]) -> list[torch.Tensor]:
+        """[n, hidden] per session, in and out, in one pass; appends n entries to each cache."""
+        caches = [self._caches[part.session] for part in parts]
+        masks = [
+            cache.begin(len(part.positions), part.parents)
+            for cache, part in zip(caches, parts, strict=True)
+        ]
+        if self.check_causality:
+            for cache, mask, part in zip(caches, masks, parts, strict=True):
+                _assert_causal(cache, mask, part.parents)
+        rows = [len(part.positions) for part in parts]
+        whole = len(parts) == 1
+        states = torch.cat([part.hidden for part in parts])[None]
+        place = torch.tensor([[position for part in parts for position in part.positions]])
         rotary = self._rotary(states, place)
+        # A single committed row sees everything: no mask spares the layers its work.
+        plain = whole and rows == [1] and parts[0].parents is None
+        mask = None if plain else (masks[0] if whole else RaggedCache.mask(masks))[None, None]
         for layer in self._layers:
             states = layer(
                 states,
-                attention_mask=None if mask is None else mask[None, None],
+                attention_mask=mask,
                 position_ids=place,
-                past_key_values=cache,
+                past_key_values=caches[0] if whole else RaggedCache(caches, rows),
                 use_cache=True,
                 position_embeddings=rotary,
             )
-        cache.finish(committed=parents is None)
-        result: torch.Tensor = states[0]
-        return result
+        for cache, part in zip(caches, parts, strict=True):
+            cache.finish(committed=part.parents is None)
+        return list(states[0].split(rows))
 
 
 class TargetEnds:
@@ -125,26 +155,39 @@ class TargetEnds:
         return self._embedding[torch.tensor(tokens, dtype=torch.long)]
 
     @torch.inference_mode()
+    def features(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[n, hidden] after the final norm: what the projection, and an EAGLE head, reads."""
+        result: torch.Tensor = self._norm(hidden)
+        return result
+
+    @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, hidden] -> [n, vocabulary]."""
-        result: torch.Tensor = self._norm(hidden) @ self._projection.T
-        return result
+        return self.features(hidden) @ self._projection.T
 
     def next_tokens(self, hidden: torch.Tensor) -> tuple[int, ...]:
         """Greedy token per row of [n, hidden]."""
         return tuple(self.logits(hidden).argmax(-1).tolist()) if len(hidden) else ()
 
 
-def _assert_causal(cache: TreeCache, mask: torch.Tensor, parents: Sequence[int]) -> None:
-    """Recompute each row's allowed entries from its chain of parents, and compare."""
-    nodes = cache.length - cache.committed
+def _assert_causal(cache: TreeCache, mask: torch.Tensor, parents: Sequence[int] | None) -> None:
+    """Recompute each row's allowed entries from its chain of parents, and compare.
+
+    Called between ``begin`` and ``finish`` of a pass.
+    """
+    before = cache.length
+    nodes = before - cache.committed
     chain: dict[int, set[int]] = {
         i: set(torch.nonzero(cache.tree_mask[i]).flatten().tolist()) for i in range(nodes)
     }
-    for row, parent in enumerate(parents):
-        above = chain[parent] if parent != NO_PARENT else set()
-        chain[nodes + row] = above | {nodes + row}
-        allowed = set(range(cache.committed)) | {cache.committed + i for i in chain[nodes + row]}
+    for row in range(len(mask)):
+        if parents is None:
+            allowed = set(range(before + row + 1))
+        else:
+            above = chain[parents[row]] if parents[row] != NO_PARENT else set()
+            chain[nodes + row] = above | {nodes + row}
+            committed = set(range(cache.committed))
+            allowed = committed | {cache.committed + i for i in chain[nodes + row]}
         attended = set(torch.nonzero(mask[row]).flatten().tolist())
         if attended != allowed:
             raise AssertionError(f"row {row} attends to {attended}, allowed are {allowed}")

@@ -1,98 +1,90 @@
-"""A stage process: its layers, its caches, and the rules of ``treepipe.stage``."""
+"""A stage process: its layers, its caches, and the rules of ``treepipe.stage_desk``."""
 
 from __future__ import annotations
 
 import torch
 
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.role import Desk
-from treepipe.executor.stage_model import StageModel
-from treepipe.executor.transport import Close, Received
+from treepipe.executor.stage_model import Part, StageModel
+from treepipe.executor.station import Station
+from treepipe.executor.transport import Received
+from treepipe.messages import Close, Flight
 from treepipe.plan import message_bytes
-from treepipe.protocol import Segment
-from treepipe.stage import Action, Pass, Prune, Run, StageSession
+from treepipe.stage import Prune
+from treepipe.stage_desk import Move, StageWork
 
 
 class StageWorker:
-    """Serves segments and words until the controller ends it."""
+    """Serves flights and beats until the controller calls."""
 
-    def __init__(self, desk: Desk, successor: str) -> None:
-        settings = desk.settings
-        self._desk, self._successor = desk, successor
+    def __init__(self, station: Station) -> None:
+        settings = station.settings
+        assert settings.pipeline is not None
+        self._station, self._plan = station, settings.plan
+        stages = settings.plan.pipelines[settings.pipeline]
+        following = stages[settings.number :]
+        self._successor = following[0].name if following else None
+        self._desk = settings.plan.stage_desk(settings.pipeline, settings.number)
         checkpoint = Checkpoint.open(settings.target)
         self._model = StageModel(checkpoint, settings.placed.layers, settings.capacity)
         self._model.check_causality = settings.check_causality
-        self._sessions: dict[int, StageSession] = {}
-        self._hidden: dict[tuple[int, int], torch.Tensor] = {}
-        self._closed = -1
+
+    @property
+    def open_sessions(self) -> int:
+        """Sessions that hold a cache here."""
+        return self._model.sessions
 
     def serve(self) -> None:
         """Handle messages as they become due; returns when the controller calls."""
+        inbox, desk = self._station.inbox, self._desk
         while True:
-            received = self._desk.inbox.get()
+            received = inbox.get()
             if received is None:
                 return
             self._receive(received)
-            while self._act():
+            while (action := desk.next_action()) is not None:
+                self._perform(action)
                 # What has arrived meanwhile may prune what would be computed next.
-                while (more := self._desk.inbox.get_due()) is not None:
+                while (more := inbox.get_due()) is not None:
                     self._receive(more)
 
     def _receive(self, received: Received) -> None:
-        self._desk.note_transfer(received)
+        self._station.note_transfer(received)
         body = received.envelope.body
-        if body.session <= self._closed:
-            return
+        payloads: list[torch.Tensor | None] = []
+        if isinstance(body, Flight):
+            counts = [len(segment.tokens) for segment in body.segments]
+            hidden = received.hidden
+            payloads = [None] * len(counts) if hidden is None else list(hidden.split(counts))
+        for session in self._desk.receive(body, payloads):
+            self._model.open(session)
         if isinstance(body, Close):
-            self._close(body.session)
-            return
-        if body.session not in self._sessions:
-            stages, number = self._desk.settings.stages, self._desk.settings.number
-            self._sessions[body.session] = StageSession(number, stages)
-            self._model.open(body.session)
-        if isinstance(body, Segment) and received.hidden is not None:
-            self._hidden[body.session, body.ticket] = received.hidden
-        self._sessions[body.session].receive(body)
+            self._model.close(body.session)
 
-    def _close(self, session: int) -> None:
-        """Sessions are numbered upwards and end in order, so older ones are closed, too."""
-        self._closed = session
-        self._sessions.pop(session, None)
-        self._model.close(session)
-        self._hidden = {key: value for key, value in self._hidden.items() if key[0] > session}
-
-    def _act(self) -> bool:
-        """Do the next action of any session; False if all have to wait."""
-        for session, state in self._sessions.items():
-            action = state.next_action()
-            if action is not None:
-                self._perform(session, action)
-                return True
-        return False
-
-    def _perform(self, session: int, action: Action) -> None:
-        times = self._desk.settings.placed.times
+    def _perform(self, action: StageWork) -> None:
+        times = self._station.settings.placed.times
         if isinstance(action, Prune):
-            with self._desk.work("prune", session, len(action.keep), times.prune):
-                self._model.cache(session).prune(action.keep, action.accepted)
-        elif isinstance(action, Run):
-            rows = len(action.segment.tokens)
-            with self._desk.work("compute", session, rows, times.stage(rows)):
-                hidden = self._compute(session, action)
-            self._send(action.segment, hidden)
-        else:
-            assert isinstance(action, Pass)
-            self._hidden.pop((session, action.segment.ticket), None)
-            self._send(action.segment, None)
+            with self._station.work("prune", action.session, len(action.keep), times.prune):
+                self._model.cache(action.session).prune(action.keep, action.accepted)
+            return
+        flight, tokens = action.flight, action.tokens
+        hidden = None
+        if tokens:
+            session = flight.segments[0].session
+            with self._station.work("compute", session, tokens, times.stage(tokens)):
+                hidden = self._compute(action)
+        receiver = self._successor or self._plan.drafts[flight.draft].name
+        size = message_bytes(flight, self._plan.row_bytes)
+        self._station.outboxes[receiver].send(flight, size, hidden)
 
-    def _compute(self, session: int, action: Run) -> torch.Tensor:
-        segment = action.segment
-        hidden = self._hidden.pop((session, segment.ticket))
-        if action.rows is not None:
-            hidden = hidden[list(action.rows)]
-        parents = None if segment.committed else segment.parents
-        return self._model.forward(session, hidden, segment.positions, parents)
-
-    def _send(self, segment: Segment, hidden: torch.Tensor | None) -> None:
-        size = message_bytes(segment, self._desk.settings.row_bytes)
-        self._desk.outboxes[self._successor].send(segment, size, hidden)
+    def _compute(self, move: Move) -> torch.Tensor:
+        """All rows of the flight in one pass."""
+        parts = []
+        for segment, rows, hidden in zip(
+            move.flight.segments, move.rows, move.payloads, strict=True
+        ):
+            if segment.tokens:
+                states = hidden if rows is None else hidden[list(rows)]
+                parents = None if segment.committed else segment.parents
+                parts.append(Part(segment.session, states, segment.positions, parents))
+        return torch.cat(self._model.forward_batch(parts))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from treepipe.errors import RunError, UserError
 from treepipe.executor.clock import now_ms, wait_until
-from treepipe.protocol import Segment, Word
+from treepipe.messages import Beat, Close, Flight, Message
 from treepipe.timing import LinkTimes
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """The session is over: free what belongs to it."""
-
-    session: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +36,7 @@ class Envelope:
     sender: str
     sent_ms: float
     due_ms: float
-    kind: Literal["segment", "word", "close"]
-    body: Segment | Word | Close
+    body: Flight | Beat | Close
     rows: int = 0
     width: int = 0
 
@@ -80,22 +72,11 @@ class Outbox:
         self._free_ms = 0.0
         self._last_due_ms = 0.0
 
-    def send(
-        self, body: Segment | Word | Close, size_bytes: int, hidden: torch.Tensor | None = None
-    ) -> None:
+    def send(self, body: Message, size_bytes: int, hidden: torch.Tensor | None = None) -> None:
         """Send; ``size_bytes`` is what the emulated link counts the message with."""
-        kind: Literal["segment", "word", "close"] = (
-            "segment"
-            if isinstance(body, Segment)
-            else "word"
-            if isinstance(body, Word)
-            else "close"
-        )
         rows, width = (len(hidden), hidden.shape[1]) if hidden is not None else (0, 0)
         sent = now_ms()
-        envelope = Envelope(
-            self._sender, sent, self._due(sent, size_bytes), kind, body, rows, width
-        )
+        envelope = Envelope(self._sender, sent, self._due(sent, size_bytes), body, rows, width)
         frames = [_HEADER.dump_json(envelope)]
         if hidden is not None:
             frames.append(hidden.contiguous().numpy().data)

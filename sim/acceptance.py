@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from treepipe.errors import RunError
-from treepipe.protocol import NO_PARENT, Drafted, DraftPass
-from treepipe.recording import RecordedRequest, Recorder, Recording, scratch_paths
+from treepipe.messages import NO_PARENT
+from treepipe.protocol import Drafted, DraftPass
+from treepipe.recording import Recorder, Recording
 from treepipe.sim.pool import Pool
 from treepipe.trace import Trace
 
@@ -27,6 +27,9 @@ class Oracle(Protocol):
 
     def truth(self, index: int) -> int:
         """The text's token at ``index`` (0: the first new token)."""
+
+    def rewrite(self, index: int, token: int) -> None:
+        """A lossy rule took another token there."""
 
     def draft(self, order: DraftPass) -> Drafted:
         """The draft's answer to one pass."""
@@ -69,9 +72,15 @@ class PoolOracle:
             self._draw_block()
         return self._truth[index]
 
+    def rewrite(self, index: int, token: int) -> None:
+        self._truth[index] = token
+
     def draft(self, order: DraftPass) -> Drafted:
         if order.reset:
             self._scratch.clear()
+        elif order.keep is not None:
+            self._scratch = [self._scratch[slot] for slot in order.keep[order.accepted :]]
+            self._read += order.accepted
         if order.catch_up:
             self._read += len(order.catch_up)
             rows = [self._record(self._read - self._prompt)]
@@ -139,64 +148,9 @@ class RecordingOracle:
 
     def __init__(self, inner: Oracle, recorder: Recorder, session: int) -> None:
         self._inner, self._recorder, self._session = inner, recorder, session
-        self.truth = inner.truth
+        self.truth, self.rewrite = inner.truth, inner.rewrite
 
     def draft(self, order: DraftPass) -> Drafted:
         drafted = self._inner.draft(order)
         self._recorder.drafted(self._session, order, drafted)
         return drafted
-
-
-class ReplaySource:
-    """Answers exactly what was answered in a recorded run, request by request."""
-
-    def __init__(self, recording: Recording) -> None:
-        self._requests = [recording.requests[key] for key in sorted(recording.requests)]
-
-    @property
-    def requests(self) -> list[RecordedRequest]:
-        return self._requests
-
-    def open(self, session: int, prompt_tokens: int) -> Oracle:
-        """The ``session``-th recorded request (from 1), from the first one again at the end.
-
-        Raises ``RunError`` if it is not the one that is asked for.
-        """
-        if not self._requests:
-            raise RunError("the recording holds no request")
-        request = self._requests[(session - 1) % len(self._requests)]
-        if request.prompt_tokens != prompt_tokens:
-            raise RunError(
-                f"request {session} has a prompt of {prompt_tokens} tokens, "
-                f"the recorded one of {request.prompt_tokens}"
-            )
-        return ReplayOracle(request)
-
-
-class ReplayOracle:
-    """Looks answers up by path."""
-
-    def __init__(self, request: RecordedRequest) -> None:
-        self._text = request.text
-        self._answers = {(each.read, each.path): each for each in request.answers}
-        self._read = 0
-        self._scratch: list[tuple[int, ...]] = []
-
-    def truth(self, index: int) -> int:
-        return self._text[index] if index < len(self._text) else NEVER
-
-    def draft(self, order: DraftPass) -> Drafted:
-        if order.reset:
-            self._scratch.clear()
-        self._read += len(order.catch_up)
-        try:
-            found = [
-                self._answers[self._read, path] for path in scratch_paths(order, self._scratch)
-            ]
-        except KeyError as missing:
-            read, path = missing.args[0]
-            raise RunError(
-                f"the recorded run never drafted from {path} below {read} committed tokens"
-            ) from None
-        tokens, log_probs = [each.tokens for each in found], [each.log_probs for each in found]
-        return Drafted(order.ticket, tokens, log_probs)

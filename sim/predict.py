@@ -13,8 +13,10 @@ from treepipe.plan import Plan, RequestSpec
 from treepipe.planning import make_plan
 from treepipe.recording import Recording
 from treepipe.scenario import Bernoulli, HitRatio, Replay, Scenario
-from treepipe.sim.acceptance import AcceptanceSource, PoolSource, ReplaySource
+from treepipe.schedule_factory import unused_warnings
+from treepipe.sim.acceptance import AcceptanceSource, PoolSource
 from treepipe.sim.pool import Pool, bernoulli_pool, hit_ratio_pool
+from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.trace import Trace
 
@@ -36,7 +38,9 @@ def predict(
     if isinstance(acceptance, Replay):
         recording = Recording.load(path.parent / acceptance.file)
         plan = make_plan(scenario, path, requests=_recorded_requests(recording))
-        traces = [_simulate(plan, ReplaySource(recording), progress)]
+        replay = ReplaySource(recording)
+        traces = [_simulate(plan, replay, progress)]
+        traces[0].warnings += replay.warnings()
     else:
         pool, block = _pool(scenario, path)
         plan = make_plan(scenario, path)
@@ -44,8 +48,14 @@ def predict(
             _simulate(replace(plan, seed=seed), PoolSource(pool, block, seed), progress)
             for seed in run_seeds(scenario.seed, scenario.runs)
         ]
+    rule = scenario.sampling.rule
     for trace in traces:
-        trace.warnings += _warnings(plan, trace)
+        if rule in ("relaxed_top_p", "adaptive"):
+            trace.warnings.append(
+                f"sampling.rule = {rule!r}: the simulator takes acceptance as it was recorded; use "
+                f"a recording made with this rule"
+            )
+        trace.warnings += _warnings(plan, trace) + unused_warnings(scenario)
     return traces
 
 
@@ -88,7 +98,7 @@ def _warnings(plan: Plan, trace: Trace) -> list[str]:
             key = (span.device, span.kind)
             largest[key] = max(largest.get(key, 0), span.tokens)
     found = []
-    for placed in (plan.draft, *plan.stages):
+    for placed in plan.placed:
         times = placed.times
         tables = {"compute": times.stage, "draft": times.draft, "evaluate": times.evaluate}
         for kind, table in tables.items():

@@ -1,50 +1,25 @@
-"""The draft and the stages as SimPy processes: what they do is given, here it takes its time."""
+"""Draft servers and stages as SimPy processes: what they do is given, here it takes its time."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import simpy
 
-from treepipe.plan import Placed, Plan, RequestSpec
-from treepipe.protocol import (
-    Announce,
-    Command,
-    DraftPass,
-    Emit,
-    Event,
-    Feed,
-    Finish,
-    Returned,
-    Schedule,
-    Segment,
-    Started,
-    Word,
-)
+from treepipe.draft_work import Begin, Draft, Evaluate, Orders, Turn
+from treepipe.messages import Flight, Message, Segment
+from treepipe.plan import Plan
+from treepipe.protocol import Schedule
+from treepipe.schedules.shared_draft import Assignment
 from treepipe.sim.acceptance import NEVER, AcceptanceSource, Oracle
 from treepipe.sim.link import Mailbox
-from treepipe.stage import Prune, Run, StageSession
+from treepipe.stage import Prune
+from treepipe.stage_desk import StageWork
 from treepipe.trace import Kind, RequestTrace, Trace
 
 Process: TypeAlias = Generator[Any, Any, None]
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """The session is over."""
-
-    session: int
-
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """A message and, per row, what the target will answer: the stand-in for hidden states."""
-
-    message: Segment | Word | Close
-    answers: tuple[int, ...] = ()
 
 
 class World(Protocol):
@@ -53,74 +28,49 @@ class World(Protocol):
     env: simpy.Environment
     trace: Trace
 
-    def send(self, sender: str, receiver: str, parcel: Parcel) -> None: ...
+    def inbox(self, name: str) -> Mailbox[Message | None]: ...
+
+    def send(self, sender: str, receiver: str, message: Message) -> None: ...
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None: ...
+
+    def finished(self, request: RequestTrace) -> None: ...
 
 
 class Stage:
     """A pipeline stage."""
 
-    def __init__(
-        self,
-        world: World,
-        placed: Placed,
-        number: int,
-        stages: int,
-        successor: str,
-        inbox: Mailbox[Parcel],
-    ) -> None:
-        """Args: ``number``: 1..``stages`` along the pipeline."""
-        self._world, self._placed, self._number = world, placed, number
-        self._stages, self._successor, self._inbox = stages, successor, inbox
-        self._session = StageSession(1, 1)
-        self._current = -1
-        self._closed = -1
-        self._answers: dict[int, tuple[int, ...]] = {}
+    def __init__(self, world: World, plan: Plan, pipeline: int, number: int) -> None:
+        """Args: ``number``: 1.. along the pipeline."""
+        stages = plan.pipelines[pipeline]
+        self._world, self._placed = world, stages[number - 1]
+        self._inbox = world.inbox(self._placed.name)
+        self._desk = plan.stage_desk(pipeline, number)
+        following = stages[number:]
+        self._successor = following[0].name if following else None
+        self._drafts = [draft.name for draft in plan.drafts]
 
     @property
     def state(self) -> str:
         """For the report of a deadlock."""
-        waiting = self._session.waiting if self._current > self._closed else ()
-        if not waiting:
-            return f"{self._placed.name} waits for a segment"
-        return (
-            f"{self._placed.name} holds {len(waiting)} segments of request {self._current} "
-            f"and waits for word {self._session.version}"
-        )
+        return f"{self._placed.name} {self._desk.state}"
 
     def serve(self) -> Process:
-        inbox = self._inbox
+        inbox, desk = self._inbox, self._desk
         while True:
             if not inbox.items:
                 yield inbox.arrival()
             while True:
                 while inbox.items:
-                    self._receive(inbox.items.popleft())
-                action = self._session.next_action() if self._current > self._closed else None
+                    message = inbox.items.popleft()
+                    if message is not None:
+                        desk.receive(message)
+                action = desk.next_action()
                 if action is None:
                     break
                 yield from self._perform(action)
 
-    def _receive(self, parcel: Parcel) -> None:
-        message = parcel.message
-        # Over a slow direct link, words of an older request and its end may come after the first
-        # segment of a newer one.
-        if message.session <= self._closed or message.session < self._current:
-            return
-        if isinstance(message, Close):
-            self._closed = message.session
-            self._answers.clear()
-            return
-        if message.session != self._current:
-            self._current = message.session
-            self._session = StageSession(self._number, self._stages)
-            self._answers.clear()
-        if isinstance(message, Segment):
-            self._answers[message.ticket] = parcel.answers
-        self._session.receive(message)
-
-    def _perform(self, action: Any) -> Process:
+    def _perform(self, action: StageWork) -> Process:
         env, times, name = self._world.env, self._placed.times, self._placed.name
         start = env.now
         if isinstance(action, Prune):
@@ -128,135 +78,154 @@ class Stage:
                 yield env.timeout(times.prune)
             self._world.note(name, "prune", start, action.session, len(action.keep))
             return
-        segment = action.segment
-        answers = self._answers.pop(segment.ticket)
-        if isinstance(action, Run):
-            if action.rows is not None:
-                answers = tuple([answers[row] for row in action.rows])
-            rows = len(segment.tokens)
-            yield env.timeout(times.stage(rows))
-            self._world.note(name, "compute", start, segment.session, rows)
-        else:
-            answers = ()
-        self._world.send(name, self._successor, Parcel(segment, answers))
+        flight, tokens = action.flight, action.tokens
+        if tokens:
+            yield env.timeout(times.stage(tokens))
+            self._world.note(name, "compute", start, flight.segments[0].session, tokens)
+        self._world.send(name, self._successor or self._drafts[flight.draft], flight)
+
+
+@dataclass(slots=True)
+class _Text:
+    """One open request: its answers, and what it has emitted."""
+
+    oracle: Oracle
+    schedule: Schedule
+    pipeline: int
+    prompt_tokens: int
+    started_ms: float
+    never_misses: bool  # the rule takes a child wherever there is one (relaxed_best)
+    emitted: list[tuple[float, int]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    def answers(self, segment: Segment) -> tuple[int, ...]:
+        """What the target says at each row: the text's next token on the true path."""
+        truth, prompt = self.oracle.truth, self.prompt_tokens
+        if segment.committed:
+            index = segment.positions[-1] - prompt + 1
+            return (truth(index) if index >= 0 else NEVER,)
+        answers = []
+        for offer in self.schedule.offers(segment, children=self.never_misses):
+            answer = NEVER
+            if offer is not None:
+                index = offer.position - prompt + 1
+                first = index - len(offer.path)
+                if all(token == truth(first + i) for i, token in enumerate(offer.path)):
+                    if offer.children and truth(index) not in offer.children:
+                        self.oracle.rewrite(index, offer.children[0])
+                    answer = truth(index)
+            answers.append(answer)
+        return tuple(answers)
 
 
 class Host:
-    """The draft device: draft passes, evaluation, and the schedule; strictly sequential."""
+    """A draft server: draft passes, evaluation, and the schedules; strictly sequential."""
 
-    def __init__(
-        self, world: World, placed: Placed, source: AcceptanceSource, inbox: Mailbox[Parcel]
-    ) -> None:
-        self._world, self._placed, self._inbox = world, placed, inbox
-        self._source = source
-        self._stages: list[str] = []
-        self._prompt_tokens = 0
-        self._on_path: list[bool] = []
-        self._emitted: list[tuple[float, int]] = []
-        self._tokens: list[int] = []
-        self._reason = ""
-        self.state = "draft0 has not started"
+    def __init__(self, world: World, plan: Plan, draft: int, source: AcceptanceSource) -> None:
+        self._world, self._plan, self._source = world, plan, source
+        self._placed = plan.drafts[draft]
+        self._inbox = world.inbox(self._placed.name)
+        self._desk = plan.draft_desk(draft)
+        self._stages = [[stage.name for stage in stages] for stages in plan.pipelines]
+        self._texts: dict[int, _Text] = {}
 
-    def serve(self, plan: Plan) -> Process:
-        """All requests of the plan, one after another."""
-        self._stages = [stage.name for stage in plan.stages]
-        for session, request in enumerate(plan.requests, start=1):
-            schedule = plan.new_schedule(session)
-            oracle = self._source.open(session, len(request.prompt))
-            started = self._world.env.now
-            self._prompt_tokens = len(request.prompt)
-            self._emitted, self._tokens, self._on_path = [], [], []
-            yield from self._decode(session, schedule, oracle, request)
-            self._broadcast(Close(session))
-            self._world.trace.requests.append(
-                RequestTrace(
-                    session,
-                    len(request.prompt),
-                    started,
-                    self._world.env.now,
-                    tuple(self._emitted),
-                    tuple(self._tokens),
-                    tuple(schedule.rounds),
-                    self._reason,
-                )
-            )
+    @property
+    def state(self) -> str:
+        """For the report of a deadlock."""
+        return f"{self._placed.name} waits for segments of requests {sorted(self._texts)}"
 
-    def _decode(
-        self, session: int, schedule: Schedule, oracle: Oracle, request: RequestSpec
-    ) -> Process:
-        env, name, times = self._world.env, self._placed.name, self._placed.times
-        events: deque[Event] = deque(
-            [Started(request.prompt, request.max_new_tokens, request.end_of_text)]
+    @property
+    def turns(self) -> list[Turn]:
+        return self._desk.turns
+
+    def open(self, session: int, assignment: Assignment) -> None:
+        """Take a request into the queue."""
+        spec, now = self._plan.requests[assignment.request], self._world.env.now
+        stages = len(self._plan.pipelines[assignment.pipeline])
+        schedule = self._plan.new_schedule(session, stages, lambda: self._desk.waiting)
+        oracle = self._source.open(session, len(spec.prompt))
+        self._texts[session] = _Text(
+            oracle,
+            schedule,
+            assignment.pipeline,
+            len(spec.prompt),
+            assignment.asked_ms,
+            self._plan.never_misses,
         )
-        while not schedule.done:
-            if events:
-                event = events.popleft()
-            else:
-                parcel = yield from self._next_returned(session)
-                segment = parcel.message
-                event = Returned(segment.ticket, segment.version, segment.start, parcel.answers)
-                start = env.now
-                if times.decide:
-                    yield env.timeout(times.decide)
-                self._world.note(name, "decide", start, session, len(parcel.answers))
-            for command in schedule.handle(event):
-                if isinstance(command, DraftPass):
-                    start = env.now
-                    yield env.timeout(times.draft(command.rows))
-                    self._world.note(name, "draft", start, session, command.rows)
-                    events.append(oracle.draft(command))
-                else:
-                    self._execute(session, command, oracle)
+        self._desk.open(session, assignment.pipeline, schedule, spec.started, now)
+        self._inbox.put(None)
 
-    def _next_returned(self, session: int) -> Generator[Any, Any, Any]:
-        """The next segment of the session, after its evaluation."""
-        self.state = f"{self._placed.name} waits for a segment of request {session}"
+    def serve(self) -> Process:
+        inbox, desk, env = self._inbox, self._desk, self._world.env
         while True:
-            if not self._inbox.items:
-                yield self._inbox.arrival()
-            parcel = self._inbox.items.popleft()
-            if parcel.message.session == session:
-                break
-        start, rows = self._world.env.now, len(parcel.answers)
-        if rows:
-            cost = self._placed.times.evaluate(rows)
-            if cost:
-                yield self._world.env.timeout(cost)
-            self._world.note(self._placed.name, "evaluate", start, session, rows)
-        return parcel
+            while inbox.items:
+                message = inbox.items.popleft()
+                if message is not None:
+                    assert isinstance(message, Flight)
+                    desk.arrive(message, None, env.now)
+            work = desk.next(env.now)
+            if work is None:
+                yield inbox.arrival()
+            elif isinstance(work, Begin):
+                self._carry_out(desk.began(work))
+            elif isinstance(work, Draft):
+                yield from self._draft(work)
+            else:
+                yield from self._evaluate(work)
 
-    def _execute(self, session: int, command: Command, oracle: Oracle) -> None:
-        if isinstance(command, Feed):
-            parcel = Parcel(command.segment, self._answers(command.segment, oracle))
-            self._world.send(self._placed.name, self._stages[0], parcel)
-        elif isinstance(command, Announce):
-            word = command.word
-            if word.retained is not None:
-                kept = word.retained[word.accepted :]
-                self._on_path = [self._on_path[i] for i in kept if i < len(self._on_path)]
-            self._broadcast(word)
-        elif isinstance(command, Emit):
-            self._emitted.append((self._world.env.now, len(command.tokens)))
-            self._tokens += command.tokens
-        elif isinstance(command, Finish):
-            self._reason = command.reason
+    def _draft(self, work: Draft) -> Process:
+        env, name = self._world.env, self._placed.name
+        start, rows = env.now, work.rows
+        yield env.timeout(self._placed.times.draft(rows))
+        self._world.note(name, "draft", start, work.passes[0][0], rows)
+        answers = [
+            (session, self._texts[session].oracle.draft(order)) for session, order in work.passes
+        ]
+        self._carry_out(self._desk.drafted(answers))
 
-    def _answers(self, segment: Segment, oracle: Oracle) -> tuple[int, ...]:
-        """What the target says at each row: the text's next token on the true path."""
-        if segment.committed:
-            index = segment.positions[-1] - self._prompt_tokens + 1
-            return (oracle.truth(index) if index >= 0 else NEVER,)
-        answers = []
-        flags = self._on_path
-        for token, position, parent in zip(
-            segment.tokens, segment.positions, segment.parents, strict=True
-        ):
-            index = position - self._prompt_tokens
-            on_path = (parent < 0 or flags[parent]) and token == oracle.truth(index)
-            flags.append(on_path)
-            answers.append(oracle.truth(index + 1) if on_path else NEVER)
-        return tuple(answers)
+    def _evaluate(self, work: Evaluate) -> Process:
+        env, name, times = self._world.env, self._placed.name, self._placed.times
+        start, flight = env.now, work.flight
+        answers = [
+            self._texts[segment.session].answers(segment) if segment.session in self._texts else ()
+            for segment in flight.segments
+        ]
+        rows = sum([len(each) for each in answers])
+        session = flight.segments[0].session if flight.segments else 0
+        cost = times.evaluate(rows)
+        if cost:
+            yield env.timeout(cost)
+            self._world.note(name, "evaluate", start, session, rows)
+        start = env.now
+        if times.decide:
+            yield env.timeout(times.decide)
+            self._world.note(name, "decide", start, session, rows)
+        self._carry_out(self._desk.returned(flight, answers))
 
-    def _broadcast(self, message: Word | Close) -> None:
-        for stage in self._stages:
-            self._world.send(self._placed.name, stage, Parcel(message))
+    def _carry_out(self, orders: Orders) -> None:
+        now, texts = self._world.env.now, self._texts
+        for pipeline, message in orders.messages:
+            stages = self._stages[pipeline]
+            for stage in stages[:1] if isinstance(message, Flight) else stages:
+                self._world.send(self._placed.name, stage, message)
+        for session, tokens in orders.emitted:
+            texts[session].emitted.append((now, len(tokens)))
+            texts[session].tokens += tokens
+        for session, reason in orders.finished:
+            self._finish(session, reason)
+
+    def _finish(self, session: int, reason: str) -> None:
+        text = self._texts.pop(session)
+        self._world.finished(
+            RequestTrace(
+                session,
+                text.prompt_tokens,
+                text.started_ms,
+                self._world.env.now,
+                tuple(text.emitted),
+                tuple(text.tokens),
+                tuple(text.schedule.rounds),
+                reason,
+                text.pipeline,
+            )
+        )

@@ -1,24 +1,29 @@
-"""The simulated world: the same schedules and stage rules as executed, with times from profiles.
+"""The simulated world: the same schedules and desks as executed, with times from profiles.
 
-Law of this file: it decides nothing. What is computed, pruned and fed follows from the schedule
-and from ``StageSession``; here messages move, and ``roles.py`` lets time pass.
+Law of this file: it decides nothing. What is computed, pruned and fed follows from the schedules
+and the desks; here messages move, and ``roles.py`` lets time pass.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
 
 import numpy as np
 import simpy
 
 from treepipe.errors import RunError
-from treepipe.plan import HEADER_BYTES, Plan, message_bytes
+from treepipe.messages import Flight, Message
+from treepipe.plan import Plan, message_bytes
+from treepipe.schedules.shared_draft import Assignment
 from treepipe.sim.acceptance import AcceptanceSource
-from treepipe.sim.link import Link, Mailbox
-from treepipe.sim.roles import Close, Host, Parcel, Stage, World
-from treepipe.trace import Kind, Span, Trace
+from treepipe.sim.link import CentralScheduler, Link, Mailbox
+from treepipe.sim.roles import Host, Stage, World
+from treepipe.trace import Kind, RequestTrace, Span, Trace
 
 
 class Simulation(World):
-    """One run of a plan: requests one after another on one pipeline."""
+    """One run of a plan: a closed loop of requests."""
 
     def __init__(self, plan: Plan, source: AcceptanceSource, record_spans: bool) -> None:
         self.env = simpy.Environment()
@@ -26,31 +31,34 @@ class Simulation(World):
         self.trace = Trace(plan.devices)
         self._record_spans = record_spans
         self._row_bytes = plan.row_bytes
-        self._mailboxes: dict[str, Mailbox[Parcel]] = {
+        self._mailboxes: dict[str, Mailbox[Message | None]] = {
             name: Mailbox(self.env) for name in plan.devices
         }
         self._links = self._connect()
-        self.host = Host(self, plan.draft, source, self._mailboxes[plan.draft.name])
-        names = [*plan.devices[1:], plan.draft.name]
+        self.hosts = [Host(self, plan, draft, source) for draft in range(len(plan.drafts))]
         self.stages = [
-            Stage(
-                self, placed, number, len(plan.stages), names[number], self._mailboxes[placed.name]
-            )
-            for number, placed in enumerate(plan.stages, start=1)
+            Stage(self, plan, pipeline, number)
+            for pipeline, stages in enumerate(plan.pipelines)
+            for number in range(1, len(stages) + 1)
         ]
+        self._dispatcher = plan.dispatcher(len(plan.requests))
+        self._done = self.env.event()
 
     def run(self) -> Trace:
         """Raises ``RunError`` if everything waits and nothing moves."""
-        for stage in self.stages:
-            self.env.process(stage.serve())
-        done = self.env.process(self.host.serve(self.plan))
+        roles: list[Stage | Host] = [*self.hosts, *self.stages]
+        processes = [self.env.process(role.serve()) for role in roles]
+        self._assign(self._dispatcher.start(self.env.now))
         try:
-            self.env.run(until=done)
+            self.env.run(until=self._done)
         except RuntimeError:
-            if done.triggered or self.env.peek() != float("inf"):
-                raise  # not SimPy's complaint that the queue ran empty before the event
-            waiting = [self.host.state, *(stage.state for stage in self.stages)]
+            if not all(process.is_alive for process in processes):
+                raise  # a role's own, not SimPy's complaint that the queue ran empty
+            waiting = [role.state for role in roles]
             raise RunError(f"deadlock at {self.env.now:.3f} ms: {'; '.join(waiting)}") from None
+        if self._record_spans:
+            self.trace.turns += [turn for host in self.hosts for turn in host.turns]
+        self.trace.requests.sort(key=lambda request: request.session)
         return self.trace
 
     @property
@@ -59,38 +67,59 @@ class Simulation(World):
         number: int = next(self.env._eid)
         return number
 
-    def send(self, sender: str, receiver: str, parcel: Parcel) -> None:
-        message = parcel.message
-        if isinstance(message, Close):
-            size = HEADER_BYTES
-        else:
-            size = message_bytes(message, self._row_bytes)
-        sent, due = self._links[sender, receiver].send(parcel, size)
+    def inbox(self, name: str) -> Mailbox[Message | None]:
+        return self._mailboxes[name]
+
+    def send(self, sender: str, receiver: str, message: Message) -> None:
+        size = message_bytes(message, self._row_bytes)
+        sent, due = self._links[sender, receiver].send(message, size)
         if self._record_spans:
-            rows = len(parcel.answers)
+            rows = message.rows if isinstance(message, Flight) else 0
             self._span(f"{sender}->{receiver}", "transfer", sent, due, message.session, rows)
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
         if self._record_spans:
             self._span(device, kind, start_ms, self.env.now, session, tokens)
 
+    def finished(self, request: RequestTrace) -> None:
+        self.trace.requests.append(request)
+        self._assign(self._dispatcher.finished(request.session - 1, self.env.now))
+
+    def _assign(self, assignments: Iterable[Assignment]) -> None:
+        for assignment in assignments:
+            session = assignment.request + 1
+            if assignment.draft is None:
+                spec = self.plan.requests[assignment.request]
+                refused = RequestTrace.refused(session, len(spec.prompt), assignment.asked_ms)
+                self.trace.requests.append(refused)
+            else:
+                self.hosts[assignment.draft].open(session, assignment)
+        if self._dispatcher.done and not self._done.triggered:
+            self._done.succeed()
+
     def _span(
         self, device: str, kind: Kind, start: float, end: float, session: int, tokens: int
     ) -> None:
         self.trace.spans.append(Span(device, kind, start, end, session, tokens))
 
-    def _connect(self) -> dict[tuple[str, str], Link[Parcel]]:
-        """Draft to every stage, each stage to the next, the last one back; one stream each."""
-        draft, *stages = self.plan.devices
-        pairs = [(draft, stage) for stage in stages]
-        pairs += list(zip(stages, [*stages[1:], draft], strict=True))
-        seeds = np.random.SeedSequence(self.plan.seed).spawn(len(pairs))
+    def _connect(self) -> dict[tuple[str, str], Link[Message | None]]:
+        """Drafts to every stage, each stage to the next, the last ones back; one stream each."""
+        plan, pairs = self.plan, list[tuple[str, str]]()
+        drafts = [draft.name for draft in plan.drafts]
+        for placed in plan.pipelines:
+            stages = [stage.name for stage in placed]
+            pairs += [(draft, stage) for draft in drafts for stage in stages]
+            pairs += itertools.pairwise(stages)
+            pairs += [(stages[-1], draft) for draft in drafts]
+        seeds = np.random.SeedSequence(plan.seed).spawn(len(pairs))
+        central = CentralScheduler(self.env) if plan.central_transfers else None
         return {
             pair: Link(
                 self.env,
-                self.plan.link(*pair),
+                plan.link(*pair),
                 self._mailboxes[pair[1]].put,
                 np.random.default_rng(seed),
+                (central, pair) if central is not None else None,
             )
             for pair, seed in zip(pairs, seeds, strict=True)
         }

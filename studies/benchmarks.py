@@ -30,7 +30,8 @@ from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.pool import hit_ratio_pool
 from treepipe.sim.world import Simulation
-from treepipe.studies.demo import SCENARIO, Row, run_demo
+from treepipe.studies.comparison import Row
+from treepipe.studies.demo import SCENARIO, run_demo
 from treepipe.trace import Trace
 
 Figure = dict[str, Any]
@@ -88,8 +89,7 @@ def _split(say: Callable[[str, int], None]) -> list[Figure]:
     """Medians of what a flowspec step really costs on this machine, without padding."""
     launch = _launch(*FREE_STAGES)
     with Cluster(launch.roles, launch.plan) as cluster:
-        section = load_scenario(SCENARIO).schedule
-        trace, _ = cluster.run(section, launch.plan.requests)
+        trace, _ = cluster.run(launch.plan)
     say("", 1)
     kinds = {
         "transport (one message)": "transfer",
@@ -115,9 +115,8 @@ def _real_time(say: Callable[[str, int], None]) -> list[Figure]:
         "schedule.name=naive_pp",
         "pipelines.0.stages.0.count=1",
     )
-    section = load_scenario(SCENARIO, ["schedule.name=naive_pp"]).schedule
     with Cluster(launch.roles, launch.plan) as cluster:
-        trace, _ = cluster.run(section, launch.plan.requests)
+        trace, _ = cluster.run(launch.plan)
     seconds = sum(r.finished_ms - r.started_ms for r in trace.requests) / 1e3
     ours = sum(len(r.tokens) for r in trace.requests) / seconds
     say("", 1)
@@ -139,6 +138,7 @@ def _generate(launch: Launch, assisted: bool) -> float:
     models = [
         AutoModelForCausalLM.from_pretrained(each.directory, dtype=torch.float32).eval()
         for each in (launch.target, launch.draft)
+        if each is not None
     ]
     extra = {"assistant_model": models[1]} if assisted else {}
     tokens, start = 0, time.perf_counter()

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from treepipe.messages import NO_PARENT, Segment, Word
 from treepipe.protocol import (
-    NO_PARENT,
     Announce,
     Drafted,
     DraftPass,
@@ -22,9 +22,7 @@ from treepipe.protocol import (
     Feed,
     Returned,
     Schedule,
-    Segment,
     Started,
-    Word,
 )
 from treepipe.stage import Action, Pass, Prune, Run, StageSession
 
@@ -296,5 +294,5 @@ class TimelessWorld:
             top = np.argsort(-logs, kind="stable")[: order.top_k]
             tokens.append([int(t) for t in top])
             log_probs.append([float(logs[t]) for t in top])
-            self._offered[tuple(path)] = set(tokens[-1])
+            self._offered.setdefault(tuple(path), set()).update(tokens[-1])
         return Drafted(order.ticket, tokens, log_probs)

@@ -3,37 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.tiny_models import save_random_checkpoint
+from tests.command_line import SCENARIO, assert_sentence, call, run_with
 from treepipe import cli
-from treepipe.executor.prompts import REFERENCE
-
-SCENARIO = """
-name = "small"
-seed = 3
-runs = 2
-[target]
-layers = 8
-[[drafts]]
-device = "emulated-20ms"
-[[pipelines]]
-stages = [{ device = { stage_ms = { 1 = 10.0, 64 = 12.0 } }, count = 2 }]
-[links]
-default = "emulated-1ms"
-[schedule]
-name = "flowspec"
-tree_size = 20
-[acceptance]
-source = "bernoulli"
-beta = 0.7
-[workload]
-requests = 2
-new_tokens = 12
-"""
 
 
 @pytest.fixture
@@ -41,14 +16,6 @@ def scenario(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
     path.write_text(SCENARIO)
     return path
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """Run ``treepipe`` with these arguments; returns its exit code."""
-    monkeypatch.setattr("sys.argv", ["treepipe", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return int(end.value.code or 0)
 
 
 def test_simulate_writes_a_result_a_trace_and_a_picture(
@@ -86,118 +53,36 @@ def test_extrapolation_is_warned_about(
     assert any("stage1: compute times were extrapolated to 90 tokens" in w for w in warnings)
 
 
-BAD_SETTINGS = [
-    ("schedule.tree_sise=4", "key schedule.tree_sise is unknown; did you mean 'tree_size'?"),
-    ("schedul.name=pp", "key schedul is unknown; did you mean 'schedule'?"),
-    ("seed=two", 'key seed = "two": input should be a valid integer'),
-    ("schedule.tree_size=0", "key schedule.tree_size = 0: input should be greater than or equal"),
-    ("schedule.name=flowspek", 'key schedule.name = "flowspek": input should be'),
-    ("pipelines.0.stages.0.device=jetsen", "key pipelines.0.stages.0.device = 'jetsen'"),
-    ("drafts.0.device=emulated-20m", "did you mean 'emulated-20ms'?"),
-    ("links.default=ethernet", "no such profile in links; did you mean 'ethernet-1g'?"),
-    ("pipelines.0.stages.0.layers=3", "the stages' layers add up to 6, the target has 8"),
-    ("target.layers=1", "1 layers are left for 2 stages without a number"),
-    ("acceptance.beta=1.5", "key acceptance.beta = 1.5"),
-    ("workload.concurrency=4", "key workload.concurrency = 4"),
-    ("drafts.0.device.stage_ms.0=3", "is not a table"),
-    ("nothing", "must look like key=value"),
-]
-
-
-@pytest.mark.parametrize(("setting", "sentence"), BAD_SETTINGS)
-def test_bad_scenario_is_one_sentence_with_the_key(
-    scenario: Path,
-    setting: str,
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert call(monkeypatch, "simulate", scenario, "--set", setting) == 2
-    _assert_sentence(capsys.readouterr().err, sentence)
-
-
-def _assert_sentence(error: str, part: str) -> None:
-    assert part in error
-    assert error.count("\n") == 1
-    assert "Traceback" not in error
-
-
-def test_missing_and_broken_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    missing = tmp_path / "none.toml"
-    assert call(monkeypatch, "simulate", missing) == 2
-    _assert_sentence(capsys.readouterr().err, f"{missing}: there is no such file")
-    missing.write_text("name = [")
-    assert call(monkeypatch, "simulate", missing) == 2
-    _assert_sentence(capsys.readouterr().err, "is not valid TOML")
-    missing.write_text('name = "x"')
-    assert call(monkeypatch, "simulate", missing) == 2
-    _assert_sentence(capsys.readouterr().err, "key target is missing")
-
-
-def test_missing_acceptance(
+def test_a_lossy_rule_is_reported_as_lossy(
     scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scenario.write_text(SCENARIO.replace("[acceptance]\nsource", "#").replace("beta", "#"))
-    assert call(monkeypatch, "simulate", scenario) == 2
-    _assert_sentence(capsys.readouterr().err, "key acceptance is missing")
+    for rule, lossless in [("exact", True), ("relaxed_best", False), ("relaxed_top_p", False)]:
+        assert (
+            call(monkeypatch, "simulate", scenario, "--json", "-", "--set", f"sampling.rule={rule}")
+            == 0
+        )
+        assert json.loads(capsys.readouterr().out)["lossless"] is lossless
 
 
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoints")
-    save_random_checkpoint(folder / "target", layers=8, seed=1)
-    save_random_checkpoint(folder / "draft", layers=1, seed=2)
-    save_random_checkpoint(folder / "other", layers=1, seed=2, vocabulary=40)
-    save_random_checkpoint(folder / "sharded", layers=8, seed=1, shard_size="20KB")
-    for name in ("target", "sharded"):
-        shutil.copy(REFERENCE / "target" / "tokenizer.json", folder / name)
-    return folder
-
-
-def _run_with(folder: Path, target: str, draft: str) -> Path:
-    text = SCENARIO.replace("[target]\n", f'[target]\ncheckpoint = "{target}"\n')
-    text = text.replace("[[drafts]]\n", f'[[drafts]]\nmodel.checkpoint = "{draft}"\n')
-    path = folder / "run.toml"
-    path.write_text(text)
-    return path
-
-
-def test_bad_checkpoints(
-    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(target: str, draft: str, sentence: str, *options: str) -> None:
-        assert call(monkeypatch, "run", _run_with(checkpoints, target, draft), *options) == 2
-        _assert_sentence(capsys.readouterr().err, sentence)
-
-    refused("nowhere", "draft", "nowhere: there is no such checkpoint directory")
-    refused("target", "other", "key vocab_size = 40 differs from the target's 61")
-    shard = next((checkpoints / "sharded").glob("model-00002*"))
-    shard.unlink()
-    refused("sharded", "draft", f"names {shard.name}, which is missing")
-    config = checkpoints / "draft" / "config.json"
-    text = config.read_text()
-    config.write_text(text.replace("LlamaForCausalLM", "GPT2LMHeadModel"))
-    refused("target", "draft", "key architectures = 'GPT2LMHeadModel' is not supported")
-    config.write_text(text.replace('"hidden_size": 32', '"hidden_size": 48'))
-    refused("target", "draft", "keys vocab_size and hidden_size say (61, 48)")
-    config.write_text(text)
-    (checkpoints / "empty").mkdir()
-    refused("empty", "draft", "config.json: there is no such file")
-    long = ["--set", "workload.new_tokens=250"]
-    refused("target", "draft", "it exceeds the models' 256 positions", *long)
-    refused("target", "draft", "holds 60 prompts", "--set", "workload.requests=61")
-    refused("target", "draft", "the reference sets are", "--set", "workload.prompts=reference:x")
-    refused("target", "draft", "no-such.json: there is", "--set", "workload.prompts=no-such.json")
-    refused("target", "draft", "the checkpoint has 8 layers", "--set", "target.layers=6")
-
-
-def test_run_without_a_checkpoint(
+def test_a_key_without_effect_is_warned_about(
     scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "run", scenario) == 2
-    _assert_sentence(capsys.readouterr().err, "key target.checkpoint is missing")
+    options = ["--json", "-", "--set", "schedule.width=4"]
+    assert call(monkeypatch, "simulate", scenario, *options) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert warnings == ["key schedule.width has no effect on flowspec"]
+
+
+def test_requests_beyond_admission_are_refused_with_an_answer(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--json", "-", "--set", "serving.admission=1", "--set", "workload.concurrency=2"]
+    options += ["--set", "workload.requests=4"]
+    assert call(monkeypatch, "simulate", scenario, *options) == 0
+    sessions = json.loads(capsys.readouterr().out)["sessions"]
+    reasons = [session["finished"] for session in sessions]
+    assert len(sessions) == 4
+    assert set(reasons) == {"length", "refused"}
 
 
 def test_run_without_the_extra_says_which(
@@ -205,13 +90,13 @@ def test_run_without_the_extra_says_which(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zmq", None)
     assert call(monkeypatch, "run", scenario) == 2
-    _assert_sentence(capsys.readouterr().err, "pip install 'treepipe[executor]'")
+    assert_sentence(capsys.readouterr().err, "pip install 'treepipe[executor]'")
 
 
 def test_recorded_run_is_replayed_by_simulate(
     scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = _run_with(tmp_path, "reference", "reference")
+    path = run_with(tmp_path, "reference", "reference")
     measured, predicted = tmp_path / "m.json", tmp_path / "p.json"
     options = ["--runs", 1, "--json", measured, "--recording", tmp_path / "rec.json", "--quiet"]
     assert call(monkeypatch, "run", path, *options) == 0
@@ -230,7 +115,7 @@ def test_demo_does_not_touch_a_foreign_folder(
 ) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     assert call(monkeypatch, "demo", "--out", tmp_path) == 2
-    _assert_sentence(capsys.readouterr().err, "holds something else than an earlier demonstration")
+    assert_sentence(capsys.readouterr().err, "holds something else than an earlier demonstration")
 
 
 def test_profiles_are_listed_and_shown(
@@ -241,7 +126,7 @@ def test_profiles_are_listed_and_shown(
     assert call(monkeypatch, "profiles", "emulated-20ms") == 0
     assert "stage_ms" in capsys.readouterr().out
     assert call(monkeypatch, "profiles", "nothing") == 2
-    _assert_sentence(capsys.readouterr().err, "there is none of that name")
+    assert_sentence(capsys.readouterr().err, "there is none of that name")
 
 
 SCENARIOS = sorted((Path(cli.__file__).parents[1] / "studies" / "scenarios").glob("*.toml"))

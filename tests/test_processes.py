@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import psutil
@@ -19,20 +20,32 @@ import pytest
 from tests.tiny_models import greedy, save_random_checkpoint
 from treepipe.errors import RunError, UserError
 from treepipe.executor.cluster import Cluster
-from treepipe.executor.role import RoleSettings
+from treepipe.executor.sources import SourceSettings
+from treepipe.executor.station import RoleSettings
 from treepipe.metrics import run_metrics, utilization
-from treepipe.plan import Placed, Plan, RequestSpec
-from treepipe.planning import new_schedule
-from treepipe.protocol import Schedule
-from treepipe.scenario import ScheduleSection
-from treepipe.sim.acceptance import ReplaySource
+from treepipe.plan import Placed, Plan, RequestSpec, Serving
+from treepipe.scenario import SamplingSection, ScheduleName, ScheduleSection
+from treepipe.schedule_factory import ScheduleFactory
+from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.timing import DeviceTimes, LinkTimes, TimeTable
 
-TREE = {"tree_size": 20, "tree_depth": 3, "top_k": 4, "segment_tokens": 6, "expand_size": 12}
-SCHEDULES = ("pp", "naive_pp", "pruned_pp", "flowspec")
+GREEDY = SamplingSection()
+TREE = {
+    "tree_size": 20,
+    "tree_depth": 3,
+    "top_k": 4,
+    "segment_tokens": 6,
+    "expand_size": 12,
+    "expand_depth": 3,
+    "gamma": 3,
+    "width": 5,
+    "children": 4,
+}
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 TIMES = DeviceTimes(TimeTable({1: 6.0}), TimeTable({1: 2.0}), TimeTable({1: 0.5}), 1.5, 0.3)
 PROMPT = tuple(int(t) for t in np.random.default_rng(4).integers(61, size=70))
+REQUESTS = (RequestSpec(PROMPT, 16), RequestSpec(PROMPT[:5], 12), RequestSpec(PROMPT[5:30], 14))
 
 
 @pytest.fixture(scope="module")
@@ -43,63 +56,101 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return target, draft
 
 
-def _plan(name: str) -> Plan:
-    stages = tuple(Placed(f"pipeline0.stage{n}", TIMES, range(n - 1, n)) for n in range(1, 5))
+def cluster_plan(
+    name: str,
+    *,
+    clients: int = 1,
+    pipelines: int = 1,
+    sampling: SamplingSection = GREEDY,
+    **settings: object,
+) -> Plan:
+    section = ScheduleSection.model_validate({"name": name, **TREE, **settings})
+    stages = 4 // pipelines
+    return Plan(
+        "test",
+        (Placed("draft0", TIMES),),
+        tuple(
+            tuple(
+                Placed(
+                    f"pipeline{p}.stage{n + 1}", TIMES, range(pipelines * n, pipelines * (n + 1))
+                )
+                for n in range(stages)
+            )
+            for p in range(pipelines)
+        ),
+        ScheduleFactory(section, sampling),
+        REQUESTS,
+        LinkTimes(1.0, 1000.0),
+        row_bytes=128,
+        serving=Serving(clients, 1 if name in ("pipedec", "specpipe") else None),
+    )
 
-    def schedule(session: int) -> Schedule:
-        return new_schedule(ScheduleSection(name=name, **TREE), 4, session)
 
-    requests = (RequestSpec(PROMPT, 16), RequestSpec(PROMPT[:5], 12))
-    link = LinkTimes(1.0, 1000.0)
-    return Plan("test", Placed("draft0", TIMES), stages, schedule, requests, link, row_bytes=128)
-
-
-def _roles(pair: tuple[Path, Path], plan: Plan, **changes: object) -> list[RoleSettings]:
-    places = (plan.draft, *plan.stages)
+def cluster_roles(pair: tuple[Path, Path], plan: Plan, **changes: object) -> list[RoleSettings]:
+    factory = plan.new_schedule
+    assert isinstance(factory, ScheduleFactory)
+    remembers = factory.sampling.rule not in ("exact", "relaxed_best")
+    source = SourceSettings("model", pair[1], None, 3, 0.5, factory.sampling, remembers, plan.seed)
+    places: list[tuple[Placed, int | None, int]] = [
+        (placed, None, number) for number, placed in enumerate(plan.drafts)
+    ]
+    for p, stages in enumerate(plan.pipelines):
+        places += [(stage, p, n) for n, stage in enumerate(stages, start=1)]
     base = [
-        RoleSettings(placed, number, 4, *pair, 300, 0, True, 128)
-        for number, placed in enumerate(places)
+        RoleSettings(placed, number, pipeline, plan, pair[0], source, 300, 0, True)
+        for placed, pipeline, number in places
     ]
     return [replace(role, **changes) for role in base]  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def cluster(pair: tuple[Path, Path]) -> Iterator[Cluster]:
-    plan = _plan("pp")
-    with Cluster(_roles(pair, plan, check_causality=True), plan) as running:
+    plan = cluster_plan("pp")
+    with Cluster(cluster_roles(pair, plan, check_causality=True), plan) as running:
         yield running
 
 
+@pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_run_is_lossless_and_replays_step_by_step(
-    cluster: Cluster, pair: tuple[Path, Path], name: str
+    cluster: Cluster, pair: tuple[Path, Path], name: str, clients: int
 ) -> None:
-    plan = _plan(name)
-    trace, recording = cluster.run(ScheduleSection(name=name, **TREE), plan.requests)
+    plan = cluster_plan(name, clients=clients)
+    trace, recording = cluster.run(plan)
     for request, spec in zip(trace.requests, plan.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     replay = simulate(plan, ReplaySource(recording))
     for mine, theirs in zip(replay.requests, trace.requests, strict=True):
-        assert mine.rounds == theirs.rounds
-        assert [count for _, count in mine.emitted] == [count for _, count in theirs.emitted]
+        assert mine.tokens == theirs.tokens
+        if name != "flowspec_free":  # its steps depend on timing
+            assert mine.rounds == theirs.rounds
+            assert [count for _, count in mine.emitted] == [count for _, count in theirs.emitted]
     measured, predicted = run_metrics(trace), run_metrics(replay)
     ratio = predicted["time_between_tokens_ms"] / measured["time_between_tokens_ms"]
     assert 0.5 < ratio < 1.05, "emulated work takes at least its profile's time"
     assert set(utilization(trace)) == set(plan.devices)
 
 
+def test_nothing_is_left_of_finished_requests(cluster: Cluster) -> None:
+    cluster.run(cluster_plan("flowspec_free", clients=3))
+    cluster.run(cluster_plan("specpipe_db", clients=3))
+    deadline = time.monotonic() + 5
+    while any(left := cluster.open_sessions().values()):
+        assert time.monotonic() < deadline, f"state is left: {left}"
+
+
 def test_chunked_prompt_is_computed_in_two_segments(cluster: Cluster) -> None:
-    trace, _ = cluster.run(ScheduleSection(name="pp"), [RequestSpec(PROMPT, 2)])
+    trace, _ = cluster.run(replace(cluster_plan("pp"), requests=(RequestSpec(PROMPT, 2),)))
     sizes = [s.tokens for s in trace.spans if s.device.endswith("stage1") and s.kind == "compute"]
     assert sizes == [35, 35, 1]
 
 
 def test_requests_in_quick_succession_do_not_strand_each_other(pair: tuple[Path, Path]) -> None:
     """Without emulation the end of one request and the start of the next arrive together."""
-    plan = _plan("flowspec")
-    requests = [RequestSpec(PROMPT[:n], 6) for n in range(1, 41)]
-    with Cluster(_roles(pair, plan, emulate=False), plan) as running:
-        trace, _ = running.run(ScheduleSection(name="flowspec", **TREE), requests)
+    requests = tuple(RequestSpec(PROMPT[:n], 6) for n in range(1, 41))
+    plan = replace(cluster_plan("flowspec"), requests=requests)
+    with Cluster(cluster_roles(pair, plan, emulate=False), plan) as running:
+        trace, _ = running.run(plan)
     assert [len(request.tokens) for request in trace.requests] == [6] * 40
 
 
@@ -116,15 +167,15 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def test_killed_worker_is_named_and_the_rest_ends(pair: tuple[Path, Path]) -> None:
-    plan = _plan("pp")
+    plan = cluster_plan("pp")
     before = {p.pid for p in _children()}
-    with Cluster(_roles(pair, plan), plan) as running:
+    with Cluster(cluster_roles(pair, plan), plan) as running:
         ours = [p for p in _children() if p.pid not in before]
         assert len(ours) == 5
         running.kill("pipeline0.stage2")
         start = time.monotonic()
         with pytest.raises(RunError, match=r"pipeline0\.stage2 died \(exit code -9\)"):
-            running.run(ScheduleSection(name="pp"), [RequestSpec(PROMPT, 400)])
+            running.run(replace(plan, requests=(RequestSpec(PROMPT, 400),)))
         running.close()
         assert time.monotonic() - start < 2
     assert not [p for p in ours if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
@@ -133,24 +184,24 @@ def test_killed_worker_is_named_and_the_rest_ends(pair: tuple[Path, Path]) -> No
 def test_workers_exception_appears_once_with_its_name(
     pair: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    plan = _plan("pp")
-    roles = _roles(pair, plan)
+    plan = cluster_plan("pp")
+    roles = cluster_roles(pair, plan)
     roles[3] = replace(roles[3], capacity=20)
     with (
         pytest.raises(RunError, match=r"^pipeline0\.stage3 failed: MemoryError: a cache of 20"),
         Cluster(roles, plan) as running,
     ):
-        running.run(ScheduleSection(name="pp"), plan.requests)
+        running.run(plan)
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_port_in_use_is_one_sentence(pair: tuple[Path, Path]) -> None:
-    plan = _plan("pp")
+    plan = cluster_plan("pp")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        roles = _roles(pair, plan)
+        roles = cluster_roles(pair, plan)
         roles[2] = replace(roles[2], port=port)
         sentence = rf"^key base_port: port {port}, wanted by pipeline0\.stage2, is in use"
         with pytest.raises(UserError, match=sentence), Cluster(roles, plan):
@@ -169,7 +220,7 @@ def test_ctrl_c_leaves_no_process_and_no_port(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     start = time.monotonic()
     _, error = process.communicate(timeout=10)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 4, "at once, or as fast as a busy machine can"
     assert process.returncode == 130
     assert b"Traceback" not in error
     _, alive = psutil.wait_procs(children, timeout=2)
@@ -199,14 +250,14 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.P
 
 def _peak_memory(pair: tuple[Path, Path], layers: int) -> dict[str, int]:
     """Peak resident bytes per worker after decoding, with ``layers`` layers in each stage."""
-    plan = _plan("pp")
+    plan = cluster_plan("pp")
     stages = tuple(
         replace(stage, layers=range(layers * i, layers * (i + 1)))
-        for i, stage in enumerate(plan.stages)
+        for i, stage in enumerate(plan.pipelines[0])
     )
-    plan = replace(plan, stages=stages)
-    with Cluster(_roles(pair, plan), plan) as running:
-        running.run(ScheduleSection(name="pp"), [RequestSpec((1, 2, 3), 3)])
+    plan = replace(plan, pipelines=(stages,), requests=(RequestSpec((1, 2, 3), 3),))
+    with Cluster(cluster_roles(pair, plan), plan) as running:
+        running.run(plan)
         return running.peak_memory_bytes()
 
 

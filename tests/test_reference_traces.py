@@ -27,6 +27,7 @@ from tests import toy_lm
 from tests.drive import TimelessWorld
 from treepipe.protocol import Schedule
 from treepipe.schedules.continuous import Continuous, Expansion
+from treepipe.schedules.drafting import Growth
 from treepipe.schedules.static_tree import StaticTree
 from treepipe.schedules.tree_schedule import TreeParameters
 
@@ -41,18 +42,16 @@ def _label(record: dict[str, Any]) -> str:
 
 
 def _schedule(record: dict[str, Any]) -> Schedule:
+    growth = Growth.dynamic(record["top_k"], record["depth"])
     parameters = TreeParameters(
-        record["tree"],
-        record["depth"],
-        record["top_k"],
-        record["segment"],
-        record["score_order"],
+        record["tree"], record["segment"], record["score_order"], lambda: growth
     )
     parts = record["stages"] + 1
     if record["method"] == "naive":
         return StaticTree(0, 64, parameters, parts)
     size, depth = record["expand"]
-    expansion = Expansion(size, depth, score_aware=record["score_aware"])
+    expanded = Growth.dynamic(record["top_k"], depth)
+    expansion = Expansion(lambda: expanded, size, score_aware=record["score_aware"])
     return Continuous(
         0, 64, parameters, parts, expansion if record["method"] == "continuous" else None
     )

@@ -6,70 +6,42 @@ action, one answer per ticket, and that the draft reads what is committed.
 
 from __future__ import annotations
 
-import functools
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.drive import Logits, TimelessWorld
+from tests.drive import TimelessWorld
+from tests.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, noisy, target
 from treepipe.errors import ProtocolError
 from treepipe.protocol import Drafted, Emit, Event, Finish, Returned, Schedule, Started, WorkerLost
 from treepipe.schedules.autoregressive import Autoregressive
 from treepipe.schedules.continuous import Continuous, Expansion
+from treepipe.schedules.drafting import Growth
 from treepipe.schedules.static_tree import StaticTree
 from treepipe.schedules.tree_schedule import TreeParameters, TreeSchedule
 
-VOCABULARY = 7
 SYSTEMS = ("pp", "naive_pp", "static_tree", "pruned_pp", "flowspec")
-Choose = Callable[[int], int]
 
 
-@functools.lru_cache(100_000)
-def _hashed(salt: int, length: int, tail: tuple[int, ...]) -> np.ndarray:
-    rng = np.random.default_rng([salt, length, *tail])
-    return np.asarray(rng.normal(scale=2.0, size=VOCABULARY))
+def tree_of(
+    size: int, depth: int, top_k: int, segment: int, score_order: bool = True
+) -> TreeParameters:
+    """With an EAGLE-2 tree."""
+    return TreeParameters(size, segment, score_order, partial(Growth.dynamic, top_k, depth))
 
 
-def _logits(path: list[int], salt: int) -> np.ndarray:
-    return _hashed(salt, len(path), tuple(path[-4:]))
+def expansion_of(size: int = 64, depth: int = 6, top_k: int = 10, **rest: Any) -> Expansion:
+    """With EAGLE-2 trees."""
+    return Expansion(partial(Growth.dynamic, top_k, depth), size, **rest)
 
-
-def target(path: list[int]) -> np.ndarray:
-    return _logits(path, 1)
-
-
-def greedy(prompt: list[int], new_tokens: int, end: int | None = None) -> list[int]:
-    """Plain greedy decoding of the whole target."""
-    path = list(prompt)
-    while len(path) < len(prompt) + new_tokens and (path == prompt or path[-1] != end):
-        path.append(int(np.argmax(target(path))))
-    return path[len(prompt) :]
-
-
-def _noisy(noise: float) -> Logits:
-    return lambda path: target(path) + noise * _logits(path, 2)
-
-
-def _sure(path: list[int]) -> np.ndarray:
-    """One token has probability 1.0 exactly, so that parents and children tie; often wrong."""
-    return np.asarray(900.0 * np.eye(VOCABULARY)[np.argmax(_noisy(1.0)(path))])
-
-
-DRAFTS: dict[str, Logits] = {
-    "perfect": target,
-    "noisy": _noisy(0.7),
-    "poor": _noisy(4.0),
-    "random": lambda path: _logits(path, 3),
-    "tied": lambda path: np.zeros(VOCABULARY),
-    "sure": _sure,
-}
 
 parameters = st.builds(
-    TreeParameters,
+    tree_of,
     size=st.integers(1, 30),
     depth=st.integers(0, 4),
     top_k=st.integers(1, VOCABULARY + 1),
@@ -77,9 +49,10 @@ parameters = st.builds(
     score_order=st.booleans(),
 )
 expansions = st.builds(
-    Expansion,
+    expansion_of,
     size=st.integers(1, 20),
     depth=st.integers(0, 4),
+    top_k=st.integers(1, VOCABULARY + 1),
     context_aware=st.booleans(),
     score_aware=st.booleans(),
     score_aware_size=st.integers(1, 10),
@@ -101,11 +74,6 @@ def make(system: str, stages: int, tree: TreeParameters, expansion: Expansion) -
     return Continuous(0, 64, tree, stages + 1, expansion if system == "flowspec" else None)
 
 
-def any_order(seed: int) -> Choose:
-    rng = np.random.default_rng(seed)
-    return lambda count: int(rng.integers(count))
-
-
 class WatchedWorld(TimelessWorld):
     """Checks the tickets after every step."""
 
@@ -122,8 +90,7 @@ def assert_waste(world: TimelessWorld) -> None:
     """The rounds' records agree with the text and with what was fed."""
     rounds = world.schedule.rounds
     plain = isinstance(world.schedule, Autoregressive)
-    # Plain decoding counts the prompt's own token as a round, the others do not.
-    assert sum(r.tokens for r in rounds) == len(world.text) - (not plain)
+    assert sum(r.tokens for r in rounds) == len(world.text) - 1, "the first one is prefill's"
     assert all(sum(r.committed_per_step) == r.tokens for r in rounds)
     assert all(len(r.committed_per_step) == r.steps > 0 for r in rounds)
     assert all(r.accepted <= r.fed for r in rounds)
@@ -143,7 +110,7 @@ def assert_stages_agree(world: TimelessWorld, whole: list[int]) -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @settings(max_examples=150)
-@example(1, TreeParameters(5, 1, 3, 1), Expansion(6, 2), "noisy", [1, 2], 24, None, 0)  # see below
+@example(1, tree_of(5, 1, 3, 1), expansion_of(6, 2, 3), "noisy", [1, 2], 24, None, 0)  # see below
 @given(st.integers(1, 5), parameters, expansions, drafts, prompts, st.integers(1, 24), ends, seeds)
 def test_text_tickets_and_waste(
     system: str,
@@ -234,7 +201,7 @@ def test_illegal_events_change_nothing(
     for early in (Drafted(1, [[1]], [[-1.0]]), Returned(1, 0, 0, (1,))):
         with pytest.raises(ProtocolError):
             schedule.handle(early)
-    world = HostileWorld(schedule, stages, target, _noisy(0.7), any_order(seed))
+    world = HostileWorld(schedule, stages, target, noisy(0.7), any_order(seed))
     assert world.run([1, 2, 3] * 25, 8) == greedy([1, 2, 3] * 25, 8)
     world.offend()
     with pytest.raises(ProtocolError, match="done"):
@@ -243,7 +210,7 @@ def test_illegal_events_change_nothing(
 
 # --- by hand -------------------------------------------------------------------------------------
 
-CHAIN = TreeParameters(size=4, depth=3, top_k=1, segment=8)
+CHAIN = tree_of(size=4, depth=3, top_k=1, segment=8)
 
 
 def test_a_perfect_draft_wastes_nothing() -> None:
@@ -255,10 +222,10 @@ def test_a_perfect_draft_wastes_nothing() -> None:
 
 def test_stale_work_is_cut_off_in_flight() -> None:
     """Pruned PP computes fewer nodes than Naive PP of the same tree: the text cannot show that."""
-    tree = TreeParameters(size=30, depth=3, top_k=4, segment=8)
+    tree = tree_of(size=30, depth=3, top_k=4, segment=8)
     computed = {}
     for system in ("naive_pp", "pruned_pp"):
-        world = TimelessWorld(make(system, 4, tree, Expansion()), 4, target, _noisy(1.0))
+        world = TimelessWorld(make(system, 4, tree, expansion_of()), 4, target, noisy(1.0))
         world.run([1, 2, 3], 30)
         computed[system] = sum(map(sum, world.pipeline.forward_sizes))
     assert computed["pruned_pp"] < 0.8 * computed["naive_pp"]
@@ -268,14 +235,14 @@ def test_stale_work_is_cut_off_in_flight() -> None:
 def test_end_of_text_in_the_middle_of_an_accepted_path(system: str) -> None:
     whole = greedy([1, 2], 12)
     end = next(t for i, t in enumerate(whole) if i >= 2 and t not in whole[:i])
-    world = TimelessWorld(make(system, 2, CHAIN, Expansion()), 2, target, target)
+    world = TimelessWorld(make(system, 2, CHAIN, expansion_of()), 2, target, target)
     assert world.run([1, 2], 12, end) == whole[: whole.index(end) + 1]
     assert_waste(world)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_one_token_is_wanted(system: str) -> None:
-    schedule = make(system, 2, CHAIN, Expansion())
+    schedule = make(system, 2, CHAIN, expansion_of())
     schedule.handle(Started((1, 2), 1))
     assert schedule.handle(Returned(1, 0, 0, (4,))) == [Emit((4,)), Finish("length")]
     assert schedule.done
@@ -287,14 +254,14 @@ def test_one_token_is_wanted(system: str) -> None:
 )
 def test_long_prompts_enter_in_chunks(system: str, length: int, chunks: list[int]) -> None:
     prompt = [i * i % 7 for i in range(length)]
-    world = WatchedWorld(make(system, 3, CHAIN, Expansion()), 3, target, target, any_order(1))
+    world = WatchedWorld(make(system, 3, CHAIN, expansion_of()), 3, target, target, any_order(1))
     assert world.run(prompt, 6) == greedy(prompt, 6)
     assert all(sizes[: len(chunks)] == chunks for sizes in world.pipeline.forward_sizes)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_lost_worker_ends_the_request(system: str) -> None:
-    schedule = make(system, 2, CHAIN, Expansion())
+    schedule = make(system, 2, CHAIN, expansion_of())
     schedule.handle(Started((1, 2), 9))
     assert schedule.handle(WorkerLost("pipeline0.stage1")) == [Finish("worker lost")]
     assert schedule.done

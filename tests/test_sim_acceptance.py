@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treepipe.errors import RunError
-from treepipe.protocol import NO_PARENT, DraftPass
+from treepipe.messages import NO_PARENT
+from treepipe.protocol import DraftPass
 from treepipe.recording import Answer, RecordedRequest, Recording
-from treepipe.sim.acceptance import Oracle, PoolSource, ReplaySource
+from treepipe.sim.acceptance import Oracle, PoolSource
 from treepipe.sim.pool import Pool, bernoulli_pool, hit_ratio_pool
+from treepipe.sim.replay import ReplaySource
 
 CANDIDATES = 6
 PROMPT = 3
@@ -253,11 +255,23 @@ def test_replay_answers_by_path() -> None:
     assert [oracle.truth(i) for i in range(3)] == [40, 50, -1]
 
 
-def test_replay_names_a_path_that_was_never_recorded() -> None:
-    oracle = ReplaySource(small_recording()).open(1, PROMPT)
+def test_replay_borrows_for_a_path_that_was_never_recorded_and_says_so() -> None:
+    source = ReplaySource(small_recording())
+    oracle = source.open(1, PROMPT)
     oracle.draft(DraftPass(8, (1, 1, 1, 40), (), (), True, 2))
-    with pytest.raises(RunError, match=r"never drafted from \(60,\) below 4 committed tokens"):
-        oracle.draft(DraftPass(9, (), (60,), (NO_PARENT,), False, 2))
+    assert source.warnings() == []
+    drafted = oracle.draft(DraftPass(9, (), (60,), (NO_PARENT,), False, 2))
+    assert len(drafted.tokens[0]) == len(drafted.log_probs[0]) == 2
+    assert source.warnings() == [
+        "1 of 2 draft answers are not in the recording; those of other places were taken"
+    ]
+
+
+def test_replay_knows_a_place_whatever_root_it_is_asked_from() -> None:
+    """The text is 40, 50: reading both and asking there is the path (50,) below the first."""
+    oracle = ReplaySource(small_recording()).open(1, PROMPT)
+    drafted = oracle.draft(DraftPass(8, (1, 1, 1, 40, 50), (), (), True, 2))
+    assert drafted.tokens == [(70, 80)]
 
 
 def test_replay_of_another_workload_is_refused() -> None:

@@ -9,12 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.test_sim_world import HOP, NewSchedule, flowspec, make_plan, plain, pruned, run, static
+from tests.test_sim_world import HOP, flowspec, make_plan, plain, pruned, run, static
 from tests.test_sim_world import times as device_times
 from treepipe.errors import RunError
-from treepipe.protocol import Announce, Command, Event, RoundRecord, Schedule
-from treepipe.sim.acceptance import PoolSource, RecordingSource, ReplaySource
+from treepipe.messages import Segment
+from treepipe.plan import NewSchedule
+from treepipe.protocol import Announce, Command, Event, Offer, RoundRecord, Schedule
+from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.pool import Pool
+from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.timing import LinkTimes
 
@@ -54,9 +57,20 @@ class Hushed:
         commands = self._inner.handle(event)
         return [each for each in commands if not isinstance(each, self._hushed)]
 
+    def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
+        return self._inner.offers(returned, children=children)
+
     @property
     def done(self) -> bool:
         return self._inner.done
+
+    @property
+    def in_step(self) -> bool:
+        return self._inner.in_step
+
+    @property
+    def listens(self) -> bool:
+        return self._inner.listens
 
     @property
     def rounds(self) -> Sequence[RoundRecord]:
@@ -64,17 +78,17 @@ class Hushed:
 
 
 def test_a_deadlock_says_who_waits_for_what() -> None:
-    plan = make_plan(lambda session: Hushed(flowspec(session), Announce))
+    plan = make_plan(lambda *made: Hushed(flowspec(*made), Announce))
     with pytest.raises(RunError, match="deadlock at") as caught:
         run(plan, 0.6)
     sentence = str(caught.value)
-    assert "draft waits for a segment of request 1" in sentence
-    assert "stage1 holds" in sentence
-    assert "of request 1 and waits for word 0" in sentence
+    assert "draft waits for segments of requests [1]" in sentence
+    assert "stage1 holds segments of requests {1: " in sentence
+    assert "and waits for words {1: 0}" in sentence
 
 
 def test_nothing_to_do_is_a_deadlock_too() -> None:
-    plan = make_plan(lambda session: Hushed(plain(session), object))
+    plan = make_plan(lambda *made: Hushed(plain(*made), object))
     with pytest.raises(RunError, match=r"deadlock at 0\.000 ms: .* stage4 waits for a segment"):
         run(plan, 0.6)
 
@@ -88,7 +102,7 @@ class Failing(Hushed):
 
 def test_a_defect_is_not_called_a_deadlock() -> None:
     with pytest.raises(RuntimeError, match="a defect"):
-        run(make_plan(lambda session: Failing(plain(session), object)), 0.6)
+        run(make_plan(lambda *made: Failing(plain(*made), object)), 0.6)
 
 
 # --- replay --------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from treepipe.plan import HEADER_BYTES, Placed, Plan, RequestSpec
+from treepipe.plan import HEADER_BYTES, NewSchedule, Placed, Plan, RequestSpec
 from treepipe.protocol import Schedule
 from treepipe.schedules.autoregressive import Autoregressive
 from treepipe.schedules.continuous import Continuous, Expansion
+from treepipe.schedules.drafting import Growth
 from treepipe.schedules.static_tree import StaticTree
 from treepipe.schedules.tree_schedule import TreeParameters
 from treepipe.sim.acceptance import PoolSource
@@ -24,13 +25,16 @@ from treepipe.sim.world import simulate
 from treepipe.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.trace import RequestTrace, Trace
 
-NewSchedule = Callable[[int], Schedule]
 STAGES = 4
 PARTS = STAGES + 1
 EVALUATE, DECIDE, PRUNE, HOP = 2.0, 1.0, 0.5, 1.0
 """Milliseconds; stage and draft passes differ between tests."""
-CHAIN = TreeParameters(size=7, depth=6, top_k=1, segment=2)
+WIDE = Growth.dynamic(10, 6)
+TREE = TreeParameters(80, 16, True, lambda: WIDE)
+"""FlowSpec's own."""
+CHAIN = TreeParameters(7, 2, True, lambda: Growth.dynamic(1, 6))
 """Root and 7 nodes below it, one per level."""
+Waiting = Callable[[], int]
 
 
 def times(
@@ -40,24 +44,24 @@ def times(
     return DeviceTimes(table, TimeTable({1: draft}), TimeTable({1: EVALUATE}), DECIDE, prune)
 
 
-def plain(session: int) -> Schedule:
+def plain(session: int, stages: int, waiting: Waiting) -> Schedule:
     return Autoregressive(session, 64)
 
 
-def static(session: int) -> Schedule:
-    return StaticTree(session, 64, TreeParameters(score_order=False), PARTS)
+def static(session: int, stages: int, waiting: Waiting) -> Schedule:
+    return StaticTree(session, 64, replace(TREE, score_order=False), PARTS)
 
 
-def pruned(session: int) -> Schedule:
-    return Continuous(session, 64, TreeParameters(), PARTS, None)
+def pruned(session: int, stages: int, waiting: Waiting) -> Schedule:
+    return Continuous(session, 64, TREE, PARTS, None)
 
 
-def flowspec(session: int) -> Schedule:
-    return Continuous(session, 64, TreeParameters(), PARTS, Expansion(score_aware=True))
+def flowspec(session: int, stages: int, waiting: Waiting) -> Schedule:
+    return Continuous(session, 64, TREE, PARTS, Expansion(lambda: WIDE, score_aware=True))
 
 
-def chain_flowspec(session: int) -> Schedule:
-    return Continuous(session, 64, CHAIN, PARTS, Expansion(size=7))
+def chain_flowspec(session: int, stages: int, waiting: Waiting) -> Schedule:
+    return Continuous(session, 64, CHAIN, PARTS, Expansion(lambda: WIDE, size=7))
 
 
 def make_plan(
@@ -75,8 +79,8 @@ def make_plan(
     stages = tuple(Placed(f"stage{n}", each) for n, each in enumerate(devices[1:], start=1))
     return Plan(
         "test",
-        Placed("draft", devices[0]),
-        stages,
+        (Placed("draft", devices[0]),),
+        (stages,),
         new_schedule,
         (RequestSpec((0,) * 10, tokens),) * requests,
         LinkTimes(HOP),

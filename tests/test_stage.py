@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.drive import Move, StagePipeline
 from treepipe.errors import ProtocolError
-from treepipe.protocol import Segment, Word
+from treepipe.messages import Segment, Word
 from treepipe.stage import Action, Pass, Prune, Run, StageSession, WordLog
 from treepipe.tree import TokenTree
 

@@ -16,7 +16,8 @@ from treepipe.executor.calibration import WholeModel
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.stage_model import StageModel, TargetEnds
-from treepipe.protocol import NO_PARENT, DraftPass
+from treepipe.messages import NO_PARENT
+from treepipe.protocol import DraftPass
 
 torch.set_num_threads(1)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treepipe.protocol import NO_PARENT
+from treepipe.messages import NO_PARENT
 from treepipe.tree import TokenTree, ancestor_mask, best, split
 
 

@@ -80,7 +80,8 @@ def simulate(
     with Progress(quiet) as say:
         say("simulating", loaded.runs)
         traces = predict(loaded, scenario, progress=lambda: say("", 1))
-    result = make_result("simulation", loaded.name, loaded.seed, traces)
+    lossless = loaded.sampling.lossless
+    result = make_result("simulation", loaded.name, loaded.seed, traces, lossless=lossless)
     show_result(result, traces, json, trace, plot, quiet)
 
 
@@ -113,9 +114,17 @@ def run(
         execution.recordings[0].save(recording)
     traces = execution.traces
     result = make_result(
-        "execution", loaded.name, loaded.seed, traces, memory=execution.peak_memory_bytes
+        "execution",
+        loaded.name,
+        loaded.seed,
+        traces,
+        lossless=loaded.sampling.lossless,
+        memory=execution.peak_memory_bytes,
     )
     show_result(result, traces, json, trace, plot, quiet)
+    lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
+    if lost:
+        raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
 
 
 @app.command()

@@ -8,18 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from treepipe.draft_work import Turn
 from treepipe.trace import BUSY, RequestTrace, Trace
 
 UNITS = {
     "time_between_tokens_ms": "ms",
     "p99_time_between_tokens_ms": "ms",
     "throughput_tokens_s": "tokens/s",
+    "per_session_throughput_tokens_s": "tokens/s",
     "time_to_first_token_ms": "ms",
     "request_latency_ms": "ms",
     "tokens_per_round": "tokens",
     "tokens_per_step": "tokens",
+    "hit_rate": "1",
     "flushes_per_100_tokens": "1/100 tokens",
     "wasted_node_share": "1",
+    "draft_service_ms": "ms",
+    "draft_wait_ms": "ms",
+    "draft_idle_ms": "ms",
+    "draft_rounds_s": "1/s",
+    "target_rounds_s": "1/s",
 }
 
 
@@ -69,8 +77,9 @@ def run_metrics(trace: Trace) -> dict[str, float]:
     }
     if new:
         values["time_between_tokens_ms"] = decoding / new
+        values["per_session_throughput_tokens_s"] = 1e3 * new / decoding
         values["p99_time_between_tokens_ms"] = float(np.percentile(_gaps(requests), 99))
-    return values | _round_metrics(requests)
+    return values | _round_metrics(requests) | _draft_metrics(trace)
 
 
 def _gaps(requests: Sequence[RequestTrace]) -> list[float]:
@@ -92,8 +101,36 @@ def _round_metrics(requests: Sequence[RequestTrace]) -> dict[str, float]:
     return {
         "tokens_per_round": tokens / len(rounds),
         "tokens_per_step": tokens / steps,
+        "hit_rate": 1 - len(rounds) / tokens,
         "flushes_per_100_tokens": 100 * len(rounds) / tokens,
         "wasted_node_share": 1 - sum(record.accepted for record in rounds) / fed,
+    }
+
+
+def _draft_metrics(trace: Trace) -> dict[str, float]:
+    """Of the draft servers' turns (StarSD, section 5 and Table 1).
+
+    Only turns that answer a pipeline count. Idle time is per turn, and counted from the first
+    turn's start to the last one's end on each server.
+    """
+    servers: dict[int, list[Turn]] = {}
+    for turn in trace.turns:
+        if turn.pipeline >= 0:
+            servers.setdefault(turn.draft, []).append(turn)
+    turns = [turn for each in servers.values() for turn in each]
+    if not turns:
+        return {}
+    service = sum(turn.ended_ms - turn.started_ms for turn in turns)
+    span = sum(each[-1].ended_ms - each[0].started_ms for each in servers.values())
+    if not span:
+        return {}
+    rate = 1e3 * len(turns) / (span / len(servers))
+    return {
+        "draft_service_ms": service / len(turns),
+        "draft_wait_ms": sum(turn.started_ms - turn.arrived_ms for turn in turns) / len(turns),
+        "draft_idle_ms": (span - service) / len(turns),
+        "draft_rounds_s": rate,
+        "target_rounds_s": rate / len({turn.pipeline for turn in turns}),
     }
 
 

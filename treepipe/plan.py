@@ -1,6 +1,6 @@
 """A scenario with every name resolved to numbers: what both worlds are started with.
 
-Nothing here reads a file; ``scenario.py`` builds plans.
+Nothing here reads a file; ``planning.py`` builds plans.
 """
 
 from __future__ import annotations
@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from treepipe.protocol import Message, Schedule, Segment
+from treepipe.draft_desk import DraftDesk
+from treepipe.messages import Close, Flight, Message
+from treepipe.protocol import Schedule, Started
+from treepipe.schedules.shared_draft import ArrivalQueue, Dispatcher, Policy, ServiceLevels
+from treepipe.stage_desk import StageDesk
 from treepipe.timing import DeviceTimes, LinkTimes
 
 HEADER_BYTES = 64
@@ -22,12 +26,14 @@ class Placed:
     Attributes:
         name: as metrics and traces show it ("draft0", "pipeline0.stage1").
         times: what its device needs for each kind of work.
-        layers: the target's layers it holds (empty for the draft).
+        layers: the target's layers it holds (empty for a draft).
+        memory_mib: what its device has, None if that is not known.
     """
 
     name: str
     times: DeviceTimes
     layers: range = range(0)
+    memory_mib: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,38 +47,92 @@ class RequestSpec:
     max_new_tokens: int
     end_of_text: int | None = None
 
+    @property
+    def started(self) -> Started:
+        return Started(self.prompt, self.max_new_tokens, self.end_of_text)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How requests share draft servers and pipelines; see ``schedules/shared_draft.py``."""
+
+    clients: int = 1
+    limit: int | None = None
+    admission: int | None = None
+    policy: Policy = "fifo"
+    levels: ServiceLevels = field(default_factory=ServiceLevels)
+
+
+NewSchedule = Callable[[int, int, Callable[[], int]], Schedule]
+"""Session number, number of stages, how many turns wait for the draft -> a fresh schedule."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A draft, a pipeline, the links between them, and the schedule to run.
+    """Draft servers, pipelines, the links between them, and the schedule to run.
 
     Attributes:
-        new_schedule: session number -> a fresh schedule.
         default_link, links: link times, by (sender, receiver) where they differ.
         row_bytes: bytes of one row's hidden state between stages.
+        group_size: stages in a row that work one after another within a step.
+        central_transfers: a device takes part in one transfer at a time (simulation only).
+        never_misses: the verification rule takes a child wherever there is one.
         seed: root of every random stream.
     """
 
     name: str
-    draft: Placed
-    stages: tuple[Placed, ...]
-    new_schedule: Callable[[int], Schedule]
+    drafts: tuple[Placed, ...]
+    pipelines: tuple[tuple[Placed, ...], ...]
+    new_schedule: NewSchedule
     requests: tuple[RequestSpec, ...]
     default_link: LinkTimes
     links: Mapping[tuple[str, str], LinkTimes] = field(default_factory=dict)
     row_bytes: int = 0
+    serving: Serving = Serving()
+    group_size: int = 1
+    central_transfers: bool = False
+    never_misses: bool = False
     seed: int = 0
 
     @property
     def devices(self) -> tuple[str, ...]:
-        return (self.draft.name, *(stage.name for stage in self.stages))
+        return tuple(placed.name for placed in self.placed)
+
+    @property
+    def placed(self) -> tuple[Placed, ...]:
+        """Draft servers, then the stages of every pipeline."""
+        return (*self.drafts, *(stage for stages in self.pipelines for stage in stages))
 
     def link(self, sender: str, receiver: str) -> LinkTimes:
         return self.links.get((sender, receiver), self.default_link)
 
+    def most_open(self, pipeline: int) -> int:
+        """Most requests that a pipeline serves at once."""
+        serving, pipelines = self.serving, len(self.pipelines)
+        clients = min(serving.clients, serving.admission or serving.clients, len(self.requests))
+        share = clients // pipelines + (pipeline < clients % pipelines)
+        return min(share, serving.limit) if serving.limit is not None else share
+
+    def draft_desk(self, draft: int) -> DraftDesk:
+        groups = [-(-len(stages) // self.group_size) for stages in self.pipelines]
+        return DraftDesk(draft, groups, ArrivalQueue(self.serving.policy, self.serving.levels))
+
+    def stage_desk(self, pipeline: int, number: int) -> StageDesk:
+        """Of the ``number``-th stage (from 1) of a pipeline."""
+        return StageDesk(number, len(self.pipelines[pipeline]), self.group_size)
+
+    def dispatcher(self, requests: int) -> Dispatcher:
+        serving = self.serving
+        drafts, pipelines = len(self.drafts), len(self.pipelines)
+        return Dispatcher(
+            requests, serving.clients, drafts, pipelines, serving.limit, serving.admission
+        )
+
 
 def message_bytes(message: Message, row_bytes: int) -> int:
     """Bytes on a link: hidden states and ids per row, or one index per retained node."""
-    if isinstance(message, Segment):
-        return HEADER_BYTES + len(message.tokens) * (row_bytes + 8)
-    return HEADER_BYTES + 4 * len(message.retained or ())
+    if isinstance(message, Flight):
+        return HEADER_BYTES + message.rows * (row_bytes + 8)
+    if isinstance(message, Close):
+        return HEADER_BYTES
+    return HEADER_BYTES + 4 * sum([len(word.retained or ()) for word in message.words])

@@ -6,49 +6,22 @@ Everything that can be wrong with a scenario beyond its shape is found here and 
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from treepipe.errors import UserError
-from treepipe.plan import Placed, Plan, RequestSpec
+from treepipe.memory import Footprint, check_memory
+from treepipe.plan import Placed, Plan, RequestSpec, Serving
 from treepipe.profiles.library import find_profile
-from treepipe.protocol import Schedule
-from treepipe.scenario import Device, Link, Scenario, ScheduleSection
-from treepipe.schedules.autoregressive import Autoregressive
-from treepipe.schedules.continuous import Continuous, Expansion
-from treepipe.schedules.static_tree import StaticTree
-from treepipe.schedules.tree_schedule import TreeParameters
+from treepipe.scenario import Device, Link, Pipeline, Scenario
+from treepipe.schedule_factory import (
+    LAYERED,
+    ScheduleFactory,
+    check_schedule,
+    most_tree_tokens,
+)
+from treepipe.schedules.shared_draft import ServiceLevels
 from treepipe.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.tree import split
-
-
-def new_schedule(section: ScheduleSection, stages: int, session: int) -> Schedule:
-    """A fresh schedule of one request on a pipeline of ``stages`` stages."""
-    if section.name == "pp":
-        return Autoregressive(session, section.prefill_chunk)
-    score_order = section.score_order
-    if score_order is None:
-        score_order = section.name != "naive_pp"
-    parameters = TreeParameters(
-        section.tree_size, section.tree_depth, section.top_k, section.segment_tokens, score_order
-    )
-    if section.name == "naive_pp":
-        return StaticTree(session, section.prefill_chunk, parameters, stages + 1)
-    expansion = Expansion(
-        section.expand_size,
-        section.expand_depth,
-        section.context_aware,
-        section.score_aware,
-        section.score_aware_size,
-        section.score_aware_depth,
-    )
-    return Continuous(
-        session,
-        section.prefill_chunk,
-        parameters,
-        stages + 1,
-        expansion if section.name == "flowspec" else None,
-    )
 
 
 def make_plan(
@@ -58,60 +31,111 @@ def make_plan(
     layers: int | None = None,
     row_bytes: int | None = None,
     requests: tuple[RequestSpec, ...] | None = None,
+    footprint: Footprint | None = None,
 ) -> Plan:
     """Resolve a scenario.
 
     Args:
         path: of the scenario, for errors.
-        layers, row_bytes: of the target's checkpoint, where one was opened.
+        layers, row_bytes, footprint: of the target's checkpoint, where one was opened.
         requests: real prompts; None makes the workload's number of prompts of its length.
     """
-    stages = _place_stages(scenario, path, layers)
-    draft = Placed("draft0", _device_times(scenario.drafts[0].device, path, "drafts.0.device"))
-    names = {draft.name, *(stage.name for stage in stages)}
-    workload = scenario.workload
+    check_schedule(scenario, path)
+    drafts = _place_drafts(scenario, path)
+    pipelines = _place_pipelines(scenario, path, layers)
+    names = {placed.name for placed in (*drafts, *(s for stages in pipelines for s in stages))}
+    workload, section = scenario.workload, scenario.schedule
     if requests is None:
         prompt = (0,) * workload.prompt_tokens
         requests = (RequestSpec(prompt, workload.new_tokens),) * workload.requests
     if row_bytes is None:
         row_bytes = 4 * (scenario.target.hidden_size or 0)
-    return Plan(
+    plan = Plan(
         name=scenario.name,
-        draft=draft,
-        stages=stages,
-        new_schedule=partial(new_schedule, scenario.schedule, len(stages)),
+        drafts=drafts,
+        pipelines=pipelines,
+        new_schedule=ScheduleFactory(section, scenario.sampling),
         requests=requests,
         default_link=_link_times(scenario.links.default, path, "links.default"),
         links=_pair_links(scenario, path, names),
         row_bytes=row_bytes,
+        serving=_serving(scenario, path, len(pipelines)),
+        group_size=section.group_size,
+        central_transfers=section.central_transfers and section.name in LAYERED,
+        never_misses=scenario.sampling.rule == "relaxed_best",
         seed=scenario.seed,
+    )
+    footprint = footprint or Footprint.of(scenario.target)
+    if footprint is not None:
+        longest = max(len(stages) for stages in pipelines)
+        check_memory(plan, footprint, most_tree_tokens(section, longest), path)
+    return plan
+
+
+def _serving(scenario: Scenario, path: Path, pipelines: int) -> Serving:
+    given, section = scenario.serving, scenario.schedule
+    for key, values in (("weights", given.weights), ("deadlines_ms", given.deadlines_ms)):
+        if len(values) > pipelines:
+            raise UserError(
+                f"{path}: key serving.{key} has {len(values)} values for {pipelines} pipelines"
+            )
+    limits = {"pipedec": 1, "specpipe": 1, "specpipe_db": section.batch}
+    return Serving(
+        scenario.workload.concurrency,
+        limits.get(section.name),
+        given.admission,
+        given.queue,
+        ServiceLevels(given.weights, given.deadlines_ms),
     )
 
 
-def _place_stages(scenario: Scenario, path: Path, layers: int | None) -> tuple[Placed, ...]:
+def _place_drafts(scenario: Scenario, path: Path) -> tuple[Placed, ...]:
+    placed: list[Placed] = []
+    for index, draft in enumerate(scenario.drafts):
+        times = _device_times(_device(draft.device, path, f"drafts.{index}.device"))
+        for _ in range(draft.count):
+            placed.append(Placed(f"draft{len(placed)}", times))
+    return tuple(placed)
+
+
+def _place_pipelines(
+    scenario: Scenario, path: Path, layers: int | None
+) -> tuple[tuple[Placed, ...], ...]:
     known = scenario.target.layers
     if layers is not None and known is not None and known != layers:
         raise UserError(
             f"{path}: key target.layers = {known}, but the checkpoint has {layers} layers"
         )
-    sections = [
-        (index, stage)
-        for index, stage in enumerate(scenario.pipelines[0].stages)
-        for _ in range(stage.count)
-    ]
     total = layers if layers is not None else known
-    counts = _deal_layers([stage.layers for _, stage in sections], total, path)
+    pipelines: list[tuple[Placed, ...]] = []
+    for index, pipeline in enumerate(scenario.pipelines):
+        for _ in range(pipeline.count):
+            name = f"pipeline{len(pipelines)}"
+            pipelines.append(_place_stages(pipeline, name, f"pipelines.{index}", path, total))
+    return tuple(pipelines)
+
+
+def _place_stages(
+    pipeline: Pipeline, name: str, key: str, path: Path, total: int | None
+) -> tuple[Placed, ...]:
+    """Args: ``name``: of the pipeline's first copy or a further one; ``key``: in the file."""
+    sections = [
+        (index, stage) for index, stage in enumerate(pipeline.stages) for _ in range(stage.count)
+    ]
+    counts = _deal_layers([stage.layers for _, stage in sections], total, f"{path}: key {key}")
     placed, first = [], 0
     for number, ((index, stage), count) in enumerate(zip(sections, counts, strict=True), start=1):
-        times = _device_times(stage.device, path, f"pipelines.0.stages.{index}.device")
-        placed.append(Placed(f"pipeline0.stage{number}", times, range(first, first + count)))
+        device = _device(stage.device, path, f"{key}.stages.{index}.device")
+        layers = range(first, first + count)
+        times = _device_times(device)
+        placed.append(Placed(f"{name}.stage{number}", times, layers, device.memory_mib))
         first += count
     return tuple(placed)
 
 
-def _deal_layers(given: list[int | None], total: int | None, path: Path) -> list[int]:
+def _deal_layers(given: list[int | None], total: int | None, pipeline: str) -> list[int]:
     """Layers per stage: as given, and the rest as evenly as possible, larger shares last."""
-    key = f"{path}: key pipelines.0.stages"
+    key = f"{pipeline}.stages"
     fixed = sum(count for count in given if count is not None)
     open_stages = given.count(None)
     if total is None:
@@ -127,9 +151,13 @@ def _deal_layers(given: list[int | None], total: int | None, path: Path) -> list
     return [next(shares) if count is None else count for count in given]
 
 
-def _device_times(device: Device | str, path: Path, key: str) -> DeviceTimes:
+def _device(device: Device | str, path: Path, key: str) -> Device:
     if isinstance(device, str):
-        device = find_profile("devices", device, Device, f"{path}: key {key}")
+        return find_profile("devices", device, Device, f"{path}: key {key}")
+    return device
+
+
+def _device_times(device: Device) -> DeviceTimes:
     return DeviceTimes(
         TimeTable(device.stage_ms),
         TimeTable(device.draft_ms),

@@ -1,14 +1,11 @@
-"""The vocabulary between a schedule, the stages and a world: frozen records, validated when made.
+"""The vocabulary between a schedule and a world: frozen records, validated when made.
 
-Events tell a schedule what happened, commands ask its world to act, and the two messages that
-travel through the pipeline (``Segment``, ``Word``) reach the stages. Only records belong here: no
-rule of a schedule, no clock, no tensor. Token ids, node indices and tickets are plain integers.
+Events tell a schedule what happened, commands ask its world to act; what they carry to the stages
+is in ``messages.py``. Only records belong here: no rule of a schedule, no clock, no tensor.
 
 Rules:
 
 * Every command that has an answer carries a ticket and is answered exactly once.
-* Tree indices count the nodes of the tree part in sequence order; committed tokens are not
-  counted. A ``Segment``'s indices are valid after ``Segment.version`` words.
 * The verifying side reports tokens; no record holds a distribution of the target.
 """
 
@@ -21,88 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from treepipe.errors import ProtocolError
-
-NO_PARENT = -1
-"""Parent of a root, and of a draft node that hangs at the newest committed token."""
-
-
-def _require(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise ProtocolError(sentence)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """An ordered batch of rows that enters the pipeline as one message.
-
-    Attributes:
-        session: the request it belongs to.
-        ticket: identifies the ``Returned`` that answers it.
-        round: number of the round it was fed in; a stage drops segments of ended rounds.
-        version: how many words of the session its indices take into account.
-        start: tree index of its first row; rows are contiguous. 0 for committed rows.
-        tokens: token id per row.
-        positions: position id per row, counted from the prompt's first token.
-        parents: tree index of each row's parent (``NO_PARENT`` for the root); empty for
-            committed rows, which attend to everything before them.
-        step: place in the round's sequence if the pipeline runs in lock-step (a stage then
-            waits for the word of that step), None if it runs free.
-    """
-
-    session: int
-    ticket: int
-    round: int
-    version: int
-    start: int
-    tokens: tuple[int, ...]
-    positions: tuple[int, ...]
-    parents: tuple[int, ...] = ()
-    step: int | None = None
-
-    def __post_init__(self) -> None:
-        _require(len(self.tokens) == len(self.positions), "a segment has one position per token")
-        _require(
-            not self.parents or len(self.parents) == len(self.tokens),
-            "a segment has one parent per token, or none at all",
-        )
-
-    @property
-    def committed(self) -> bool:
-        """True if the rows are committed tokens (prompt or plain decoding), not tree nodes."""
-        return bool(self.tokens) and not self.parents
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """The draft's announcement to every stage: a prune, or "go on" (``retained`` is None).
-
-    Attributes:
-        session: the request it belongs to.
-        round: the round it was decided in.
-        number: count of the session's words before it (word k turns version k into k + 1).
-        retained: ascending tree indices to keep, accepted nodes first; None keeps everything.
-        accepted: how many of the retained nodes become committed.
-        ends_round: nothing but the accepted nodes survives and segments of the round are dropped.
-        lock_step: stages apply it at their own step instead of as soon as it arrives.
-    """
-
-    session: int
-    round: int
-    number: int
-    retained: tuple[int, ...] | None
-    accepted: int
-    ends_round: bool
-    lock_step: bool
-
-    def __post_init__(self) -> None:
-        kept = len(self.retained) if self.retained is not None else 0
-        _require(0 <= self.accepted <= kept, "accepted nodes are among the retained ones")
-        _require(not self.ends_round or self.accepted == kept, "an ended round keeps no live node")
-
-
-Message: TypeAlias = Segment | Word
-
+from treepipe.messages import Segment, Word, require
 
 # --- events: world -> schedule -------------------------------------------------------------------
 
@@ -116,8 +32,8 @@ class Started:
     end_of_text: int | None = None
 
     def __post_init__(self) -> None:
-        _require(len(self.prompt) > 0, "a prompt has at least one token")
-        _require(self.max_new_tokens > 0, "at least one new token must be wanted")
+        require(len(self.prompt) > 0, "a prompt has at least one token")
+        require(self.max_new_tokens > 0, "at least one new token must be wanted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +67,23 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step of a pipeline in lock-step is over; told to every session that takes part in it.
+
+    ``returned`` is the session's own segment, None if the flight that came back held none.
+    """
+
+    returned: Returned | None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLost:
     """A worker is gone; the schedule ends with what is committed."""
 
     worker: str
 
 
-Event: TypeAlias = Started | Drafted | Returned | WorkerLost
+Event: TypeAlias = Started | Drafted | Returned | Stepped | WorkerLost
 
 
 # --- commands: schedule -> world -----------------------------------------------------------------
@@ -176,6 +102,11 @@ class DraftPass:
             order, ``NO_PARENT`` if it hangs at the newest committed token.
         reset: drop all scratch nodes first (a new tree begins).
         top_k: how many candidates to answer per node.
+        keep: before the pass, keep only the scratch nodes at these ascending indices; None keeps
+            all. ``parents`` count what is left.
+        accepted: the first so many of ``keep`` are committed: read now, and scratch no more.
+        drawn: candidates are draws without replacement from the draft's distribution, in the order
+            drawn, instead of its most probable ones.
     """
 
     ticket: int
@@ -184,6 +115,9 @@ class DraftPass:
     parents: tuple[int, ...]
     reset: bool
     top_k: int
+    keep: tuple[int, ...] | None = None
+    accepted: int = 0
+    drawn: bool = False
 
     @property
     def rows(self) -> int:
@@ -225,6 +159,21 @@ class Finish:
 Command: TypeAlias = DraftPass | Feed | Announce | Emit | Finish
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a verification rule may want to know of a node: its place, and its children.
+
+    Attributes:
+        path: token ids from the root's child down to the node (empty for the root).
+        position: position id of the node.
+        children: token ids of its children, in the order in which they were drafted.
+    """
+
+    path: tuple[int, ...]
+    position: int
+    children: tuple[int, ...]
+
+
 class Schedule(Protocol):
     """A decoding schedule of one request: a pure state machine.
 
@@ -234,8 +183,22 @@ class Schedule(Protocol):
 
     def handle(self, event: Event) -> Sequence[Command]: ...
 
+    def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
+        """Per row of a segment that came back; None for rows that were pruned since.
+
+        Without ``children`` these are left empty, which spares the time to look for them.
+        """
+
     @property
     def done(self) -> bool: ...
+
+    @property
+    def in_step(self) -> bool:
+        """True while the request takes part in the lock-step of its whole pipeline."""
+
+    @property
+    def listens(self) -> bool:
+        """True if segments that come back are to be told between the passes of a draft."""
 
     @property
     def rounds(self) -> Sequence[RoundRecord]: ...

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from treepipe.errors import UserError
-from treepipe.protocol import NO_PARENT, Drafted, DraftPass
+from treepipe.messages import NO_PARENT
+from treepipe.protocol import Drafted, DraftPass
 
 SCHEMA = "treepipe.recording/1"
 
@@ -60,43 +61,57 @@ class Recording:
             raise UserError(f"{path}: is not a recording: {error}") from None
 
 
+class ScratchPaths:
+    """Which token path each draft pass of one request answers for.
+
+    Attributes:
+        read: committed tokens that the draft has read.
+    """
+
+    def __init__(self) -> None:
+        self.read = 0
+        self._paths: list[tuple[int, ...]] = []
+
+    def asked(self, order: DraftPass) -> list[tuple[int, ...]]:
+        """Follow one pass; token path below the committed tokens per node that it answers for."""
+        if order.reset:
+            self._paths = []
+        elif order.keep is not None:
+            kept = [self._paths[slot] for slot in order.keep[order.accepted :]]
+            self._paths = [path[order.accepted :] for path in kept]
+            self.read += order.accepted
+        self.read += len(order.catch_up)
+        if order.catch_up:
+            return [()]
+        first = len(self._paths)
+        for token, parent in zip(order.tokens, order.parents, strict=True):
+            above = () if parent == NO_PARENT else self._paths[parent]
+            self._paths.append((*above, token))
+        return self._paths[first:]
+
+
 class Recorder:
     """Listens to draft passes and texts; ``recording`` is what was heard."""
 
     def __init__(self) -> None:
         self.recording = Recording()
-        self._read: dict[int, int] = {}
-        self._scratch: dict[int, list[tuple[int, ...]]] = {}
+        self._paths: dict[int, ScratchPaths] = {}
 
     def drafted(self, session: int, order: DraftPass, drafted: Drafted) -> None:
         """Note one pass and its answer, which is put into plain numbers."""
         request = self.recording.requests.setdefault(session, RecordedRequest(0))
-        scratch = self._scratch.setdefault(session, [])
-        if order.reset:
-            scratch.clear()
-        self._read[session] = read = self._read.get(session, 0) + len(order.catch_up)
-        paths = scratch_paths(order, scratch)
+        scratch = self._paths.setdefault(session, ScratchPaths())
+        paths = scratch.asked(order)
         for path, tokens, log_probs in zip(paths, drafted.tokens, drafted.log_probs, strict=True):
             request.answers.append(
-                Answer(read, path, tuple(map(int, tokens)), tuple(map(float, log_probs)))
+                Answer(scratch.read, path, tuple(map(int, tokens)), tuple(map(float, log_probs)))
             )
 
     def finished(self, session: int, prompt_tokens: int, text: tuple[int, ...]) -> None:
         """Note a finished request."""
         request = self.recording.requests.setdefault(session, RecordedRequest(0))
         request.prompt_tokens, request.text = prompt_tokens, text
-
-
-def scratch_paths(order: DraftPass, scratch: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Token path below the committed tokens per asked node; new ones go into ``scratch``."""
-    if order.catch_up:
-        return [()]
-    paths = []
-    for token, parent in zip(order.tokens, order.parents, strict=True):
-        above = () if parent == NO_PARENT else scratch[parent]
-        paths.append((*above, token))
-        scratch.append(paths[-1])
-    return paths
+        self._paths.pop(session, None)
 
 
 def _request(content: dict[str, object]) -> RecordedRequest:

@@ -61,13 +61,15 @@ def _session(trace: Trace) -> list[dict[str, Any]]:
             "session": request.session,
             "prompt_tokens": request.prompt_tokens,
             "new_tokens": len(request.tokens),
-            "time_to_first_token_ms": request.first_token_ms - request.started_ms,
+            "time_to_first_token_ms": (
+                request.first_token_ms - request.started_ms if request.emitted else None
+            ),
             "request_latency_ms": request.finished_ms - request.started_ms,
             "rounds": len(request.rounds),
             "finished": request.reason,
+            "pipeline": request.pipeline,
         }
         for request in trace.requests
-        if request.emitted
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Milliseconds: TypeAlias = Annotated[float, Field(ge=0)]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
 Table: TypeAlias = Annotated[dict[int, Milliseconds], Field(min_length=1)]
 
 
@@ -28,6 +29,9 @@ class Device(Section):
     evaluate_ms: Table = Field({1: 0.0}, description="output projection of returned rows")
     decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
     prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
+    memory_mib: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="for weights and caches; a plan that does not fit is refused"
+    )
 
     @field_validator("stage_ms", "draft_ms", "evaluate_ms")
     @classmethod
@@ -63,13 +67,26 @@ class Model(Section):
     checkpoint: str | None = Field(None, description='a directory, or "reference"')
     layers: Annotated[int, Field(ge=1)] | None = None
     hidden_size: Annotated[int, Field(ge=1)] | None = None
+    layer_mib: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="weights of a layer; a run reads it off the checkpoint"
+    )
+    kv_kib: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="keys and values of a token in a layer; a run reads it off the checkpoint"
+    )
 
 
 class Draft(Section):
-    """A draft server."""
+    """A draft server, or ``count`` equal ones."""
 
     model: Model = Model()
+    source: Literal["model", "eagle", "ngram", "hybrid"] = Field(
+        "model", description="what proposes tokens: a language model, an EAGLE head, prompt lookup"
+    )
+    head: str | None = Field(None, description='the EAGLE head: a directory, or "reference"')
+    ngram: Count = Field(3, description="longest suffix that prompt lookup matches")
+    weight: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="hybrid: of the model")
     device: Device | str = Device()
+    count: Count = 1
 
 
 class Stage(Section):
@@ -81,25 +98,69 @@ class Stage(Section):
 
 
 class Pipeline(Section):
+    """A target in stages, or ``count`` equal ones."""
+
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
+    count: Annotated[int, Field(ge=1)] = 1
+
+
+ScheduleName: TypeAlias = Literal[
+    "pp",
+    "specinfer",
+    "eagle",
+    "chain",
+    "naive_pp",
+    "pruned_pp",
+    "flowspec",
+    "flowspec_free",
+    "pipedec",
+    "specpipe",
+    "specpipe_db",
+    "starsd",
+    "dsd",
+]
 
 
 class ScheduleSection(Section):
-    """The schedule and all its parameters (defaults: FlowSpec's testbed, appendix A.1)."""
+    """The schedule and all its parameters (defaults: each paper's testbed).
 
-    name: Literal["pp", "naive_pp", "pruned_pp", "flowspec"]
-    tree_size: Annotated[int, Field(ge=1)] = Field(80, description="L, nodes below the root")
+    Keys that the chosen schedule does not read are allowed, so that ``--set schedule.name=`` alone
+    compares two schedules; a result warns of them.
+    """
+
+    name: ScheduleName
+    tree_size: Count = Field(80, description="L, nodes below the root")
     tree_depth: Annotated[int, Field(ge=0)] = Field(6, description="d0, passes behind catch-up")
-    top_k: Annotated[int, Field(ge=1)] = Field(10, description="candidates per node")
-    segment_tokens: Annotated[int, Field(ge=1)] = Field(16, description="l_max")
+    top_k: Count = Field(10, description="candidates per node")
+    segment_tokens: Count = Field(16, description="l_max")
     score_order: bool | None = Field(None, description="default: tree order for naive_pp only")
     context_aware: bool = Field(True, description="expand when tokens were committed")
-    expand_size: Annotated[int, Field(ge=1)] = 64
+    expand_size: Count = 64
     expand_depth: Annotated[int, Field(ge=0)] = Field(6, description="d_exp")
     score_aware: bool = Field(False, description="expand when nothing was committed")
-    score_aware_size: Annotated[int, Field(ge=1)] = Field(48, description="L_se")
-    score_aware_depth: Annotated[int, Field(ge=1)] = Field(1, description="d_se")
-    prefill_chunk: Annotated[int, Field(ge=1)] = Field(64, description="longest prompt segment")
+    score_aware_size: Count = Field(48, description="L_se")
+    score_aware_depth: Count = Field(1, description="d_se")
+    branching: tuple[Count, ...] | None = Field(
+        None, description="children per node at each depth; default 1,1,3,1,1,1,1,1 for specinfer"
+    )
+    gamma: Count = Field(5, description="tokens of a chain; draft depth of starsd")
+    adaptive_depth: bool = Field(False, description="starsd: depth by acceptance and queue")
+    depth_range: tuple[Count, Count] = Field((1, 8), description="bounds of the adaptive depth")
+    width: Count = Field(16, description="w, most nodes of a layer")
+    children: Count = Field(16, description="c, candidates per node of the deepest layer")
+    layers_per_step: Count = Field(1, description="layers drafted and fed per step")
+    group_size: Count = Field(1, description="stages in a row that form a group")
+    draft_reuse: bool = Field(True, description="the draft keeps its cache between layers")
+    central_transfers: bool = Field(False, description="one transfer per device at a time")
+    batch: Count = Field(4, description="B, requests that share the steps of specpipe_db")
+    prefill_chunk: Count = Field(64, description="longest prompt segment")
+
+    @model_validator(mode="after")
+    def _depths(self) -> ScheduleSection:
+        low, high = self.depth_range
+        if low > high:
+            raise ValueError(f"key schedule.depth_range = [{low}, {high}]: low exceeds high")
+        return self
 
 
 class Bernoulli(Section):
@@ -129,18 +190,40 @@ Acceptance: TypeAlias = Annotated[
 
 
 class Workload(Section):
-    """What is asked: requests one after another (a closed loop with one request in flight)."""
+    """What is asked: a closed loop of ``concurrency`` clients."""
 
-    requests: Annotated[int, Field(ge=1)] = 1
-    prompt_tokens: Annotated[int, Field(ge=1)] = Field(32, description="in the simulator")
-    new_tokens: Annotated[int, Field(ge=1)] = 64
+    requests: Count = 1
+    prompt_tokens: Count = Field(32, description="in the simulator")
+    new_tokens: Count = 64
     prompts: str = Field("reference:heldout", description="a JSON list, or reference:SET[:KIND]")
     stop_at_end_of_text: bool = Field(True, description="False: always new_tokens long")
-    concurrency: Literal[1] = 1
+    concurrency: Count = Field(1, description="requests that are asked for at once")
 
 
-class Sampling(Section):
-    temperature: Annotated[float, Field(ge=0, le=0)] = Field(0.0, description="0: greedy")
+class ServingSection(Section):
+    """How requests share the draft servers."""
+
+    admission: Count | None = Field(None, description="requests beyond so many are refused")
+    queue: Literal["fifo", "weighted_fair", "earliest_deadline"] = "fifo"
+    weights: tuple[Annotated[float, Field(gt=0)], ...] = Field((), description="per pipeline")
+    deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")
+
+
+class SamplingSection(Section):
+    """How the target's next token is chosen (``verification.py``); the defaults are greedy."""
+
+    temperature: Annotated[float, Field(ge=0)] = Field(0.0, description="0: greedy")
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = Field(0, description="0: all tokens")
+    rule: Literal["exact", "rejection", "relaxed_best", "relaxed_top_p", "adaptive"] = Field(
+        "exact", description="lossless: exact, rejection; lossy: the others"
+    )
+    relaxed_top_p: Annotated[float, Field(gt=0, le=1)] = Field(0.9, description="relaxed_top_p's")
+    tau_max: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="adaptive's")
+
+    @property
+    def lossless(self) -> bool:
+        return self.rule in ("exact", "rejection") or (self.rule == "adaptive" and not self.tau_max)
 
 
 class Scenario(Section):
@@ -155,19 +238,11 @@ class Scenario(Section):
     )
     check_causality: bool = Field(False, description="executor: assert every row's mask (slow)")
     target: Model
-    drafts: tuple[Draft, ...] = (Draft(),)
+    drafts: Annotated[tuple[Draft, ...], Field(min_length=1)] = (Draft(),)
     pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)]
     links: Links = Links()
     schedule: ScheduleSection
     acceptance: Acceptance | None = None
-    sampling: Sampling = Sampling()
+    sampling: SamplingSection = SamplingSection()
+    serving: ServingSection = ServingSection()
     workload: Workload = Workload()
-
-    @model_validator(mode="after")
-    def _one_pipeline(self) -> Scenario:
-        if len(self.pipelines) != 1 or len(self.drafts) != 1:
-            raise ValueError(
-                f"schedule {self.schedule.name!r} uses one draft and one pipeline, "
-                f"not {len(self.drafts)} and {len(self.pipelines)}"
-            )
-        return self

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from treepipe.errors import ProtocolError
-from treepipe.protocol import NO_PARENT, Message, Segment, Word
+from treepipe.messages import NO_PARENT, Segment, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class StageSession:
         """Segments that arrived and are not due yet."""
         return tuple(self._segments)
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: Segment | Word) -> None:
         """Take note of a message; ``next_action`` says what follows from it."""
         if isinstance(message, Word):
             self._words.append(message)

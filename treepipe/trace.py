@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from treepipe.draft_work import Turn
 from treepipe.protocol import RoundRecord
 
 Kind: TypeAlias = Literal["compute", "draft", "evaluate", "decide", "prune", "transfer"]
@@ -41,7 +42,8 @@ class RequestTrace:
     Attributes:
         emitted: (time, tokens) of each emission, in order.
         tokens: the text that was emitted.
-        reason: why it ended ("length", "end of text", "worker lost").
+        reason: why it ended ("length", "end of text", "worker lost", "refused").
+        pipeline: number of the pipeline that served it.
     """
 
     session: int
@@ -52,6 +54,12 @@ class RequestTrace:
     tokens: tuple[int, ...]
     rounds: tuple[RoundRecord, ...]
     reason: str
+    pipeline: int = 0
+
+    @classmethod
+    def refused(cls, session: int, prompt_tokens: int, now_ms: float) -> RequestTrace:
+        """A request that was not admitted."""
+        return cls(session, prompt_tokens, now_ms, now_ms, (), (), (), "refused")
 
     @property
     def first_token_ms(self) -> float:
@@ -60,11 +68,12 @@ class RequestTrace:
 
 @dataclass(slots=True)
 class Trace:
-    """One run: devices in the order they are shown, spans, requests, warnings."""
+    """One run: devices in the order they are shown, spans, requests, turns, warnings."""
 
     devices: tuple[str, ...]
     spans: list[Span] = field(default_factory=list)
     requests: list[RequestTrace] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def dumps(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from treepipe.protocol import NO_PARENT
+from treepipe.messages import NO_PARENT
 
 
 class TokenTree:
@@ -61,6 +61,11 @@ class TokenTree:
         """Index of the child of ``node`` that holds ``token``, None if there is none."""
         return self._children.get((node, token))
 
+    def children(self, node: int) -> list[int]:
+        """Tokens of the node's children, in sequence order."""
+        below = range(node + 1, len(self.tokens))
+        return [self.tokens[child] for child in below if self.parents[child] == node]
+
     def path(self, node: int) -> tuple[int, ...]:
         """Node indices from the root down to ``node``, both included."""
         nodes = [node]
@@ -74,14 +79,7 @@ class TokenTree:
 
     def subtree(self, node: int) -> list[int]:
         """Ascending indices of ``node`` and everything below it."""
-        inside = [False] * len(self.tokens)
-        inside[node] = True
-        kept = [node]
-        for index in range(node + 1, len(self.tokens)):
-            if inside[self.parents[index]]:
-                inside[index] = True
-                kept.append(index)
-        return kept
+        return subtree(self.parents, node)
 
     def retain(self, retained: Sequence[int], accepted: int) -> None:
         """Keep the nodes at ``retained``; the first ``accepted`` of them leave as committed.
@@ -142,6 +140,22 @@ class TokenTree:
     def ancestor_mask(self) -> npt.NDArray[np.bool_]:
         """[n, n] boolean: row i marks node i itself and its ancestors."""
         return ancestor_mask(self.parents)
+
+
+def subtree(parents: Sequence[int], node: int) -> list[int]:
+    """Ascending indices of ``node`` and everything below it in a parent list.
+
+    >>> subtree([-1, 0, 0, 1, 2], 1)
+    [1, 3]
+    """
+    inside = [False] * len(parents)
+    inside[node] = True
+    kept = [node]
+    for index in range(node + 1, len(parents)):
+        if inside[parents[index]]:
+            inside[index] = True
+            kept.append(index)
+    return kept
 
 
 def ancestor_mask(parents: Sequence[int]) -> npt.NDArray[np.bool_]:

@@ -8,11 +8,12 @@ by a word to all stages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from treepipe.protocol import Command, Returned
-from treepipe.schedules.drafting import TreeDraft
-from treepipe.schedules.tree_schedule import TreeParameters, TreeSchedule, Walk
+from treepipe.schedules.drafting import Growth, TreeDraft
+from treepipe.schedules.tree_schedule import TreeParameters, TreeSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +21,16 @@ class Expansion:
     """How FlowSpec refills the pipeline (section 3.4, appendix A.1 for the defaults).
 
     Attributes:
-        size, depth: best nodes and draft passes of the tree that context-aware expansion drafts
-            at the new root whenever tokens were committed.
+        growth: how the tree grows that context-aware expansion drafts at the new root whenever
+            tokens were committed (``d_exp`` in it).
+        size: how many of its best nodes are taken.
         context_aware: do so.
         score_aware: also extend the last drafted tree when nothing was committed.
         score_aware_size, score_aware_depth: new nodes and further passes of that.
     """
 
+    growth: Callable[[], Growth]
     size: int = 64
-    depth: int = 6
     context_aware: bool = True
     score_aware: bool = False
     score_aware_size: int = 48
@@ -61,35 +63,27 @@ class Continuous(TreeSchedule):
         self._steps = self._parts
 
     def _on_returned(self, event: Returned) -> list[Command]:
-        walk = self._walk()
+        flying = self._flying
+        walk = flying.walk()
         if walk is None:
-            self._per_step.append(0)
-            word = self._announce(None, 0, ends_round=False, lock_step=True)
+            flying.nothing_committed()
+            word = flying.announce(None, 0, lock_step=True)
             return [word, *self._refill(committed=False)]
         if walk.next_node is None:
             return self._end_round(walk, lock_step=True)
-        commands = self._commit(walk)
+        commands = flying.commit(walk)
         if self.done:
-            self._record_round()
+            flying.record_round()
             return commands
-        return [self._prune(walk, walk.next_node), *commands, *self._refill(committed=True)]
-
-    def _prune(self, walk: Walk, root: int) -> Command:
-        """Keep the accepted nodes and the new root's subtree, here and on every stage."""
-        accepted = len(walk.accepted)
-        kept = self._tree.subtree(root)
-        retained = (*walk.accepted, *kept)
-        self._fed = sum(index < self._fed for index in kept)
-        self._verified = [self._verified[index] for index in kept]
-        self._tree.retain(retained, accepted)
-        return self._announce(retained, accepted, ends_round=False, lock_step=True)
+        word = flying.prune(walk, walk.next_node, lock_step=True)
+        return [word, *commands, *self._refill(committed=True)]
 
     def _refill(self, *, committed: bool) -> list[Command]:
         """Expand the tree if the schedule does, then feed what has not been fed."""
         expansion = self._expansion
         if expansion is not None and committed and expansion.context_aware:
             self._extending = False
-            return self._start_draft(expansion.depth)
+            return self._start_draft(expansion.growth())
         if committed:
             self._base = None  # rooted at a node that is committed now
         if expansion is not None and expansion.score_aware and self._base is not None:
@@ -104,14 +98,15 @@ class Continuous(TreeSchedule):
         assert expansion is not None  # nothing else drafts within a round
         if self._extending:
             self._base_size += expansion.score_aware_size
-            self._append(*draft.best_tree(self._base_size, score_order=True))
+            self._flying.append(*draft.best_tree(self._base_size, score_order=True))
         else:
             self._base, self._base_size = draft, expansion.size
-            self._append(*draft.best_tree(expansion.size, self._parameters.score_order))
+            tree = draft.best_tree(expansion.size, self._parameters.score_order)
+            self._flying.append(*tree)
         return self._feed_rest()
 
     def _feed_rest(self) -> list[Command]:
         """Everything that waits as one segment (``L_exp = -1``); a marker if nothing does."""
-        feed = self._feed(len(self._tree) - self._fed, self._steps)
+        feed = self._feed(self._flying.waiting, self._steps)
         self._steps += 1
         return [feed]

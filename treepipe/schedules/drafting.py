@@ -1,20 +1,48 @@
-"""EAGLE-2's draft tree, grown one draft pass at a time. Which nodes go where is not decided here.
-
-(EAGLE-2 as FlowSpec uses it, section 3.1: one catch-up pass yields the root's ``top_k`` children,
-then each pass gives the ``top_k`` best nodes of the last layer their ``top_k`` children.)
-"""
+"""A draft tree, grown one draft pass at a time. Which nodes go where is not decided here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from treepipe.errors import ProtocolError
-from treepipe.protocol import NO_PARENT, Drafted, DraftPass
-from treepipe.tree import best
+from treepipe.messages import NO_PARENT
+from treepipe.protocol import Drafted, DraftPass
+from treepipe.tree import best, subtree
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a tree grows: one entry of ``children`` per draft pass, the first for the root.
+
+    Attributes:
+        children: candidates per node that is asked about; beyond the end the last entry holds.
+        frontier: how many of the last layer's nodes are asked about, best first; None: all.
+        drawn: candidates are draws from the draft's distribution, not its most probable ones.
+    """
+
+    children: tuple[int, ...]
+    frontier: int | None = None
+    drawn: bool = False
+
+    @classmethod
+    def dynamic(cls, top_k: int, depth: int) -> Growth:
+        """EAGLE-2 as FlowSpec uses it (section 3.1): one catch-up pass yields the root's ``top_k``
+        children, then ``depth`` passes give the ``top_k`` best of the last layer as many each."""
+        return cls((top_k,) * (depth + 1), top_k)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes below the root if every node is asked about."""
+        total, layer = 0, 1
+        for count in self.children:
+            layer *= count
+            total += layer
+        return total
 
 
 class TreeDraft:
@@ -25,14 +53,15 @@ class TreeDraft:
             candidates, and the sum of log draft probabilities below the root.
     """
 
-    def __init__(self, root_token: int, catch_up: Sequence[int], top_k: int, depth: int) -> None:
-        """Args: ``depth`` passes follow the catch-up pass over the tokens ``catch_up``."""
+    def __init__(self, root_token: int, catch_up: Sequence[int], growth: Growth) -> None:
+        """Args: ``catch_up``: committed tokens to read first, the root last."""
         self.tokens: list[int] = [root_token]
         self.parents: list[int] = [NO_PARENT]
         self.scores: npt.NDArray[np.float64] = np.zeros(1)
         self._catch_up = tuple(catch_up)
-        self._top_k = top_k
-        self._passes_left = depth + 1
+        self._growth = growth
+        self._pass = 0
+        self._passes = len(growth.children)
         self._layer = range(1)
         self._asked: list[int] = []
         self._scratch: dict[int, int] = {0: NO_PARENT}
@@ -40,27 +69,52 @@ class TreeDraft:
 
     @property
     def complete(self) -> bool:
-        return self._passes_left == 0
+        return self._pass == self._passes
+
+    @property
+    def ticket(self) -> int | None:
+        """Of the pass that is under way."""
+        return self._ticket
+
+    def locate(self, path: Sequence[int]) -> int | None:
+        """The candidate at the end of a token path below the root, None if there is none."""
+        node = 0
+        for token in path:
+            below = range(node + 1, len(self.tokens))
+            found = [i for i in below if self.parents[i] == node and self.tokens[i] == token]
+            if not found:
+                return None
+            node = found[0]
+        return node
+
+    def misses(self, path: Sequence[int]) -> bool:
+        """True if no further pass can bring this path about."""
+        return self.locate(path[: self._pass]) is None
 
     def extend(self, layers: int) -> None:
         """Ask for ``layers`` more passes behind a complete tree (score-aware expansion)."""
-        self._passes_left += layers
+        self._passes += layers
 
     def next_pass(self, ticket: int) -> DraftPass:
         """The next draft pass to run; ``absorb`` takes its answer."""
         self._ticket = ticket
-        if len(self.tokens) == 1:
+        growth = self._growth
+        top_k = growth.children[min(self._pass, len(growth.children) - 1)]
+        if not self._pass:
             self._asked = [0]
-            return DraftPass(ticket, self._catch_up, (), (), True, self._top_k)
-        first = self._layer.start
-        chosen = best(self.scores[first : self._layer.stop], self._top_k)
-        self._asked = [first + int(i) for i in chosen]
+            return DraftPass(ticket, self._catch_up, (), (), True, top_k, drawn=growth.drawn)
+        layer = self._layer
+        if growth.frontier is None:
+            self._asked = list(layer)
+        else:
+            chosen = best(self.scores[layer.start : layer.stop], growth.frontier)
+            self._asked = (layer.start + chosen).tolist()
         parents = tuple([self._scratch[self.parents[i]] for i in self._asked])
         scratch = len(self._scratch) - 1
         for offset, index in enumerate(self._asked):
             self._scratch[index] = scratch + offset
         tokens = tuple([self.tokens[i] for i in self._asked])
-        return DraftPass(ticket, (), tokens, parents, False, self._top_k)
+        return DraftPass(ticket, (), tokens, parents, False, top_k, drawn=growth.drawn)
 
     def expects(self, drafted: Drafted) -> None:
         """Raises ``ProtocolError`` if this is not the answer that is waited for."""
@@ -76,30 +130,38 @@ class TreeDraft:
         """Append the candidates of the nodes that were asked about."""
         self.expects(drafted)
         self._ticket = None
-        self._passes_left -= 1
+        self._pass += 1
         tokens: npt.NDArray[Any] = np.asarray(drafted.tokens)
         below = self.scores[self._asked][:, None] + np.asarray(drafted.log_probs)
-        first = len(self.tokens)
+        parents = np.repeat(self._asked, tokens.shape[1])
+        first, flat = len(self.tokens), below.ravel()
+        if self._growth.drawn:  # a distribution with fewer tokens than asked for ends in -inf
+            there = flat > -np.inf
+            tokens, parents, flat = tokens.ravel()[there], parents[there], flat[there]
         self.tokens += tokens.ravel().tolist()
-        width = tokens.shape[1]
-        for index in self._asked:
-            self.parents += [index] * width
-        self.scores = np.concatenate((self.scores, below.ravel()))
+        self.parents += parents.tolist()
+        self.scores = np.concatenate((self.scores, flat))
         self._layer = range(first, len(self.tokens))
+        if not self._layer:
+            self._passes = self._pass
 
-    def best_tree(self, size: int, score_order: bool) -> tuple[list[int], list[int], list[float]]:
-        """Tokens, parents and scores of the root and the ``size`` best candidates.
+    def best_tree(
+        self, size: int, score_order: bool, root: int = 0
+    ) -> tuple[list[int], list[int], list[float]]:
+        """Tokens, parents and scores of ``root`` and the ``size`` best candidates below it.
 
         Parents are indices into the result. Descending score with ``score_order``, else the
         order of insertion ("tree order"); both obey the order law.
         """
-        chosen = best(self.scores[1:], size) + 1
+        if root:
+            inside = np.asarray(subtree(self.parents, root)[1:], dtype=np.intp)
+            chosen = inside[best(self.scores[inside], size)]
+        else:
+            chosen = best(self.scores[1:], size) + 1
         if not score_order:
             chosen = np.sort(chosen)
-        return self._picked([0, *chosen.tolist()])
-
-    def _picked(self, chosen: list[int]) -> tuple[list[int], list[int], list[float]]:
-        place = {old: new for new, old in enumerate(chosen)}
-        parents = [NO_PARENT] + [place[self.parents[old]] for old in chosen[1:]]
-        scores: list[float] = self.scores[chosen].tolist()
-        return [self.tokens[old] for old in chosen], parents, scores
+        picked: list[int] = [root, *chosen.tolist()]
+        place = {old: new for new, old in enumerate(picked)}
+        parents = [NO_PARENT] + [place[self.parents[old]] for old in picked[1:]]
+        scores: list[float] = self.scores[picked].tolist()
+        return [self.tokens[old] for old in picked], parents, scores

@@ -5,10 +5,12 @@ Rules of a particular schedule do not belong here.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from treepipe.errors import ProtocolError
-from treepipe.protocol import Command, Emit, Feed, Finish, Segment, Started
+from treepipe.messages import Segment
+from treepipe.protocol import Command, Emit, Feed, Finish, Returned, Started
 from treepipe.tree import split
 
 
@@ -21,12 +23,14 @@ class Request:
             position id of the root.
         wanted: new tokens that are still to come.
         finished: why the request is done, None while it is not.
+        prefill: tickets of the prompt's segments that have not come back.
     """
 
     def __init__(self, session: int, prefill_chunk: int) -> None:
         self.session = session
         self.finished: str | None = None
         self.length = 0
+        self.prefill: deque[int] = deque()
         self._prefill_chunk = prefill_chunk
         self._tickets = 0
         self.wanted = 0
@@ -38,8 +42,8 @@ class Request:
         self._tickets += 1
         return self._tickets
 
-    def start(self, event: Started) -> tuple[list[Segment], list[Command]]:
-        """The prompt as committed segments (FlowSpec, section 3.1: long prompts in chunks)."""
+    def start(self, event: Started) -> list[Command]:
+        """Feed the prompt as committed segments (FlowSpec, section 3.1: long ones in chunks)."""
         if self._started:
             raise ProtocolError("the request has been started before")
         self._started = True
@@ -51,7 +55,23 @@ class Request:
         for count in split(len(event.prompt), parts, self._prefill_chunk):
             segments.append(self.committed_segment(event.prompt[first : first + count], first))
             first += count
-        return segments, [Feed(segment) for segment in segments]
+        self.prefill.extend(segment.ticket for segment in segments)
+        return [Feed(segment) for segment in segments]
+
+    def prefilled(self, event: Returned) -> int | None:
+        """A segment of the prompt came back; returns the first token when it was the last one.
+
+        Raises ``ProtocolError`` if it is not the next one to come back.
+        """
+        if event.ticket != self.prefill[0]:
+            raise ProtocolError(f"no segment with ticket {event.ticket} is next to come back")
+        if len(self.prefill) > 1:
+            self.prefill.popleft()
+            return None
+        if not event.next_tokens:
+            raise ProtocolError("a prompt comes back with the target's next token")
+        self.prefill.popleft()
+        return event.next_tokens[-1]
 
     def committed_segment(self, tokens: tuple[int, ...], position: int) -> Segment:
         """Rows that every later row may attend to: prompt chunks, or plain decoding."""

@@ -2,7 +2,8 @@
 
 ``naive_pp`` (FlowSpec's baseline, section 4.1): the EAGLE-2 tree is cut into one segment more than
 there are stages; they flow through the pipeline one behind another, in plain tree order in the
-authors' code. With one part it is a static tree verified in one batch (EAGLE under PP).
+authors' code. With one part it is a tree verified in one batch: ``eagle`` (EAGLE-2 tree under PP),
+``specinfer`` (fixed branching), ``chain`` (no branching), and each session of ``starsd``.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ class StaticTree(TreeSchedule):
         return None
 
     def _on_returned(self, event: Returned) -> list[Command]:
-        if self._fed < len(self._tree) and len(self._outstanding) < self._parts:
-            self._per_step.append(0)
-            count = min(self._parameters.segment, len(self._tree) - self._fed)
-            return [self._feed(count, self._parts)]
-        if self._outstanding:
-            self._per_step.append(0)
+        flying = self._flying
+        if flying.waiting and len(flying.outstanding) < self._parts:
+            flying.nothing_committed()
+            return [self._feed(min(self._parameters.segment, flying.waiting), self._parts)]
+        if flying.outstanding:
+            flying.nothing_committed()
             return []
-        walk = self._walk()
+        walk = flying.walk()
         assert walk is not None  # the root came back, so at least it is verified
+        if self._parameters.observe is not None:
+            self._parameters.observe(len(walk.accepted) - 1, flying.tree.depths[-1])
         return self._end_round(walk, lock_step=False)
 
     def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:

@@ -17,8 +17,9 @@ import numpy as np
 import zmq
 
 from treepipe.executor.clock import now_ms, wait_until
+from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Inbox, Outbox, Received
-from treepipe.plan import Placed
+from treepipe.plan import Placed, Plan
 from treepipe.timing import LinkTimes
 from treepipe.trace import Kind, Span
 
@@ -29,30 +30,31 @@ class RoleSettings:
 
     Attributes:
         placed: its name, layers and (for emulation) service times.
-        number: 0 for the draft, 1..stages along the pipeline.
-        target, draft: checkpoint directories.
+        number: of the draft server from 0, or of the stage from 1 along its pipeline.
+        pipeline: the stage's pipeline, None for a draft server.
+        plan: what all workers share: groups of stages, queues, sampling.
+        target: the target's checkpoint directory.
+        source: what a draft server drafts with.
         capacity: cache entries per session.
         port: to listen on, 0 for any free one.
         emulate: pad work and delay messages to the profiles.
-        row_bytes: size the emulated links count a row with.
         check_causality: assert what every row attends to.
     """
 
     placed: Placed
     number: int
-    stages: int
+    pipeline: int | None
+    plan: Plan
     target: Path
-    draft: Path
+    source: SourceSettings
     capacity: int
     port: int = 0
     emulate: bool = False
-    row_bytes: int = 0
-    seed: int = 0
     check_causality: bool = False
 
 
 @dataclass(slots=True)
-class Desk:
+class Station:
     """A worker's place: where messages come in and go out, and where spans are noted."""
 
     settings: RoleSettings
@@ -63,7 +65,7 @@ class Desk:
     spans: list[Span] = field(default_factory=list)
 
     @classmethod
-    def open(cls, settings: RoleSettings, control: Connection) -> Desk:
+    def open(cls, settings: RoleSettings, control: Connection) -> Station:
         context = zmq.Context()
         inbox = Inbox(context, settings.port, settings.placed.name)
         inbox.watch(control.fileno())
@@ -71,7 +73,9 @@ class Desk:
 
     def connect(self, addresses: Mapping[str, str], links: Mapping[str, LinkTimes]) -> None:
         """Open an outbox to each named worker."""
-        seed = np.random.SeedSequence([self.settings.seed, self.settings.number])
+        seed = np.random.SeedSequence(
+            [self.settings.plan.seed, *self.settings.placed.name.encode()]
+        )
         for (name, address), child in zip(
             addresses.items(), seed.spawn(len(addresses)), strict=True
         ):
@@ -98,11 +102,12 @@ class Desk:
 
     def note_transfer(self, received: Received) -> None:
         """The link's span, noted by the receiver when the message is delivered."""
-        envelope = received.envelope
+        envelope, body = received.envelope, received.envelope.body
         device = f"{envelope.sender}->{self.settings.placed.name}"
         due = envelope.due_ms if self.settings.emulate else now_ms()
-        session, tokens = envelope.body.session, envelope.rows
-        self.spans.append(Span(device, "transfer", envelope.sent_ms, due, session, tokens))
+        self.spans.append(
+            Span(device, "transfer", envelope.sent_ms, due, body.session, envelope.rows)
+        )
 
     def take_spans(self) -> list[Span]:
         spans, self.spans = self.spans, []

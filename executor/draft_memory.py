@@ -1,0 +1,95 @@
+"""A draft whose distributions are kept for the verification rules, and drawn from.
+
+The rejection rule judges a drawn child by the distribution it was drawn from (SpecInfer, section
+5.2), the relaxed and the adaptive rules compare draft and target: both ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from treepipe.executor.draft_model import best_candidates
+from treepipe.protocol import Drafted, DraftPass
+from treepipe.recording import ScratchPaths
+from treepipe.verification import Sampling, draw_without_replacement, target_distribution
+
+KEPT_CONTEXTS = 2
+"""A tree may be verified while the draft has read on; older contexts are never asked for."""
+
+
+class OpenSource(Protocol):
+    """A draft that shows its whole distribution."""
+
+    def open(self, session: int) -> None: ...
+
+    def close(self, session: int) -> None: ...
+
+    def log_probs(self, session: int, order: DraftPass) -> torch.Tensor: ...
+
+
+class RememberingDraft:
+    """Another draft, with the distributions that it answered from."""
+
+    def __init__(self, source: OpenSource, sampling: Sampling, seed: int) -> None:
+        self._source, self._sampling, self._seed = source, sampling, seed
+        self._memories: dict[int, _Memory] = {}
+
+    def open(self, session: int) -> None:
+        self._source.open(session)
+        self._memories[session] = _Memory(np.random.default_rng([self._seed, session, 1]))
+
+    def close(self, session: int) -> None:
+        self._source.close(session)
+        self._memories.pop(session, None)
+
+    def draft(self, session: int, order: DraftPass) -> Drafted:
+        """Run one pass; draws in the order drawn, or the most probable candidates."""
+        log_probs = self._source.log_probs(session, order)
+        memory = self._memories[session]
+        rows = [target_distribution(row, self._sampling) for row in log_probs.numpy()]
+        memory.remember(order, rows)
+        if not order.drawn:
+            return best_candidates(order, log_probs)
+        drawn = [draw_without_replacement(q, order.top_k, memory.rng) for q in rows]
+        tokens = [[*row, *[0] * (order.top_k - len(row))] for row in drawn]
+        found = [
+            [*np.log(q[row]), *[-np.inf] * (order.top_k - len(row))]
+            for q, row in zip(rows, drawn, strict=True)
+        ]
+        return Drafted(order.ticket, tokens, found)
+
+    def distribution(
+        self, session: int, text: Sequence[int], path: tuple[int, ...]
+    ) -> npt.NDArray[np.float64] | None:
+        """[vocabulary] at the node below ``text`` (prompt and output, the root last); None if the
+        draft was never asked there."""
+        return self._memories[session].find(text, path)
+
+
+class _Memory:
+    """One session's distributions, by tokens read and token path below them."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self._paths = ScratchPaths()
+        self._contexts: dict[int, dict[tuple[int, ...], npt.NDArray[np.float64]]] = {}
+
+    def remember(self, order: DraftPass, rows: Sequence[npt.NDArray[np.float64]]) -> None:
+        paths = self._paths.asked(order)
+        context = self._contexts.setdefault(self._paths.read, {})
+        context.update(zip(paths, rows, strict=True))
+        for old in sorted(self._contexts)[:-KEPT_CONTEXTS]:
+            del self._contexts[old]
+
+    def find(self, text: Sequence[int], path: tuple[int, ...]) -> npt.NDArray[np.float64] | None:
+        for read, context in sorted(self._contexts.items(), reverse=True):
+            if read <= len(text):
+                found = context.get((*text[read:], *path))
+                if found is not None:
+                    return found
+        return None

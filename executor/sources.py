@@ -1,0 +1,61 @@
+"""Which draft a draft server runs: the scenario's choice, opened and checked for the schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from treepipe.errors import UserError
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.draft_memory import RememberingDraft
+from treepipe.executor.draft_model import DraftSource, LanguageModelDraft
+from treepipe.scenario import SamplingSection
+from treepipe.verification import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """What a draft server drafts with.
+
+    Attributes:
+        kind: as in the scenario's ``drafts.source``.
+        model: the draft model's checkpoint directory, None if the kind has none.
+        head: the EAGLE head's directory.
+        ngram: longest suffix that prompt lookup matches.
+        weight: of the model, in a hybrid.
+        sampling: of the target, since drawn trees are drawn alike.
+        remembers: the verification rule wants the draft's distributions.
+    """
+
+    kind: str
+    model: Path | None
+    head: Path | None
+    ngram: int
+    weight: float
+    sampling: SamplingSection
+    remembers: bool
+    seed: int
+
+
+def judged_sampling(section: SamplingSection) -> Sampling:
+    """What distributions the rule is shown; see ``treepipe.verification``."""
+    relaxes = section.rule not in ("exact", "rejection")
+    temperature = 1.0 if relaxes and not section.temperature else section.temperature
+    return Sampling(temperature, section.top_p, section.top_k)
+
+
+def open_source(settings: SourceSettings, target: Checkpoint, capacity: int) -> DraftSource:
+    """The draft itself; raises ``UserError`` if it cannot be opened."""
+    source: Any = _open(settings, target, capacity)
+    if settings.remembers:
+        return RememberingDraft(source, judged_sampling(settings.sampling), settings.seed)
+    found: DraftSource = source
+    return found
+
+
+def _open(settings: SourceSettings, target: Checkpoint, capacity: int) -> Any:
+    if settings.kind == "model":
+        assert settings.model is not None  # checked at launch
+        return LanguageModelDraft(Checkpoint.open(settings.model), capacity)
+    raise UserError(f"key drafts.0.source = {settings.kind!r} is not there yet")

@@ -1,0 +1,105 @@
+"""The target's next token at returned rows: output projection, then the session's rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from treepipe.executor.sources import judged_sampling
+from treepipe.executor.stage_model import TargetEnds
+from treepipe.protocol import Offer
+from treepipe.scenario import SamplingSection
+from treepipe.verification import (
+    Adaptive,
+    Exact,
+    MultiCandidate,
+    RelaxedBest,
+    RelaxedTopP,
+    Rule,
+    target_distribution,
+)
+
+PRUNED = -1
+"""Stands for the token of a row that nobody will ask for."""
+
+
+def new_rule(section: SamplingSection, rng: np.random.Generator) -> Rule:
+    """The scenario's rule, for one request."""
+    if section.rule == "rejection":
+        return MultiCandidate(rng)
+    exact = Exact(rng, greedy=section.temperature == 0)
+    if section.rule == "relaxed_best":
+        return RelaxedBest(exact)
+    if section.rule == "relaxed_top_p":
+        return RelaxedTopP(exact, section.relaxed_top_p)
+    if section.rule == "adaptive":
+        return Adaptive(exact, section.tau_max)
+    return exact
+
+
+class Remembers(Protocol):
+    """A draft that knows what it answered from."""
+
+    def distribution(self, session: int, text: Sequence[int], path: tuple[int, ...]) -> Any: ...
+
+
+@dataclass(slots=True)
+class _Judge:
+    rule: Rule
+    text: list[int]
+
+
+class Verifier:
+    """Reads the target's tokens off hidden states, session by session.
+
+    Plain greedy decoding needs no rule: one argmax over all rows.
+    """
+
+    def __init__(
+        self, ends: TargetEnds, section: SamplingSection, seed: int, draft: Remembers | None
+    ) -> None:
+        """Args: ``draft``: None if the rule does not want its distributions."""
+        self._ends, self._section, self._seed, self._draft = ends, section, seed, draft
+        self._sampling = judged_sampling(section)
+        self._judges: dict[int, _Judge] = {}
+
+    @property
+    def greedy(self) -> bool:
+        return self._section.rule == "exact" and not self._section.temperature
+
+    def open(self, session: int, prompt: Sequence[int]) -> None:
+        rng = np.random.default_rng([self._seed, session, 0])
+        self._judges[session] = _Judge(new_rule(self._section, rng), [*prompt])
+
+    def close(self, session: int) -> None:
+        self._judges.pop(session, None)
+
+    def emitted(self, session: int, tokens: Sequence[int]) -> None:
+        """These tokens are final: the text that paths hang below grows."""
+        self._judges[session].text += tokens
+
+    def next_tokens(
+        self, session: int, hidden: torch.Tensor, offers: Sequence[Offer | None]
+    ) -> tuple[int, ...]:
+        """Token per row of [n, hidden]; ``PRUNED`` at rows that were pruned meanwhile."""
+        if self.greedy:
+            return self._ends.next_tokens(hidden)
+        logits = self._ends.logits(hidden).double().numpy()
+        return tuple(
+            [
+                PRUNED if offer is None else self._judge(session, row, offer)
+                for row, offer in zip(logits, offers, strict=True)
+            ]
+        )
+
+    def _judge(self, session: int, logits: Any, offer: Offer) -> int:
+        judge = self._judges[session]
+        p = target_distribution(logits, self._sampling)
+        q = None
+        if self._draft is not None:
+            q = self._draft.distribution(session, judge.text, offer.path)
+        return judge.rule.next_token(p, offer.children, q)

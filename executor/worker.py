@@ -1,0 +1,83 @@
+"""The body of every worker process: it opens its place, serves, and answers the controller.
+
+Law of this file: a worker ends when its control pipe does, and a failure is said once, on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from treepipe.errors import UserError
+from treepipe.executor.station import RoleSettings, Station
+
+
+def worker_main(role: RoleSettings, control: Connection) -> None:
+    """Serve one role until the controller is gone."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends us
+    torch.set_num_threads(1)
+    try:
+        baseline = peak_memory()
+        station = Station.open(role, control)
+        try:
+            control.send(("listening", station.inbox.address))
+            station.connect(*control.recv())
+            worker = _worker(station)
+            control.send(("loaded", (baseline, peak_memory())))
+            while True:
+                worker.serve()
+                _obey(station, worker, control.recv())
+        finally:
+            station.close()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the controller is gone
+    except UserError as error:
+        _report(control, "user error", str(error))
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
+        _report(control, "failed", f"{type(error).__name__}: {error} ({place})")
+
+
+def _worker(station: Station) -> Any:
+    if station.settings.pipeline is None:
+        from treepipe.executor.draft_worker import DraftWorker
+
+        return DraftWorker(station)
+    from treepipe.executor.stage_worker import StageWorker
+
+    return StageWorker(station)
+
+
+def _obey(station: Station, worker: Any, order: tuple[str, Any]) -> None:
+    """One order of the controller; questions are answered under their own name."""
+    what, content = order
+    if what == "open":
+        worker.open(*content)
+    elif what == "lose":
+        worker.lose(*content)
+    elif what == "spans":
+        station.control.send((what, station.take_spans()))
+    elif what == "turns":
+        station.control.send((what, worker.take_turns()))
+    elif what == "memory":
+        station.control.send((what, peak_memory()))
+    else:
+        assert what == "sessions"
+        station.control.send((what, worker.open_sessions))
+
+
+def _report(control: Connection, tag: str, sentence: str) -> None:
+    with contextlib.suppress(OSError):  # nobody may be there to hear it
+        control.send((tag, sentence))
+
+
+def peak_memory() -> int:
+    """Highest resident memory of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

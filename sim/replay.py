@@ -1,0 +1,106 @@
+"""A recorded run's draft and target, answering again: what is left to differ is durations.
+
+Law of this file: an answer belongs to a place: the text up to where a token path leaves it, and the
+path from there. So a schedule whose order of passes depends on timing (``flowspec_free``, ``dsd``)
+finds the answers although it asks from other roots. Where the recorded run never asked, the answer
+of another place as far off the text is borrowed, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from treepipe.errors import RunError
+from treepipe.protocol import Drafted, DraftPass
+from treepipe.recording import Answer, RecordedRequest, Recording, ScratchPaths
+from treepipe.sim.acceptance import NEVER, Oracle
+
+Place: TypeAlias = tuple[int, tuple[int, ...]]
+"""Tokens of prompt and text before the path leaves the text, and the path from there."""
+
+
+class ReplaySource:
+    """Answers what was answered in a recorded run, request by request.
+
+    Attributes:
+        asked, borrowed: answers that were given so far, and how many of them from other places.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._requests = [recording.requests[key] for key in sorted(recording.requests)]
+        self.asked = self.borrowed = 0
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        return self._requests
+
+    def open(self, session: int, prompt_tokens: int) -> Oracle:
+        """The ``session``-th recorded request (from 1), from the first one again at the end.
+
+        Raises ``RunError`` if it is not the one that is asked for.
+        """
+        if not self._requests:
+            raise RunError("the recording holds no request")
+        request = self._requests[(session - 1) % len(self._requests)]
+        if request.prompt_tokens != prompt_tokens:
+            raise RunError(
+                f"request {session} has a prompt of {prompt_tokens} tokens, "
+                f"the recorded one of {request.prompt_tokens}"
+            )
+        return ReplayOracle(request, self)
+
+    def warnings(self) -> list[str]:
+        """That answers were borrowed, if any were."""
+        if not self.borrowed:
+            return []
+        return [
+            f"{self.borrowed} of {self.asked} draft answers are not in the recording; "
+            f"those of other places were taken"
+        ]
+
+
+class ReplayOracle:
+    """Looks answers up by place."""
+
+    def __init__(self, request: RecordedRequest, source: ReplaySource) -> None:
+        self._prompt, self._text, self._source = request.prompt_tokens, [*request.text], source
+        self._scratch = ScratchPaths()
+        self._answers: dict[Place, Answer] = {}
+        self._by_steps: dict[int, list[Answer]] = {}
+        for answer in request.answers:
+            place = self._place(answer.read, answer.path)
+            self._answers.setdefault(place, answer)
+            self._by_steps.setdefault(len(place[1]), []).append(answer)
+
+    def truth(self, index: int) -> int:
+        return self._text[index] if index < len(self._text) else NEVER
+
+    def rewrite(self, index: int, token: int) -> None:
+        self._text[index] = token
+
+    def draft(self, order: DraftPass) -> Drafted:
+        paths = self._scratch.asked(order)
+        found = [self._answer(self._place(self._scratch.read, path)) for path in paths]
+        widest = min(len(each.tokens) for each in found)
+        tokens = [each.tokens[:widest] for each in found]
+        return Drafted(order.ticket, tokens, [each.log_probs[:widest] for each in found])
+
+    def _place(self, read: int, path: Sequence[int]) -> Place:
+        first = read - self._prompt
+        agreed = 0
+        while agreed < len(path) and path[agreed] == self.truth(first + agreed):
+            agreed += 1
+        return read + agreed, tuple(path[agreed:])
+
+    def _answer(self, place: Place) -> Answer:
+        self._source.asked += 1
+        found = self._answers.get(place)
+        if found is None:
+            self._source.borrowed += 1
+            steps = min(len(place[1]), max(self._by_steps))
+            while steps not in self._by_steps:
+                steps -= 1
+            others = self._by_steps[steps]
+            found = others[hash(place) % len(others)]
+        return found

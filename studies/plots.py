@@ -1,0 +1,35 @@
+"""How every study draws a prediction and a measurement, so that plots can be read side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from treepipe.metrics import Interval
+
+BLUE, ORANGE, GREY = "#3b75af", "#d9691e", "#777777"
+PREDICTED = {"color": BLUE, "label": "predicted before the run (95 % interval of the mean)"}
+MEASURED = {
+    "color": ORANGE,
+    "marker": "o",
+    "ls": "none",
+    "ms": 7,
+    "mec": "white",
+    "label": "measured on real processes",
+}
+
+
+def band(panel: Any, x: Sequence[float], values: Sequence[Interval], style: dict[str, Any]) -> None:
+    """A line through the means, and its interval as a band (none where there is no interval)."""
+    means = [value.mean for value in values]
+    panel.plot(x, means, marker=".", **style)
+    low = [value.mean if value.low is None else value.low for value in values]
+    high = [value.mean if value.high is None else value.high for value in values]
+    panel.fill_between(x, low, high, color=style["color"], alpha=0.2, lw=0)
+
+
+def clean(panel: Any, axis: str = "y") -> None:
+    """A light grid along the values' axis, and no frame above and to the right."""
+    panel.grid(axis=axis, color="#dddddd", lw=0.7)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)

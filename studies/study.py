@@ -1,0 +1,175 @@
+"""Studies: questions answered with tables and plots, each by its name; what they all share.
+
+A study is a module with ``run(say, full) -> StudyResult``. Nothing here knows what it studies.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from treepipe.errors import UserError
+from treepipe.studies.folder import claim
+from treepipe.studies.sheet import Sheet
+
+SCHEMA = "treepipe.study/1"
+Say: TypeAlias = Callable[[str, int], None]
+"""Progress: what happens now, and how many steps of it there are; ("", 1) is one step done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A study's name, one line about it, and where it is.
+
+    Attributes:
+        module: imported when the study is asked for, as some need more than others.
+        needs_executor: it starts real processes.
+    """
+
+    name: str
+    summary: str
+    module: str
+    needs_executor: bool = True
+
+
+_ALL = (
+    Study(
+        "all-schedules",
+        "every schedule on the emulated cluster, predicted and run; flowspec_free against flowspec",
+        "treepipe.studies.all_schedules",
+    ),
+    Study(
+        "shared-draft",
+        "StarSD: one draft process for 1 to 6 targets, predicted and run; when is it fully loaded?",
+        "treepipe.studies.shared_draft",
+    ),
+    Study(
+        "width-sweep",
+        "SpecPipe: width of a tree layer against time between tokens and hit rate, predicted and "
+        "run",
+        "treepipe.studies.width_sweep",
+    ),
+)
+STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One figure of a study (a row of the JSON file).
+
+    Attributes:
+        key: its name, as ``docs/files.md`` lists them.
+        predicted, low, high: by the simulator (or theory), with the 95 % interval of the mean.
+        measured: in a run on real processes.
+        published: in the paper.
+        role: "calibrated" if the prediction was fitted to the published figure.
+    """
+
+    key: str
+    unit: str
+    predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
+    measured: float | None = None
+    published: float | None = None
+    role: Literal["calibrated", "predicted"] = "predicted"
+
+
+@dataclass(slots=True)
+class StudyResult:
+    """What a study found.
+
+    Attributes:
+        findings: its conclusions and warnings, in sentences.
+        faults: why it failed (a text that is not plain decoding's); empty if it did not.
+        figures: matplotlib figures by file name (without ``.png``).
+    """
+
+    study: str
+    rows: list[Entry] = field(default_factory=list)
+    tables: list[Sheet] = field(default_factory=list)
+    figures: dict[str, Figure] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def content(self) -> dict[str, Any]:
+        """Of the JSON file."""
+        rows = [asdict(row) for row in self.rows]
+        return {
+            "schema": SCHEMA,
+            "study": self.study,
+            "rows": rows,
+            "findings": self.findings,
+            "faults": self.faults,
+        }
+
+
+def find_study(name: str) -> Study:
+    """Raises ``UserError`` if there is none of that name."""
+    if name not in STUDIES:
+        near = difflib.get_close_matches(name, STUDIES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(STUDIES)}"
+        raise UserError(f"study {name!r}: there is none of that name; {hint}")
+    return STUDIES[name]
+
+
+def run_study(study: Study, say: Say, full: bool) -> StudyResult:
+    """Args: ``full``: with all prompts; else a shorter job of about three minutes."""
+    result: StudyResult = importlib.import_module(study.module).run(say, full)
+    return result
+
+
+def default_folder(study: Study) -> Path:
+    return Path(f"treepipe-study-{study.name}")
+
+
+def claim_study_folder(out: Path, study: Study) -> None:
+    """Make the folder; refuse one that holds something other than this study's earlier result."""
+    claim(out, f"{study.name}.json", f"result of the study {study.name}")
+
+
+def write_study(result: StudyResult, out: Path) -> None:
+    """JSON, a CSV file per table, all tables in Markdown, and the plots into ``out``."""
+    (out / f"{result.study}.json").write_text(json.dumps(result.content(), indent=2) + "\n")
+    for sheet in result.tables:
+        (out / f"{sheet.name}.csv").write_text(sheet.csv(), encoding="utf-8")
+    parts = [sheet.markdown() for sheet in result.tables]
+    parts += [f"- {finding}" for finding in result.findings]
+    (out / "tables.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
+    for name, figure in result.figures.items():
+        figure.savefig(out / f"{name}.png", dpi=110)
+
+
+def show_study(result: StudyResult, out: Path) -> None:
+    """Print the tables and findings."""
+    console = _console()
+    for sheet in result.tables:
+        console.print(sheet.rich())
+    for finding in result.findings:
+        console.print(finding, highlight=False)
+    console.print(f"tables, plots and figures: {out}/", highlight=False)
+
+
+def show_studies(studies: Sequence[Study] = _ALL) -> None:
+    """Print names and summaries."""
+    table = Table()
+    table.add_column("study")
+    table.add_column("question")
+    for study in studies:
+        table.add_row(study.name, study.summary)
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Standard output; on a pipe as wide as our tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=150)

@@ -1,0 +1,199 @@
+"""Schedules from their section of a scenario: which class, which parameters, and what is refused.
+
+What each schedule reads of the section is listed here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from treepipe.errors import UserError
+from treepipe.protocol import Schedule
+from treepipe.scenario import SamplingSection, Scenario, ScheduleSection
+from treepipe.schedules.autoregressive import Autoregressive
+from treepipe.schedules.chain_ahead import ChainAhead
+from treepipe.schedules.continuous import Continuous, Expansion
+from treepipe.schedules.drafting import Growth
+from treepipe.schedules.free_running import FreeRunning
+from treepipe.schedules.layered import Layered, LayerParameters
+from treepipe.schedules.shared_draft import AdaptiveDepth
+from treepipe.schedules.static_tree import StaticTree
+from treepipe.schedules.tree_schedule import TreeParameters
+
+SPECINFER = (1, 1, 3, 1, 1, 1, 1, 1)
+"""Branching per depth (SpecInfer, section 6.1)."""
+_TREE = {"tree_size", "tree_depth", "top_k"}
+_EXPANSION = {"context_aware", "expand_size", "expand_depth"}
+_SCORE_AWARE = {"score_aware", "score_aware_size", "score_aware_depth"}
+_LAYERS = {"width", "children", "layers_per_step", "group_size", "draft_reuse", "central_transfers"}
+KEYS: dict[str, set[str]] = {
+    "pp": set(),
+    "specinfer": {"branching"},
+    "eagle": _TREE,
+    "chain": {"gamma"},
+    "naive_pp": _TREE | {"segment_tokens", "score_order"},
+    "pruned_pp": _TREE | {"segment_tokens", "score_order"},
+    "flowspec": _TREE | {"segment_tokens", "score_order"} | _EXPANSION | _SCORE_AWARE,
+    "flowspec_free": _TREE | {"segment_tokens", "score_order", "expand_size", "expand_depth"},
+    "pipedec": _LAYERS,
+    "specpipe": _LAYERS,
+    "specpipe_db": _LAYERS | {"batch"},
+    "starsd": {"gamma", "branching", "adaptive_depth", "depth_range"},
+    "dsd": {"gamma"},
+}
+"""The keys that each schedule reads, besides ``prefill_chunk``."""
+LAYERED = ("pipedec", "specpipe", "specpipe_db")
+DRAWN = ("specinfer", "chain", "starsd", "dsd")
+"""Schedules that can draft by drawing, as the rejection rule needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFactory:
+    """Makes a fresh schedule for every request; travels to the draft's process."""
+
+    section: ScheduleSection
+    sampling: SamplingSection
+
+    def __call__(self, session: int, stages: int, waiting: Callable[[], int]) -> Schedule:
+        section, chunk = self.section, self.section.prefill_chunk
+        name = section.name
+        if name == "pp":
+            return Autoregressive(session, chunk)
+        if name == "dsd":
+            return ChainAhead(session, chunk, section.gamma, drawn=self._drawn)
+        if name in LAYERED:
+            layers = LayerParameters(
+                section.width, section.children, section.layers_per_step, section.draft_reuse
+            )
+            return Layered(session, chunk, layers)
+        if name in ("specinfer", "chain", "starsd"):
+            return StaticTree(session, chunk, self._fixed_tree(stages, waiting), 1)
+        return self._dynamic(session, stages)
+
+    @property
+    def _drawn(self) -> bool:
+        return self.sampling.rule == "rejection"
+
+    def _fixed_tree(self, stages: int, waiting: Callable[[], int]) -> TreeParameters:
+        section = self.section
+        branching = (1,) * section.gamma
+        if section.name == "specinfer":
+            branching = section.branching or SPECINFER
+        elif section.name == "starsd" and section.branching:
+            branching = section.branching
+        growth = Growth(branching, None, self._drawn)
+        if section.name != "starsd" or not section.adaptive_depth:
+            return TreeParameters(growth.nodes, growth.nodes + 1, False, lambda: growth)
+        low, high = section.depth_range
+        adaptive = AdaptiveDepth(low, high, float(stages), waiting)
+        return TreeParameters(
+            high,
+            high + 1,
+            False,
+            lambda: Growth((1,) * adaptive.depth(), None, self._drawn),
+            adaptive.observe,
+        )
+
+    def _dynamic(self, session: int, stages: int) -> Schedule:
+        section, chunk = self.section, self.section.prefill_chunk
+        growth = Growth.dynamic(section.top_k, section.tree_depth)
+        score_order = section.score_order
+        if score_order is None:
+            score_order = section.name not in ("naive_pp", "eagle")
+        size, segment = section.tree_size, section.segment_tokens
+        tree = TreeParameters(size, segment, score_order, lambda: growth)
+        if section.name == "eagle":
+            whole = TreeParameters(size, size + 1, score_order, lambda: growth)
+            return StaticTree(session, chunk, whole, 1)
+        if section.name == "naive_pp":
+            return StaticTree(session, chunk, tree, stages + 1)
+        grown = Growth.dynamic(section.top_k, section.expand_depth)
+        expansion = Expansion(
+            lambda: grown,
+            section.expand_size,
+            section.context_aware,
+            section.score_aware,
+            section.score_aware_size,
+            section.score_aware_depth,
+        )
+        if section.name == "flowspec_free":
+            return FreeRunning(session, chunk, tree, stages + 1, expansion)
+        return Continuous(
+            session, chunk, tree, stages + 1, expansion if section.name == "flowspec" else None
+        )
+
+
+def unused_warnings(scenario: Scenario) -> list[str]:
+    """Of keys that were given and that the schedule does not read."""
+    section = scenario.schedule
+    unused = sorted(section.model_fields_set - KEYS[section.name] - {"name", "prefill_chunk"})
+    return [f"key schedule.{key} has no effect on {section.name}" for key in unused]
+
+
+def most_tree_tokens(section: ScheduleSection, stages: int) -> int:
+    """Most tree nodes that one request can hold in a stage's or the draft's cache."""
+    name = section.name
+    if name == "pp":
+        return 0
+    if name == "dsd":
+        return 4 * section.gamma + 4
+    if name in LAYERED:
+        return (stages + 3) * section.width * section.layers_per_step + 1
+    if name in ("specinfer", "chain", "starsd"):
+        chain = max(section.gamma, section.depth_range[1])
+        branching = SPECINFER if name == "specinfer" else (1,) * chain
+        return Growth(section.branching or branching).nodes + 1
+    expansion = max(section.expand_size, section.score_aware_size)
+    return section.tree_size + 1 + (stages + 3) * expansion
+
+
+def most_scratch_tokens(section: ScheduleSection, stages: int) -> int:
+    """Most scratch nodes in the draft's cache at once."""
+    if section.name in LAYERED:
+        whole = most_tree_tokens(section, stages)
+        return whole if section.draft_reuse else whole * 2
+    if section.name in ("eagle", "naive_pp", "pruned_pp", "flowspec", "flowspec_free"):
+        passes = section.tree_depth + section.expand_depth + 4 * section.score_aware_depth
+        return section.top_k * (passes + 64 * section.score_aware)
+    return most_tree_tokens(section, stages)
+
+
+def check_schedule(scenario: Scenario, path: Path) -> None:
+    """Raises ``UserError`` for parameters that contradict each other or the cluster."""
+    section, name = scenario.schedule, scenario.schedule.name
+    key = f"{path}: key schedule"
+    if name in LAYERED:
+        _check_lock_step(scenario, key)
+    elif section.group_size > 1:
+        raise UserError(f"{key}.group_size: only {', '.join(LAYERED)} step in groups, not {name!r}")
+    rule = scenario.sampling.rule
+    if rule == "rejection" and name not in DRAWN:
+        raise UserError(
+            f"{path}: key sampling.rule = 'rejection' needs drawn trees, but {name!r} takes the "
+            f"most probable candidates; it is for {', '.join(DRAWN)}"
+        )
+    if rule == "adaptive" and name not in ("dsd", "chain"):
+        raise UserError(
+            f"{path}: key sampling.rule = 'adaptive' is for chains (dsd, chain), not {name!r}"
+        )
+    if name == "pp" and rule != "exact":
+        raise UserError(f"{path}: key sampling.rule: plain decoding has no drafted token to judge")
+
+
+def _check_lock_step(scenario: Scenario, key: str) -> None:
+    section = scenario.schedule
+    for index, pipeline in enumerate(scenario.pipelines):
+        stages = sum(stage.count for stage in pipeline.stages)
+        if stages % section.group_size:
+            raise UserError(
+                f"{key}.group_size = {section.group_size} does not divide the {stages} stages "
+                f"of pipelines.{index}"
+            )
+    drafts = sum(draft.count for draft in scenario.drafts)
+    if drafts > 1:
+        raise UserError(
+            f"{key}.name = {section.name!r} uses one draft server, there are {drafts}: the steps "
+            f"of a pipeline have one master"
+        )

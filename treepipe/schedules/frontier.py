@@ -1,0 +1,80 @@
+"""What the draft knows of a layered tree: candidates per node, and its own cache's contents.
+
+Law of this file: the draft's cache holds the committed tokens it has read and, behind them, the
+scratch nodes in the order in which they were fed; a prune of the tree prunes the cache likewise,
+with the next pass (the draft keeps two caches as every stage does: PipeDec, section 3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from treepipe.messages import NO_PARENT
+from treepipe.tree import TokenTree
+
+Candidates: TypeAlias = tuple[Sequence[int] | Any, Sequence[float] | Any]
+"""Token ids and log probabilities below one node, most probable first."""
+
+
+class Frontier:
+    """The draft's side of one tree.
+
+    Attributes:
+        candidates: per tree node what the draft proposes below it, None if it was not asked.
+        root_read: whether the draft has been given the round's root to read.
+    """
+
+    def __init__(self) -> None:
+        self.candidates: list[Candidates | None] = [None]
+        self.root_read = False
+        self._slots: list[int | None] = []  # tree node per scratch node, None if it was pruned
+        self._accepted: list[int] = []  # scratch nodes that were committed since the last pass
+        self._chain: list[int] = []  # tokens committed since the round began, the root last
+
+    @property
+    def moved(self) -> bool:
+        """True if the root is not the one that the round began with."""
+        return bool(self._chain)
+
+    def prune(self, accepted: Sequence[int], kept: Sequence[int], tree: TokenTree) -> None:
+        """The tree keeps ``kept``, whose first node is the new root; ``tree`` is still as before.
+
+        ``accepted`` are the nodes that became committed, the old root first.
+        """
+        root = kept[0]
+        path = [*accepted[1:], root]
+        self._chain += [tree.tokens[node] for node in path]
+        self.candidates = [self.candidates[node] for node in kept]
+        places = {node: slot for slot, node in enumerate(self._slots) if node is not None}
+        if root not in places:
+            self._slots, self._accepted = [], []
+            self.root_read = False
+            return
+        self._accepted += [places[node] for node in path]
+        moved = {node: place for place, node in enumerate(kept) if place}
+        self._slots = [None if node is None else moved.get(node) for node in self._slots]
+
+    def take_prune(self) -> tuple[tuple[int, ...] | None, int]:
+        """What the draft's cache keeps from now on, and how much of it is committed."""
+        accepted, alive = self._accepted, [i for i, n in enumerate(self._slots) if n is not None]
+        if len(alive) == len(self._slots):
+            return None, 0
+        self._slots = [node for node in self._slots if node is not None]
+        self._accepted = []
+        return (*accepted, *alive), len(accepted)
+
+    def extend(
+        self, tree: TokenTree, asked: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Tokens and scratch parents of nodes that the draft computes for the first time."""
+        places = {node: slot for slot, node in enumerate(self._slots) if node is not None}
+        self._slots += asked
+        parents = tuple([places.get(tree.parents[node], NO_PARENT) for node in asked])
+        return tuple([tree.tokens[node] for node in asked]), parents
+
+    def whole(self, tree: TokenTree) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Tokens and scratch parents of everything below the root that the round began with."""
+        offset = len(self._chain) - 1
+        parents = [*range(NO_PARENT, offset), *[p + offset for p in tree.parents[1:]]]
+        return (*self._chain, *tree.tokens[1:]), tuple(parents)

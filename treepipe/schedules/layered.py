@@ -1,0 +1,236 @@
+"""One tree layer per step of a pipeline in lock-step: ``pipedec``, ``specpipe``, ``specpipe_db``.
+
+(PipeDec, section 3; SpecPipe, section 3.) Every group of stages holds one layer; while they
+compute, the draft extends the tree below its deepest layer. When the root's layer has passed, the
+target's next token is known: a hit keeps its subtree everywhere, a miss clears all and the token
+becomes the root of a new tree, whose first layers follow it through the emptied pipeline step by
+step. Several requests that share the steps (SpecPipe-DB) are so many of these machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from treepipe.errors import ProtocolError
+from treepipe.messages import Segment
+from treepipe.protocol import (
+    Command,
+    Drafted,
+    DraftPass,
+    Event,
+    Offer,
+    Returned,
+    RoundRecord,
+    Started,
+    Stepped,
+    WorkerLost,
+)
+from treepipe.schedules.frontier import Frontier
+from treepipe.schedules.in_flight import TreeInFlight, Walk
+from treepipe.schedules.request import Request
+from treepipe.tree import best
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParameters:
+    """The layers (SpecPipe, section 4.1, for the width; both papers leave ``children`` open).
+
+    Attributes:
+        width: most nodes of a layer (``w``).
+        children: candidates that each node of the deepest layer offers (``c``).
+        layers: layers drafted and fed per step.
+        draft_reuse: the draft keeps what it computed for surviving nodes, as in the papers; False:
+            it runs the whole tree again for every layer, below the context it had when the round
+            began (the public code of FlowSpec, where PipeDec is a baseline).
+    """
+
+    width: int = 16
+    children: int = 16
+    layers: int = 1
+    draft_reuse: bool = True
+
+
+class Layered:
+    """A request that feeds a layer at every step of its pipeline."""
+
+    listens = False
+
+    def __init__(self, session: int, prefill_chunk: int, parameters: LayerParameters) -> None:
+        self._request = Request(session, prefill_chunk)
+        self._flying = TreeInFlight(self._request)
+        self._parameters = parameters
+        self._frontier = Frontier()
+        self._decoding = False
+        self._layers_left = 0
+        self._asked: list[int] = []
+        self._expected = 0
+        self._ticket: int | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._request.finished is not None
+
+    @property
+    def in_step(self) -> bool:
+        """From the first token on (new requests are prefilled first)."""
+        return self._decoding and not self.done
+
+    @property
+    def rounds(self) -> Sequence[RoundRecord]:
+        return self._flying.rounds
+
+    def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
+        return self._flying.offers(returned, children=children)
+
+    def handle(self, event: Event) -> Sequence[Command]:
+        if self.done:
+            raise ProtocolError("the request is done")
+        if isinstance(event, Started):
+            commands = self._request.start(event)
+            self._flying.unread.extend(event.prompt)
+            return commands
+        if isinstance(event, Returned):
+            return self._prefilled(event)
+        if isinstance(event, Stepped):
+            return self._stepped(event)
+        if isinstance(event, Drafted):
+            return self._drafted(event)
+        if isinstance(event, WorkerLost):
+            return self._request.lose()
+        raise ProtocolError(f"{type(event).__name__} is no event of a schedule")
+
+    def _prefilled(self, event: Returned) -> list[Command]:
+        if not self._request.prefill:
+            raise ProtocolError("segments of a pipeline in lock-step come back with its step")
+        token = self._request.prefilled(event)
+        if token is None:
+            return []
+        commands = self._request.emit((token,))
+        if not self.done:
+            self._decoding = True
+            self._new_tree(token)
+            commands += self._draft()
+        return commands
+
+    # --- a step ----------------------------------------------------------------------------------
+
+    def _stepped(self, event: Stepped) -> list[Command]:
+        """What came back is decided, then what waits is fed and the next layer is drafted."""
+        if not self.in_step:
+            raise ProtocolError("the request does not take part in the pipeline's steps")
+        if self._ticket is not None and self._flying.opened:
+            raise ProtocolError("a step ends after the draft's layer is there")
+        commands = self._evaluate(event.returned) if event.returned is not None else []
+        if self.done:
+            return commands
+        if event.returned is None:
+            self._flying.nothing_committed()
+        if self._flying.waiting:
+            commands.append(self._flying.feed(self._flying.waiting, None))
+        if self._ticket is None:
+            commands += self._draft()
+        return commands
+
+    def _evaluate(self, event: Returned) -> list[Command]:
+        flying = self._flying
+        if not flying.take(event):
+            return []
+        flying.verify(event)
+        walk = flying.walk()
+        if walk is None:
+            flying.nothing_committed()
+            return []
+        commands = flying.commit(walk)
+        if self.done:
+            flying.record_round()
+            return commands
+        if walk.next_node is None:
+            return [self._miss(walk), *commands]
+        self._frontier.prune(walk.accepted, flying.tree.subtree(walk.next_node), flying.tree)
+        return [flying.prune(walk, walk.next_node, lock_step=False), *commands]
+
+    def _miss(self, walk: Walk) -> Command:
+        """Only the accepted nodes stay; the emptied segments travel on as markers."""
+        self._flying.record_round()
+        word = self._flying.announce(walk.accepted, len(walk.accepted), lock_step=False)
+        self._new_tree(walk.next_token)
+        return word
+
+    def _new_tree(self, root_token: int) -> None:
+        self._flying.open_round(root_token)
+        self._frontier = Frontier()
+
+    # --- drafting --------------------------------------------------------------------------------
+
+    def _draft(self) -> list[Command]:
+        """Start on this step's layers; nothing to run if all candidates are known already."""
+        self._layers_left = self._parameters.layers
+        return self._next_layer()
+
+    def _next_layer(self) -> list[Command]:
+        while self._layers_left:
+            deepest = self._deepest_layer()
+            self._asked = [
+                node
+                for node in deepest
+                if self._frontier.candidates[node] is None or not self._parameters.draft_reuse
+            ]
+            if self._asked:
+                order = self._pass()
+                self._expected = 1 if order.catch_up else order.rows
+                return [order]
+            self._grow(deepest)
+            self._layers_left -= 1
+        return []
+
+    def _deepest_layer(self) -> range:
+        depths = self._flying.tree.depths
+        first = len(depths) - 1
+        while first and depths[first - 1] == depths[-1]:
+            first -= 1
+        return range(first, len(depths))
+
+    def _pass(self) -> DraftPass:
+        self._ticket = ticket = self._request.ticket()
+        frontier, flying, top_k = self._frontier, self._flying, self._parameters.children
+        if not frontier.root_read and (self._parameters.draft_reuse or not frontier.moved):
+            self._asked = [0]
+            frontier.root_read = True
+            unread, flying.unread = tuple(flying.unread), []
+            return DraftPass(ticket, unread, (), (), True, top_k)
+        if self._parameters.draft_reuse:
+            keep, accepted = frontier.take_prune()
+            flying.unread = []
+            tokens, parents = frontier.extend(flying.tree, self._asked)
+            return DraftPass(ticket, (), tokens, parents, False, top_k, keep, accepted)
+        tokens, parents = frontier.whole(flying.tree)
+        return DraftPass(ticket, (), tokens, parents, True, top_k)
+
+    def _drafted(self, event: Drafted) -> list[Command]:
+        if event.ticket != self._ticket:
+            raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
+        if not len(event.tokens) == len(event.log_probs) == self._expected:
+            raise ProtocolError("a draft pass answers for every node it was asked about")
+        self._ticket = None
+        rows = range(len(event.tokens) - len(self._asked), len(event.tokens))
+        for node, row in zip(self._asked, rows, strict=True):
+            self._frontier.candidates[node] = (event.tokens[row], event.log_probs[row])
+        self._grow(self._deepest_layer())
+        self._layers_left -= 1
+        return self._next_layer()
+
+    def _grow(self, layer: range) -> None:
+        """Append the ``width`` best of the layer's offers as the next layer."""
+        flying = self._flying
+        known = [(node, self._frontier.candidates[node]) for node in layer]
+        offers = [(node, *found) for node, found in known if found is not None]
+        parents = np.repeat([node for node, _, _ in offers], [len(found) for _, found, _ in offers])
+        tokens = np.concatenate([np.asarray(found) for _, found, _ in offers])
+        scores = np.concatenate([np.asarray(log_probs) for _, _, log_probs in offers])
+        scores = scores + np.asarray(flying.tree.scores)[parents]
+        for index in best(scores, self._parameters.width).tolist():
+            flying.append_node(int(tokens[index]), int(parents[index]), float(scores[index]))
+            self._frontier.candidates.append(None)

@@ -1,0 +1,189 @@
+"""Sharing a draft server: the order of service, admission, routing, and depth on line.
+
+(StarSD, section 4, serves first-in-first-out with a fixed depth and refuses targets beyond N_max;
+the weighted and deadline-aware queues, several drafts and the adaptive depth are what its section
+on limitations leaves open.) Nothing here knows a tree or a message; time enters as an argument.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+Policy: TypeAlias = Literal["fifo", "weighted_fair", "earliest_deadline"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLevels:
+    """What each pipeline (each target) may expect of the draft server; 0 and 1 if not listed."""
+
+    weights: tuple[float, ...] = ()
+    deadlines_ms: tuple[float, ...] = ()
+
+    def weight(self, pipeline: int) -> float:
+        return self.weights[pipeline] if pipeline < len(self.weights) else 1.0
+
+    def deadline_ms(self, pipeline: int) -> float:
+        return self.deadlines_ms[pipeline] if pipeline < len(self.deadlines_ms) else 0.0
+
+
+class ArrivalQueue:
+    """What waits for a draft server, in the order in which it is to be served; ties first come.
+
+    * ``fifo``: by arrival.
+    * ``weighted_fair``: self-clocked fair queueing (Golestani 1994): a pipeline of weight 2 gets
+      two turns where one of weight 1 gets one, if both always wait.
+    * ``earliest_deadline``: by arrival plus the pipeline's deadline.
+    """
+
+    def __init__(self, policy: Policy = "fifo", levels: ServiceLevels | None = None) -> None:
+        self._policy, self._levels = policy, levels or ServiceLevels()
+        self._items: list[tuple[float, int, Any]] = []
+        self._count = 0
+        self._virtual = 0.0
+        self._finish: dict[int, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, pipeline: int, item: Any, now_ms: float) -> None:
+        key = 0.0
+        if self._policy == "earliest_deadline":
+            key = now_ms + self._levels.deadline_ms(pipeline)
+        elif self._policy == "weighted_fair":
+            start = max(self._virtual, self._finish.get(pipeline, 0.0))
+            key = self._finish[pipeline] = start + 1.0 / self._levels.weight(pipeline)
+        heapq.heappush(self._items, (key, self._count, item))
+        self._count += 1
+
+    def pop(self) -> Any:
+        """The item to serve next; raises ``IndexError`` if none waits."""
+        self._virtual, _, item = heapq.heappop(self._items)
+        return item
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A request is given to a draft server and a pipeline; ``draft`` None: it is refused."""
+
+    request: int
+    asked_ms: float
+    draft: int | None = None
+    pipeline: int = 0
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """A closed loop: so many clients, each asking for the next request when its last one is over.
+
+    A request goes to the pipeline and the draft server with the fewest open requests (ties: the
+    lower number) and stays there, since its caches are there.
+
+    Attributes:
+        requests: how many there are.
+        clients: how many ask at once.
+        drafts, pipelines: how many there are.
+        limit: open requests per pipeline; more wait (SpecPipe-DB, section 3.5: B). None: no limit.
+        admission: more than this at once are refused (StarSD, section 4: N_max). None: no limit.
+        lost: pipelines that are gone.
+    """
+
+    requests: int
+    clients: int
+    drafts: int = 1
+    pipelines: int = 1
+    limit: int | None = None
+    admission: int | None = None
+    lost: set[int] = field(default_factory=set)
+    _next: int = 0
+    _waiting: deque[Assignment] = field(default_factory=deque)
+    _open: dict[int, Assignment] = field(default_factory=dict)
+
+    def start(self, now_ms: float) -> list[Assignment]:
+        """What becomes of every client's first request."""
+        return [a for _ in range(self.clients) for a in self._ask(now_ms)]
+
+    def finished(self, request: int, now_ms: float) -> list[Assignment]:
+        """A request is over: who waits is served, and its client asks for another."""
+        del self._open[request]
+        return self._serve_waiting() + self._ask(now_ms)
+
+    @property
+    def done(self) -> bool:
+        return not self._open and not self._waiting and self._next == self.requests
+
+    def _ask(self, now_ms: float) -> list[Assignment]:
+        """The client goes on asking as long as it is refused."""
+        refused = []
+        while self._next < self.requests:
+            asked = Assignment(self._next, now_ms)
+            self._next += 1
+            inside = len(self._open) + len(self._waiting)
+            if len(self.lost) < self.pipelines and inside < (self.admission or inside + 1):
+                self._waiting.append(asked)
+                break
+            refused.append(asked)
+        return refused + self._serve_waiting()
+
+    def _serve_waiting(self) -> list[Assignment]:
+        served = []
+        while self._waiting and (found := self._place(self._waiting[0])) is not None:
+            self._waiting.popleft()
+            self._open[found.request] = found
+            served.append(found)
+        return served
+
+    def _place(self, asked: Assignment) -> Assignment | None:
+        pipelines = [a.pipeline for a in self._open.values()]
+        drafts = [a.draft for a in self._open.values()]
+        free = [
+            p
+            for p in range(self.pipelines)
+            if p not in self.lost and (self.limit is None or pipelines.count(p) < self.limit)
+        ]
+        if not free:
+            return None
+        draft = min(range(self.drafts), key=drafts.count)
+        return replace(asked, draft=draft, pipeline=min(free, key=pipelines.count))
+
+
+class AdaptiveDepth:
+    """Draft depth chosen for each round from what was accepted and how many wait.
+
+    The depth d in ``low``..``high`` that promises the most tokens per time: E[l](d) = beta
+    (1 - beta^d) / (1 - beta) + 1 tokens (StarSD, eq. 3, and the target's own token) for the d
+    draft passes of this session, as many for each session that waits for the draft meanwhile, and
+    one verification of ``verify_passes`` draft passes' length. beta is the share of drafted tokens
+    that were accepted, averaged exponentially.
+    """
+
+    def __init__(
+        self,
+        low: int,
+        high: int,
+        verify_passes: float,
+        waiting: Callable[[], int],
+        smoothing: float = 0.1,
+    ) -> None:
+        self._low, self._high, self._verify = low, high, verify_passes
+        self._waiting, self._smoothing = waiting, smoothing
+        self._beta = 0.7
+
+    def observe(self, accepted: int, depth: int) -> None:
+        """A round of ``depth`` drafted levels had ``accepted`` of them accepted."""
+        tried = min(accepted + 1, depth)  # the first rejection ends the trials
+        share = accepted / tried if tried else 0.0
+        self._beta += self._smoothing * (min(share, 1.0) - self._beta)
+
+    def depth(self) -> int:
+        """The depth of the next round."""
+        beta, sharing = min(self._beta, 0.999), 1 + self._waiting()
+
+        def rate(d: int) -> float:
+            tokens = 1 + beta * (1 - beta**d) / (1 - beta)
+            return tokens / (d * sharing + self._verify)
+
+        return max(range(self._low, self._high + 1), key=rate)
