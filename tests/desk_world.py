@@ -188,11 +188,15 @@ class DeskWorld:
     def _deliver(self, p: int, n: int, message: Message) -> None:
         desk = self.stages[p][n]
         for session in desk.receive(message):
-            self.caches[p, n, session] = Cache()
+            self._opened(p, n, session)
         if isinstance(message, Close):
             self.caches.pop((p, n, message.session), None)
         while (action := desk.next_action()) is not None:
             self._act(p, n, action)
+
+    def _opened(self, p: int, n: int, session: int) -> None:
+        """A stage hears of a request for the first time."""
+        self.caches[p, n, session] = Cache()
 
     def _act(self, p: int, n: int, action: StageWork) -> None:
         if isinstance(action, Prune):
