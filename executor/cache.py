@@ -100,6 +100,12 @@ class TreeCache:
         self.committed = base + accepted
         self.length = base + len(keep)
 
+    def truncate(self, length: int) -> None:
+        """Forget committed entries from ``length`` on; there must be no tree part."""
+        if self.length != self.committed or length > self.length:
+            raise ValueError(f"{self.length} entries cannot be cut to {length} committed ones")
+        self.length = self.committed = length
+
     def entries(self) -> torch.Tensor:
         """[2, layers, heads, length, size]: keys and values of all entries (a view)."""
         return self._store[:, :, :, : self.length]

@@ -37,6 +37,8 @@ class RememberingDraft:
 
     def __init__(self, source: OpenSource, sampling: Sampling, seed: int) -> None:
         self._source, self._sampling, self._seed = source, sampling, seed
+        if hasattr(source, "observe"):
+            self.observe = source.observe
         self._memories: dict[int, _Memory] = {}
 
     def open(self, session: int) -> None:

@@ -87,11 +87,6 @@ def _source_settings(
     if draft.source == "eagle":
         head = _directory(draft.head, "eagle", f"{key}.head", path)
     remembers = sampling.rule not in ("exact", "relaxed_best")
-    if remembers and draft.source in ("ngram", "hybrid"):
-        raise UserError(
-            f"{path}: key {key}.source = {draft.source!r} does not show the distribution that "
-            f"sampling.rule = {sampling.rule!r} needs"
-        )
     return SourceSettings(
         draft.source, model, head, draft.ngram, draft.weight, sampling, remembers, scenario.seed
     )

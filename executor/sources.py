@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from treepipe.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.draft_model import DraftSource, LanguageModelDraft
+from treepipe.executor.eagle import EagleDraft
+from treepipe.executor.hybrid import HybridDraft
+from treepipe.executor.ngram import PromptLookupDraft
 from treepipe.scenario import SamplingSection
 from treepipe.verification import Sampling
 
@@ -55,7 +57,12 @@ def open_source(settings: SourceSettings, target: Checkpoint, capacity: int) -> 
 
 
 def _open(settings: SourceSettings, target: Checkpoint, capacity: int) -> Any:
-    if settings.kind == "model":
-        assert settings.model is not None  # checked at launch
-        return LanguageModelDraft(Checkpoint.open(settings.model), capacity)
-    raise UserError(f"key drafts.0.source = {settings.kind!r} is not there yet")
+    if settings.kind == "eagle":
+        assert settings.head is not None  # checked at launch
+        return EagleDraft(settings.head, target, capacity)
+    lookup = PromptLookupDraft(target.vocabulary, settings.ngram)
+    if settings.kind == "ngram":
+        return lookup
+    assert settings.model is not None  # checked at launch
+    model = LanguageModelDraft(Checkpoint.open(settings.model), capacity)
+    return HybridDraft(model, lookup, settings.weight) if settings.kind == "hybrid" else model

@@ -163,7 +163,12 @@ class TargetEnds:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, hidden] -> [n, vocabulary]."""
-        return self.features(hidden) @ self._projection.T
+        return self.project(self.features(hidden))
+
+    @torch.inference_mode()
+    def project(self, features: torch.Tensor) -> torch.Tensor:
+        """[n, hidden] final states -> [n, vocabulary]."""
+        return features @ self._projection.T
 
     def next_tokens(self, hidden: torch.Tensor) -> tuple[int, ...]:
         """Greedy token per row of [n, hidden]."""

@@ -8,6 +8,7 @@ answer to the same path.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -71,6 +72,10 @@ class ScratchPaths:
     def __init__(self) -> None:
         self.read = 0
         self._paths: list[tuple[int, ...]] = []
+
+    def tokens(self, slots: Sequence[int]) -> list[int]:
+        """Token of each of these scratch nodes."""
+        return [self._paths[slot][-1] for slot in slots]
 
     def asked(self, order: DraftPass) -> list[tuple[int, ...]]:
         """Follow one pass; token path below the committed tokens per node that it answers for."""

@@ -1,0 +1,147 @@
+"""An EAGLE head as a draft: it reads the target's states where they are known, and its own beyond.
+
+The entry of a token at position p is made from its embedding and the state at p - 1; the prompt's
+first token has no state before it and no entry (the published code drops it, too). Candidates below
+committed tokens come from true states, below scratch nodes from the head's own predictions, so they
+get worse with every level below the last verified token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from treepipe.executor.cache import TreeCache
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.draft_model import best_candidates
+from treepipe.executor.eagle_head import load_head
+from treepipe.executor.stage_model import TargetEnds
+from treepipe.messages import NO_PARENT
+from treepipe.protocol import Drafted, DraftPass
+
+
+@dataclass(slots=True)
+class _State:
+    """One session.
+
+    Attributes:
+        tokens: committed tokens read.
+        features: true states by position, as far as they were observed.
+        predicted: the head's state at the newest committed token, [hidden].
+        scratch: token and the head's state of each scratch node.
+        true_entries: cache entries made from true states; those behind it were guessed.
+    """
+
+    cache: TreeCache
+    tokens: list[int] = field(default_factory=list)
+    features: list[torch.Tensor] = field(default_factory=list)
+    predicted: torch.Tensor | None = None
+    scratch: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    true_entries: int = 0
+
+
+class EagleDraft:
+    """The head with the target's embedding and output projection."""
+
+    def __init__(self, directory: Path, target: Checkpoint, capacity: int) -> None:
+        """Raises ``UserError`` if the head cannot be loaded or does not fit the target."""
+        self._head, embedding = load_head(directory, target)
+        self._ends = TargetEnds(target)
+        self._embedding = embedding
+        self._capacity = capacity
+        attention: Any = self._head.layers[0].self_attn
+        self._head_size = int(attention.head_dim)
+        self._heads = attention.k_proj.out_features // self._head_size
+        self._states: dict[int, _State] = {}
+
+    def open(self, session: int) -> None:
+        cache = TreeCache(1, self._heads, self._head_size, self._capacity, torch.float32)
+        self._states[session] = _State(cache)
+
+    def close(self, session: int) -> None:
+        self._states.pop(session, None)
+
+    def observe(self, session: int, features: torch.Tensor) -> None:
+        """The target's final states [n, hidden] of its next n committed tokens."""
+        self._states[session].features += list(features)
+
+    def draft(self, session: int, order: DraftPass) -> Drafted:
+        """Run one pass; candidates per node in descending probability, ties by token id."""
+        return best_candidates(order, self.log_probs(session, order))
+
+    @torch.inference_mode()
+    def log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
+        """[asked nodes, vocabulary] log probabilities (float64) of one pass."""
+        state = self._states[session]
+        if order.reset:
+            state.cache.prune((), 0)
+            state.scratch = []
+        elif order.keep is not None:
+            self._keep(state, order.keep, order.accepted)
+        if order.catch_up:
+            states = self._read(state, order.catch_up)
+        else:
+            states = self._expand(state, order)
+        logits = self._ends.project(states)
+        return logits.double().log_softmax(-1)
+
+    def _keep(self, state: _State, keep: Sequence[int], accepted: int) -> None:
+        """Scratch nodes become committed with guessed states; the next catch-up redoes them."""
+        state.cache.prune(keep, accepted)
+        kept = [state.scratch[slot] for slot in keep]
+        if accepted:
+            state.predicted = kept[accepted - 1][1]
+            state.tokens += [token for token, _ in kept[:accepted]]
+        state.scratch = kept[accepted:]
+
+    def _read(self, state: _State, tokens: Sequence[int]) -> torch.Tensor:
+        """Committed tokens, from the first one whose entry is missing or was guessed."""
+        first = state.true_entries + 1
+        state.cache.truncate(state.true_entries)
+        state.tokens += tokens
+        positions = range(first, len(state.tokens))
+        state.true_entries = len(state.tokens) - 1
+        given = torch.stack(state.features[first - 1 : len(state.tokens) - 1])
+        states = self._run(state, state.tokens[first:], given, positions, None)
+        state.predicted = states[-1]
+        return states[-1:]
+
+    def _expand(self, state: _State, order: DraftPass) -> torch.Tensor:
+        """New scratch nodes, each from the head's own state at its parent."""
+        assert state.predicted is not None  # a catch-up pass came before
+        cache = state.cache
+        above = cache.tree_mask.sum(1).tolist()
+        given, depths = [], list[int]()
+        for parent in order.parents:
+            given.append(state.predicted if parent == NO_PARENT else state.scratch[parent][1])
+            depths.append(1 if parent == NO_PARENT else 1 + int(above[parent]))
+        positions = [len(state.tokens) - 1 + depth for depth in depths]
+        states = self._run(state, order.tokens, torch.stack(given), positions, order.parents)
+        state.scratch += zip(order.tokens, states, strict=True)
+        return states
+
+    def _run(
+        self,
+        state: _State,
+        tokens: Sequence[int],
+        given: torch.Tensor,
+        positions: Sequence[int],
+        parents: Sequence[int] | None,
+    ) -> torch.Tensor:
+        """[n, hidden] predicted states; appends n entries. ``positions`` are the tokens' own."""
+        mask = state.cache.begin(len(tokens), parents)
+        places = torch.tensor([[position - 1 for position in positions]])
+        embedded = self._embed(tokens)[None]
+        states = self._head(embedded, given[None], places, mask[None, None], state.cache)
+        state.cache.finish(committed=parents is None)
+        result: torch.Tensor = states[0]
+        return result
+
+    def _embed(self, tokens: Sequence[int]) -> torch.Tensor:
+        if self._embedding is None:
+            return self._ends.embed(tokens)
+        return self._embedding[torch.tensor(tokens, dtype=torch.long)].float()

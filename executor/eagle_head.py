@@ -1,0 +1,123 @@
+"""The EAGLE head as a module, and its published checkpoint layout.
+
+(EAGLE-1 and -2, section 4: ``fc`` joins a token's embedding with the target's final state at the
+position before it, one decoder layer of the target's family predicts the state at this position,
+and the target's own output projection reads tokens off it.) What drafts with it is in ``eagle.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from treepipe.errors import UserError
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.families import FAMILIES
+
+
+class EagleHead(nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """``fc`` and one decoder layer; embedding and output projection are the target's."""
+
+    def __init__(self, config: Any, *, bias: bool, input_norm: bool) -> None:
+        """Args: ``input_norm``: whether the layer norms its input (the published heads do not)."""
+        super().__init__()
+        family = FAMILIES["LlamaForCausalLM"]
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
+        layer = family.layer(config, 0)
+        if not input_norm:
+            layer.input_layernorm = nn.Identity()
+        self.layers = nn.ModuleList([layer])
+        self.rotary = family.rotary(config=config)
+
+    def forward(
+        self,
+        embedded: torch.Tensor,
+        features: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor | None,
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """Predicted final states [batch, n, hidden].
+
+        Args:
+            embedded: [batch, n, hidden] embeddings of the tokens.
+            features: [batch, n, hidden] final states at the positions before them.
+            positions: [batch, n].
+            mask: boolean, broadcast to [batch, heads, n, entries]; None is causal.
+        """
+        states = self.fc(torch.cat((embedded, features), -1))
+        result: torch.Tensor = self.layers[0](
+            states,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            position_embeddings=self.rotary(states, positions),
+        )
+        return result
+
+
+def load_head(directory: Path, target: Checkpoint) -> tuple[EagleHead, torch.Tensor | None]:
+    """A head and its own embedding, if the checkpoint holds one; raises ``UserError``.
+
+    ``config.json`` is a Llama configuration of one layer; the weights are ``model.safetensors`` or
+    ``pytorch_model.bin`` with ``fc.weight``, perhaps ``fc.bias``, and ``layers.0.*``.
+    """
+    config, tensors = _config(directory, target), _tensors(directory)
+    embedding = tensors.pop("embed_tokens.weight", None)
+    if "fc.weight" not in tensors:
+        raise UserError(f"{directory}: is no EAGLE head, tensor fc.weight is missing")
+    head = EagleHead(
+        config,
+        bias="fc.bias" in tensors,
+        input_norm="layers.0.input_layernorm.weight" in tensors,
+    )
+    wanted = {name: tensor.shape for name, tensor in head.state_dict().items()}
+    for name, shape in wanted.items():
+        if name not in tensors:
+            raise UserError(f"{directory}: the weights are incomplete, tensor {name} is missing")
+        if tensors[name].shape != shape:
+            raise UserError(
+                f"{directory}: tensor {name} has shape {tuple(tensors[name].shape)}, "
+                f"config.json wants {tuple(shape)}"
+            )
+    head.load_state_dict({name: tensors[name].float() for name in wanted})
+    return head.eval().requires_grad_(False), embedding
+
+
+def _config(directory: Path, target: Checkpoint) -> Any:
+    from transformers import LlamaConfig
+
+    path = directory / "config.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        config = LlamaConfig(**{**content, "num_hidden_layers": 1})
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except Exception as error:  # transformers raises many kinds for a config it cannot read
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path}: is not usable: {reason}") from None
+    for key, size in (("hidden_size", target.hidden_size), ("vocab_size", target.vocabulary)):
+        if getattr(config, key) != size:
+            raise UserError(
+                f"{path}: key {key} = {getattr(config, key)} differs from the target's {size}"
+            )
+    config._attn_implementation = "sdpa"
+    return config
+
+
+def _tensors(directory: Path) -> dict[str, torch.Tensor]:
+    safe, pickled = directory / "model.safetensors", directory / "pytorch_model.bin"
+    try:
+        if safe.exists():
+            return dict(load_file(safe))
+        if pickled.exists():
+            return dict(torch.load(pickled, weights_only=True, map_location="cpu"))
+    except Exception as error:  # both loaders raise many kinds
+        raise UserError(f"{directory}: the weights cannot be read: {error}") from None
+    raise UserError(f"{directory}: holds neither {safe.name} nor {pickled.name}")

@@ -1,0 +1,108 @@
+"""Trains an EAGLE head for the bundled target. Run as a module; takes about ten minutes.
+
+    python -m treepipe.executor.reference.train_eagle --minutes 10
+
+As the published heads are (EAGLE-1, section 4.2): the head predicts the target's final state at the
+next position (smooth L1) and through the target's projection its distribution (cross entropy, 0.1
+of it), from true states with a little noise, since it will have to go on from its own guesses.
+Training stops by the clock, so a second run gives another head of the same make.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch.nn import functional
+from transformers import LlamaForCausalLM
+
+from treepipe.executor.eagle_head import EagleHead
+from treepipe.executor.reference.corpus import KINDS, texts
+from treepipe.executor.reference.measure import rows
+from treepipe.executor.reference.train import SEED, _rate, _window
+
+HERE = Path(__file__).parent
+PEAK_RATE, NOISE, TOKEN_WEIGHT = 2e-3, 0.1, 0.1
+UNROLL = 2
+"""Passes per step: the second reads the states that the first predicted."""
+
+
+def main() -> None:
+    """Train a head and save it in the published layout."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=HERE / "eagle")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    arguments = parser.parse_args()
+    torch.manual_seed(SEED)
+    torch.set_num_threads(2)
+    target = LlamaForCausalLM.from_pretrained(HERE / "target", dtype=torch.float32).eval()
+    target.requires_grad_(False)
+    target.config._attn_implementation = "sdpa"
+    head = EagleHead(target.config, bias=True, input_norm=False)
+    train(head, target, arguments.minutes)
+    save(head, arguments.out)
+
+
+def train(head: EagleHead, target: Any, minutes: float) -> None:
+    tokenizer = Tokenizer.from_file(str(HERE / "target" / "tokenizer.json"))
+    data = {kind: rows(tokenizer, texts(kind, held_out=False)) for kind in KINDS}
+    rng = np.random.default_rng(SEED)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=PEAK_RATE, betas=(0.9, 0.95))
+    start, steps = time.monotonic(), 0
+    head.train()
+    while (elapsed := (time.monotonic() - start) / 60) < minutes:
+        for group in optimizer.param_groups:
+            group["lr"] = PEAK_RATE * _rate(steps, elapsed / minutes)
+        loss = head_loss(head, target, _window(data, rng, steps))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 0.5)
+        optimizer.step()
+        steps += 1
+        if steps % 100 == 0:
+            print(f"{elapsed:.1f} min, step {steps}, loss {float(loss):.4f}", flush=True)
+
+
+def head_loss(head: EagleHead, target: Any, window: torch.Tensor) -> torch.Tensor:
+    """Mean over positions and passes; the window is [batch, length] tokens."""
+    with torch.no_grad():
+        features = target.model(window).last_hidden_state
+        wanted = target.lm_head(features).log_softmax(-1)
+        embedded = target.model.embed_tokens(window)
+    length = window.shape[1] - 1
+    positions = torch.arange(length).expand(len(window), length)
+    mask = torch.ones((1, 1, length, length), dtype=torch.bool).tril()
+    given = features[:, :-1] + NOISE * (2 * torch.rand_like(features[:, :-1]) - 1)
+    loss = torch.zeros(())
+    for _ in range(UNROLL):
+        predicted = head(embedded[:, 1:], given, positions, mask)
+        logits = target.lm_head(predicted).log_softmax(-1)
+        tokens = -(wanted[:, 1:].exp() * logits).sum(-1).mean()
+        loss = loss + functional.smooth_l1_loss(predicted, features[:, 1:]) + TOKEN_WEIGHT * tokens
+        # The state before a token as the head itself would have predicted it.
+        given = torch.cat((features[:, :1], predicted[:, :-1].detach()), 1)
+    return loss / UNROLL
+
+
+def save(head: EagleHead, out: Path) -> None:
+    """``config.json`` and ``model.safetensors``; embedding and projection are the target's."""
+    out.mkdir(parents=True, exist_ok=True)
+    content = json.loads((HERE / "target" / "config.json").read_text(encoding="utf-8"))
+    content |= {"num_hidden_layers": 1, "bias": True}
+    (out / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    tensors = {name: tensor.half().contiguous() for name, tensor in head.state_dict().items()}
+    temporary = out / "model.safetensors.part"
+    save_file(tensors, temporary)
+    shutil.move(temporary, out / "model.safetensors")
+
+
+if __name__ == "__main__":
+    main()
