@@ -153,12 +153,20 @@ class DeskWorld:
         for pipeline, message in orders.messages:
             if isinstance(message, Flight):
                 self.flights[pipeline][0].append(message)
+                for segment in message.segments:
+                    self.fed_segment(segment)
             else:
                 for box in self.words[pipeline]:
                     box.append(message)
         for session, tokens in orders.emitted:
             self.texts[session] += tokens
         self.reasons.update(orders.finished)
+
+    def fed_segment(self, segment: Segment) -> None:
+        """For tests that follow tickets."""
+
+    def returned_segment(self, segment: Segment) -> None:
+        """For tests that follow tickets."""
 
     def _draft(self, session: int, order: DraftPass) -> Drafted:
         self.draft_calls.append(order.rows)
@@ -183,6 +191,8 @@ class DeskWorld:
         if n < len(self.stages[p]):
             self._deliver(p, n, flight)
         else:
+            for segment in flight.segments:
+                self.returned_segment(segment)
             self.desk.arrive(flight, None, 0.0)
 
     def _deliver(self, p: int, n: int, message: Message) -> None:

@@ -2,8 +2,7 @@
 
 ``data/flowspec_traces.json`` holds counts and token ids recorded by running the public code of
 FlowSpec (Leosang-lx/FlowSpec at f0c055a) on ``toy_lm.py``; ``method`` "naive" is naive_pp,
-"pruned" pruned_pp, "continuous" flowspec. The "pipedec" records are not reproduced yet and no
-test here runs over them.
+"pruned" pruned_pp, "continuous" flowspec. The "pipedec" records are in ``test_pipedec_traces.py``.
 
 Their ``rounds`` count turns as i + N for a round with turns 0..i: one less than our steps + N in
 lock-step, steps + N in naive_pp. Two differences are kept on purpose, each with a test here:

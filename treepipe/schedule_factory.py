@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from treepipe.errors import UserError
@@ -83,35 +84,35 @@ class ScheduleFactory:
             branching = section.branching or SPECINFER
         elif section.name == "starsd" and section.branching:
             branching = section.branching
-        growth = Growth(branching, None, self._drawn)
         if section.name != "starsd" or not section.adaptive_depth:
-            return TreeParameters(growth.nodes, growth.nodes + 1, False, lambda: growth)
+            grow = partial(Growth, branching, None, self._drawn)
+            nodes = grow().nodes
+            return TreeParameters(nodes, nodes + 1, False, grow)
         low, high = section.depth_range
         adaptive = AdaptiveDepth(low, high, float(stages), waiting)
         return TreeParameters(
             high,
             high + 1,
             False,
-            lambda: Growth((1,) * adaptive.depth(), None, self._drawn),
+            partial(_adaptive_chain, adaptive, self._drawn),
             adaptive.observe,
         )
 
     def _dynamic(self, session: int, stages: int) -> Schedule:
         section, chunk = self.section, self.section.prefill_chunk
-        growth = Growth.dynamic(section.top_k, section.tree_depth)
+        growth = partial(Growth.dynamic, section.top_k, section.tree_depth)
         score_order = section.score_order
         if score_order is None:
             score_order = section.name not in ("naive_pp", "eagle")
         size, segment = section.tree_size, section.segment_tokens
-        tree = TreeParameters(size, segment, score_order, lambda: growth)
+        tree = TreeParameters(size, segment, score_order, growth)
         if section.name == "eagle":
-            whole = TreeParameters(size, size + 1, score_order, lambda: growth)
+            whole = TreeParameters(size, size + 1, score_order, growth)
             return StaticTree(session, chunk, whole, 1)
         if section.name == "naive_pp":
             return StaticTree(session, chunk, tree, stages + 1)
-        grown = Growth.dynamic(section.top_k, section.expand_depth)
         expansion = Expansion(
-            lambda: grown,
+            partial(Growth.dynamic, section.top_k, section.expand_depth),
             section.expand_size,
             section.context_aware,
             section.score_aware,
@@ -123,6 +124,10 @@ class ScheduleFactory:
         return Continuous(
             session, chunk, tree, stages + 1, expansion if section.name == "flowspec" else None
         )
+
+
+def _adaptive_chain(adaptive: AdaptiveDepth, drawn: bool) -> Growth:
+    return Growth((1,) * adaptive.depth(), None, drawn)
 
 
 def unused_warnings(scenario: Scenario) -> list[str]:
