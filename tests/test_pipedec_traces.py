@@ -29,9 +29,7 @@ from treepipe.schedules.layered import Layered, LayerParameters
 
 RECORDS = [
     record
-    for record in json.loads(
-        (Path(__file__).parent / "data" / "flowspec_traces.json").read_text()
-    )
+    for record in json.loads((Path(__file__).parent / "data" / "flowspec_traces.json").read_text())
     if record["method"] == "pipedec"
 ]
 FIRST_LAYERS = 4

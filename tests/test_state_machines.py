@@ -68,7 +68,7 @@ class Adversary(RuleBasedStateMachine):
 
     @rule(session=st.integers(1, MOST_REQUESTS), which=st.integers(0, 5))
     def offend(self, session: int, which: int) -> None:
-        """Tell one illegal event; it is refused, or ignored as a late answer, and changes nothing."""
+        """Tell one illegal event; it is refused and changes nothing."""
         schedule = self.schedules.get(session)
         if schedule is None:
             return
@@ -142,7 +142,7 @@ class TicketWorld(DeskWorld):
 
     def returned_segment(self, segment: Segment) -> None:
         key = segment.session, segment.ticket
-        assert key in self._fed and key not in self._back, "a ticket is answered once"
+        assert key in self._fed - self._back, "a ticket is answered once"
         self._back.add(key)
 
 

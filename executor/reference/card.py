@@ -82,6 +82,16 @@ target's own continuations, of at most 64 tokens, of the 20 held-out prompts of 
 4-grams, counted within each continuation, say how little it repeats itself.
 """
 
+EAGLE = """\
+## EAGLE head
+
+`eagle/` holds a head for the target in the layout of the published EAGLE-1 and EAGLE-2 heads (`fc`,
+one decoder layer; embedding and output projection are the target's), trained for {minutes:g}
+minutes (at least {steps:,} steps) by `treepipe.executor.reference.train_eagle`. How often the
+target's greedy choice is among its 1 and 4 most probable tokens, by how many tokens above were read
+from the head's own guesses instead of the target's states:
+"""
+
 REPRODUCTION = """\
 ## Reproduction
 
@@ -103,6 +113,7 @@ def card(out: Path) -> str:
         _training(metrics),
         _quality(metrics),
         _agreement(metrics),
+        _head(out),
         REPRODUCTION.format(
             minutes=metrics["target"]["minutes"], python=metrics["python"], torch=metrics["torch"]
         ),
@@ -191,6 +202,20 @@ def _agreement(metrics: dict[str, Any]) -> str:
         rows.append([kind, *agreed, fresh, f"{found[kind]['positions']:,}"])
     head = ["kind", "top 1", "top 4", "top 8", "distinct 4-grams", "tokens"]
     return AGREEMENT + "\n" + _table(head, rows)
+
+
+def _head(out: Path) -> str:
+    """The EAGLE head's section, if there is a head."""
+    path = out / "eagle" / "metrics.json"
+    if not path.exists():
+        return ""
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    rows = [
+        [depth, f"{shares['top_1']:.1%}", f"{shares['top_4']:.1%}"]
+        for depth, shares in figures["agreement"].items()
+    ]
+    made = EAGLE.format(minutes=figures["minutes"], steps=figures["steps"])
+    return made + "\n" + _table(["guessed levels above", "top 1", "top 4"], rows)
 
 
 def _samples(metrics: dict[str, Any]) -> str:
