@@ -14,9 +14,8 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import simpy
 import torch
@@ -25,16 +24,19 @@ from rich.table import Table
 
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
+from treepipe.planning import make_plan
 from treepipe.presentation import Progress
+from treepipe.scenario import ScheduleName
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.pool import hit_ratio_pool
 from treepipe.sim.world import Simulation
-from treepipe.studies.comparison import Row
 from treepipe.studies.demo import SCENARIO, run_demo
+from treepipe.studies.judgement import Row
 from treepipe.trace import Trace
 
 Figure = dict[str, Any]
+SIMULATED = ("target.layers=8", "workload.requests=6", "workload.new_tokens=300")
 FREE_STAGES = ("emulate=false", "workload.requests=6")
 
 
@@ -46,9 +48,10 @@ def main() -> None:
     with Progress(quiet=False) as say:
         rows = run_demo(say)
         figures = [*_demo_figures(rows), *_overhead(rows)]
-        say("running without emulation", 4)
+        say("running without emulation", 6)
         figures += _split(say)
         figures += _real_time(say)
+        figures += _sampling_overhead(say)
         figures += _simulator_speed()
     content = {
         "schema": "treepipe.bench/1",
@@ -157,25 +160,61 @@ def _generate(launch: Launch, assisted: bool) -> float:
     return tokens / (time.perf_counter() - start)
 
 
+def _sampling_overhead(say: Callable[[str, int], None]) -> list[Figure]:
+    """Median time of an evaluation (projection and rule), greedy and with two lossless rules."""
+    cases = {
+        "greedy": ["schedule.name=specinfer"],
+        "sampling, exact": ["schedule.name=specinfer", "sampling.temperature=1"],
+        "sampling, rejection": [
+            "schedule.name=specinfer",
+            "sampling.temperature=1",
+            "sampling.rule=rejection",
+        ],
+    }
+    found = []
+    for name, overrides in cases.items():
+        launch = _launch(*FREE_STAGES, *overrides)
+        with Cluster(launch.roles, launch.plan) as cluster:
+            trace, _ = cluster.run(launch.plan)
+        figure = _median(trace, "evaluate")
+        found.append(_figure(f"evaluation of a specinfer tree, {name}", figure, "ms"))
+    say("", 2)
+    return found
+
+
+SPEEDS: dict[str, tuple[str, ...]] = {
+    **{name: () for name in get_args(ScheduleName) if name not in ("flowspec", "starsd")},
+    "starsd": (
+        'pipelines=[{count=6,stages=[{device="emulated-20ms"}]}]',
+        "workload.concurrency=6",
+    ),
+    "specpipe, w = 64, 8 stages": ("schedule.width=64", "pipelines.0.stages.0.count=8"),
+    "flowspec": (),
+}
+
+
 def _simulator_speed() -> list[Figure]:
-    """FlowSpec, L = 80, 4 stages, 5 requests of 400 tokens, five times."""
-    launch = _launch()
-    requests = tuple(replace(r, max_new_tokens=400) for r in launch.plan.requests[:5])
-    plan = replace(launch.plan, requests=requests)
-    rates, events = [], []
-    for seed in range(5):
-        source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, seed)
-        simulation = Simulation(plan, source, record_spans=False)
-        start = time.perf_counter()
-        trace = simulation.run()
-        seconds = time.perf_counter() - start
-        rates.append(sum(len(r.tokens) for r in trace.requests) / seconds)
-        events.append(simulation.events / seconds)
+    """Simulated tokens per second of work, L = 80, 4 stages, 6 requests of 300 tokens, thrice."""
+    figures = []
+    for label, overrides in SPEEDS.items():
+        name = label.split(",")[0]
+        scenario = load_scenario(SCENARIO, [f"schedule.name={name}", *SIMULATED, *overrides])
+        plan = make_plan(scenario, SCENARIO)
+        rates, events = [], []
+        for seed in range(3):
+            source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, seed)
+            simulation = Simulation(plan, source, record_spans=False)
+            start = time.perf_counter()
+            trace = simulation.run()
+            seconds = time.perf_counter() - start
+            rates.append(sum(len(r.tokens) for r in trace.requests) / seconds)
+            events.append(simulation.events / seconds)
+        figures.append(_figure(f"simulator: {label}", statistics.median(rates), "tokens/s"))
     bare = _bare_events()
-    rate = statistics.median(events)
+    rate = statistics.median(events)  # flowspec's, the last one
     return [
-        _figure("simulator: flowspec", statistics.median(rates), "tokens/s", "aim 6000"),
-        _figure("simulator: events", rate, "1/s"),
+        *figures,
+        _figure("simulator: events, flowspec", rate, "1/s"),
         _figure("bare SimPy timeouts", bare, "1/s"),
         _figure("simulator events / bare SimPy events", rate / bare, "1"),
     ]

@@ -7,10 +7,9 @@ calibration prompts, which are none of those that are decoded.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
@@ -20,27 +19,20 @@ from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.station import RoleSettings
-from treepipe.metrics import Interval, run_metrics, summarize
-from treepipe.plan import Plan, RequestSpec
-from treepipe.recording import Recording
+from treepipe.metrics import summarize
+from treepipe.plan import Plan
 from treepipe.scenario import Scenario
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.pool import Pool
 from treepipe.sim.predict import run_seeds
-from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
+from treepipe.studies.judgement import Cut, Prediction, Row, Texts, judge
 from treepipe.studies.study import Say
-from treepipe.trace import Trace
 
-METRIC = "time_between_tokens_ms"
 BLOCK = 16
 """Positions of the calibration that are drawn together, so that correlation survives."""
-
-Cut: TypeAlias = Callable[[Trace], Trace]
-"""The part of a run that is measured, the same in prediction, replay and execution."""
-Texts: TypeAlias = Mapping[tuple[tuple[int, ...], int | None], tuple[int, ...]]
-"""Plain greedy continuations by (prompt, end of text)."""
+WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,70 +41,6 @@ class Case:
 
     label: str
     overrides: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Metrics and utilization over a case's simulated runs, and the first run's trace."""
-
-    metrics: Mapping[str, Interval]
-    utilization: Mapping[str, Interval]
-    trace: Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One case's prediction and run. ``measured`` and so on are ``METRIC``'s, in milliseconds.
-
-    Attributes:
-        metrics: predicted, over the prediction's runs; made before the run.
-        measured_metrics: of the run.
-        replayed: METRIC simulated with the run's own acceptance: only durations differ.
-        measured_over_requests: METRIC per request of the run, with its interval.
-        lossless: every text equals plain greedy decoding.
-        warnings: of the run and of its replay.
-    """
-
-    label: str
-    schedule: str
-    metrics: Mapping[str, Interval]
-    measured_metrics: Mapping[str, float]
-    replayed: float
-    measured_over_requests: Interval
-    predicted_utilization: Mapping[str, float]
-    utilization: Mapping[str, float]
-    lossless: bool
-    warnings: tuple[str, ...]
-    prediction: Trace
-    replay: Trace
-    execution: Trace
-
-    @property
-    def predicted(self) -> Interval:
-        return self.metrics[METRIC]
-
-    @property
-    def measured(self) -> float:
-        return self.measured_metrics[METRIC]
-
-    @property
-    def tokens_per_round(self) -> float:
-        """In the run."""
-        return self.measured_metrics["tokens_per_round"]
-
-    @property
-    def error(self) -> float:
-        """Signed, relative to the measurement."""
-        return self.predicted.mean / self.measured - 1
-
-    @property
-    def duration_error(self) -> float:
-        """The part of the error that is left when the run's acceptance is replayed."""
-        return self.replayed / self.measured - 1
-
-    def error_of(self, metric: str) -> float:
-        """Of another metric than ``METRIC``."""
-        return self.metrics[metric].mean / self.measured_metrics[metric] - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,50 +108,9 @@ def predict_case(plan: Plan, scenario: Scenario, pool: Pool, say: Say, cut: Cut)
     return Prediction(*summarize([cut(trace) for trace in traces]), traces[0])
 
 
-def judge(
-    case: Case,
-    plan: Plan,
-    prediction: Prediction,
-    run: tuple[Trace, Recording],
-    texts: Texts,
-    cut: Cut,
-    schedule: str,
-) -> Row:
-    """Hold a run against its prediction, its replay and plain greedy decoding."""
-    executed, recording = run
-    source = ReplaySource(recording)
-    replay = simulate(plan, source)
-    part = cut(executed)
-    measured, shares = summarize([part])
-    per_request = [run_metrics(replace(part, requests=[each])) for each in part.requests]
-    return Row(
-        label=case.label,
-        schedule=schedule,
-        metrics=prediction.metrics,
-        measured_metrics={name: each.mean for name, each in measured.items()},
-        replayed=run_metrics(cut(replay))[METRIC],
-        measured_over_requests=Interval.over([m[METRIC] for m in per_request if METRIC in m]),
-        predicted_utilization={name: each.mean for name, each in prediction.utilization.items()},
-        utilization={name: each.mean for name, each in shares.items()},
-        lossless=_is_lossless(plan.requests, executed, texts),
-        warnings=(*executed.warnings, *source.warnings()),
-        prediction=prediction.trace,
-        replay=replay,
-        execution=executed,
-    )
-
-
 def _prepare(path: Path, case: Case) -> _Prepared:
     scenario = load_scenario(path, case.overrides)
     return _Prepared(case, scenario, prepare(scenario, path))
-
-
-def _is_lossless(requests: Sequence[RequestSpec], executed: Trace, texts: Texts) -> bool:
-    """A text that ended early, for whatever reason, is none of plain decoding's."""
-    return all(
-        trace.tokens == texts[spec.prompt, spec.end_of_text][: spec.max_new_tokens]
-        for spec, trace in zip(requests, executed.requests, strict=True)
-    )
 
 
 def _plain_texts(launches: Sequence[Launch], say: Say) -> Texts:
@@ -279,9 +166,20 @@ def _run_group(
         for each in group:
             plan, label = each.launch.plan, each.case.label
             say(f"running {label}", len(plan.requests))
+            _warm_up(cluster, plan)
             run = cluster.run(plan, lambda: say("", 1))
             name = each.scenario.schedule.name
-            yield judge(each.case, plan, predictions[label], run, texts, cut, name)
+            yield judge(label, name, plan, predictions[label], run, texts, cut)
+
+
+def _warm_up(cluster: Cluster, plan: Plan) -> None:
+    """Decode a few tokens on every pipeline: a process's first passes take longer."""
+    count = max(plan.serving.clients, len(plan.pipelines))
+    requests = tuple(
+        replace(request, max_new_tokens=min(request.max_new_tokens, WARM_UP_TOKENS))
+        for request in plan.requests[:count]
+    )
+    cluster.run(replace(plan, requests=requests))
 
 
 def _roles_for(group: Sequence[_Prepared]) -> list[RoleSettings]:

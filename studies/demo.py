@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.studies.comparison import Case, compare
-from treepipe.studies.comparison import Row as Row
 from treepipe.studies.folder import claim
+from treepipe.studies.judgement import Row as Row
 from treepipe.studies.study import Say
 from treepipe.studies.timeline import draw_timelines
 from treepipe.trace import write_chrome_trace

@@ -17,6 +17,16 @@ MEASURED = {
     "mec": "white",
     "label": "measured on real processes",
 }
+REPLAYED = {
+    "color": BLUE,
+    "marker": "D",
+    "ls": "none",
+    "ms": 6,
+    "mfc": "none",
+    "label": "simulated with the run's own acceptance",
+}
+LEGEND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "framealpha": 1.0}
+"""What lies behind a legend does not show through."""
 
 
 def band(panel: Any, x: Sequence[float], values: Sequence[Interval], style: dict[str, Any]) -> None:

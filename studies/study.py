@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +16,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.errors import UserError
+from treepipe.errors import RunError, UserError
+from treepipe.presentation import Progress
+from treepipe.result import write_json
 from treepipe.studies.folder import claim
 from treepipe.studies.sheet import Sheet
 
@@ -128,18 +129,9 @@ def run_study(study: Study, say: Say, full: bool) -> StudyResult:
     return result
 
 
-def default_folder(study: Study) -> Path:
-    return Path(f"treepipe-study-{study.name}")
-
-
-def claim_study_folder(out: Path, study: Study) -> None:
-    """Make the folder; refuse one that holds something other than this study's earlier result."""
-    claim(out, f"{study.name}.json", f"result of the study {study.name}")
-
-
 def write_study(result: StudyResult, out: Path) -> None:
     """JSON, a CSV file per table, all tables in Markdown, and the plots into ``out``."""
-    (out / f"{result.study}.json").write_text(json.dumps(result.content(), indent=2) + "\n")
+    write_json(result.content(), str(out / f"{result.study}.json"))
     for sheet in result.tables:
         (out / f"{sheet.name}.csv").write_text(sheet.csv(), encoding="utf-8")
     parts = [sheet.markdown() for sheet in result.tables]
@@ -147,6 +139,33 @@ def write_study(result: StudyResult, out: Path) -> None:
     (out / "tables.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
     for name, figure in result.figures.items():
         figure.savefig(out / f"{name}.png", dpi=110)
+
+
+def perform(
+    study: Study, out: Path | None, *, full: bool = False, json: str | None = None, quiet: bool
+) -> StudyResult:
+    """The command ``treepipe study NAME``: run it, write everything, print it.
+
+    Args:
+        out: the folder, ``treepipe-study-NAME`` if it is not given.
+        json: a further place for the JSON file, "-" for standard output (and no tables there).
+
+    Raises:
+        UserError: the folder or the file is not ours to write to.
+        RunError: a run failed, or the study found a fault.
+    """
+    folder = out or Path(f"treepipe-study-{study.name}")
+    claim(folder, f"{study.name}.json", f"result of the study {study.name}")
+    with Progress(quiet) as say:
+        result = run_study(study, say, full)
+    write_study(result, folder)
+    if json is not None:
+        write_json(result.content(), json)
+    if not quiet and json != "-":
+        show_study(result, folder)
+    if result.faults:
+        raise RunError("; ".join(result.faults))
+    return result
 
 
 def show_study(result: StudyResult, out: Path) -> None:

@@ -148,3 +148,14 @@ def test_shipped_scenarios_run(path: Path, tmp_path: Path, monkeypatch: pytest.M
     result = tmp_path / "result.json"
     assert call(monkeypatch, "run", path, *SMALL, "--json", result, "--quiet") == 0
     assert json.loads(result.read_text())["sessions"][0]["new_tokens"] == 6
+
+
+def test_studies_are_listed_and_unknown_ones_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "study", "--list") == 0
+    assert "width-sweep" in capsys.readouterr().out
+    assert call(monkeypatch, "study", "width-swep") == 2
+    assert_sentence(capsys.readouterr().err, "did you mean 'width-sweep'?")
+    assert call(monkeypatch, "study") == 2
+    assert_sentence(capsys.readouterr().err, "treepipe study needs a name")

@@ -149,6 +149,32 @@ def demo(
 
 
 @app.command()
+def study(
+    name: Annotated[Optional[str], typer.Argument(help="Which one; see --list.")] = None,  # noqa: UP045
+    listed: Annotated[bool, typer.Option("--list", help="Show all studies.")] = False,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Folder for tables and plots; default treepipe-study-NAME."),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False,
+    json: JsonTarget = None,
+    quiet: Quiet = False,
+) -> None:
+    """Answer a question with a table and a plot: predictions beside runs."""
+    from treepipe.studies.study import find_study, perform, show_studies
+
+    if listed:
+        show_studies()
+        return
+    if name is None:
+        raise UserError("treepipe study needs a name; treepipe study --list shows them")
+    found = find_study(name)
+    if found.needs_executor:
+        _need_executor("study")
+    perform(found, out, full=full, json=json, quiet=quiet)
+
+
+@app.command()
 def profiles(
     name: Annotated[Optional[str], typer.Argument(help="Show this one.")] = None,  # noqa: UP045
 ) -> None:

@@ -108,6 +108,10 @@ class Flight:
     segments: tuple[Segment, ...]
     beat: int | None = None
 
+    def holding(self, segments: tuple[Segment, ...]) -> Flight:
+        """The same flight with other segments."""
+        return Flight(self.draft, self.pipeline, segments, self.beat)
+
     @property
     def rows(self) -> int:
         return sum([len(segment.tokens) for segment in self.segments])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from treepipe.errors import ProtocolError
@@ -52,7 +52,7 @@ class _Gathering:
     def move(self) -> Move:
         segments = [self.due[each.session] for each in self.flight.segments]
         return Move(
-            replace(self.flight, segments=tuple([segment for segment, _ in segments])),
+            self.flight.holding(tuple([segment for segment, _ in segments])),
             tuple([rows for _, rows in segments]),
             tuple([self.payloads[segment.session] for segment, _ in segments]),
         )
@@ -217,11 +217,11 @@ class StageDesk:
         segments = tuple([segment for segment, _ in alive])
         if not segments:
             if flight.beat is not None:
-                self._ready.append(Move(replace(flight, segments=()), (), ()))
+                self._ready.append(Move(flight.holding(()), (), ()))
             return
-        gathering = _Gathering(
-            replace(flight, segments=segments), {s.session: payload for s, payload in alive}
-        )
+        if len(segments) < len(flight.segments):
+            flight = flight.holding(segments)
+        gathering = _Gathering(flight, {s.session: payload for s, payload in alive})
         for segment in segments:
             self._waiting[segment.session][segment.ticket] = gathering
             self._sessions[segment.session].receive(segment)
@@ -250,7 +250,7 @@ class StageDesk:
     def _leave(self, gathering: _Gathering, session: int) -> None:
         """The others of a flight go on without a session that was closed."""
         segments = tuple([s for s in gathering.flight.segments if s.session != session])
-        gathering.flight = replace(gathering.flight, segments=segments)
+        gathering.flight = gathering.flight.holding(segments)
         if gathering.flight.beat is None and not segments:
             return
         move = self._complete(gathering)
