@@ -7,35 +7,25 @@ window and its own next guess were right. If they are, the next window is ready 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from treepipe.errors import ProtocolError
-from treepipe.messages import NO_PARENT, Segment
+from treepipe.messages import NO_PARENT
 from treepipe.protocol import (
     Command,
     Drafted,
     DraftPass,
-    Event,
-    Offer,
     Returned,
-    RoundRecord,
-    Started,
-    WorkerLost,
 )
-from treepipe.schedules.in_flight import TreeInFlight
-from treepipe.schedules.request import Request
+from treepipe.schedules.tree_decoding import TreeDecoding
 
 
-class ChainAhead:
+class ChainAhead(TreeDecoding):
     """A request decoded window by window."""
 
     listens = True
-    in_step = False
 
     def __init__(self, session: int, prefill_chunk: int, gamma: int, *, drawn: bool) -> None:
         """Args: ``gamma``: tokens per window; ``drawn``: as in ``DraftPass``."""
-        self._request = Request(session, prefill_chunk)
-        self._flying = TreeInFlight(self._request)
+        super().__init__(session, prefill_chunk)
         self._gamma, self._drawn = gamma, drawn
         self._restart()
         self._ticket: int | None = None
@@ -48,41 +38,9 @@ class ChainAhead:
         self._slots = 0  # so many of them are in the draft's scratch part
         self._read = False
 
-    @property
-    def done(self) -> bool:
-        return self._request.finished is not None
-
-    @property
-    def rounds(self) -> Sequence[RoundRecord]:
-        return self._flying.rounds
-
-    def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
-        return self._flying.offers(returned, children=children)
-
-    def handle(self, event: Event) -> Sequence[Command]:
-        if self.done:
-            raise ProtocolError("the request is done")
-        if isinstance(event, Started):
-            commands = self._request.start(event)
-            self._flying.unread.extend(event.prompt)
-            return commands
-        if isinstance(event, Drafted):
-            return self._drafted(event)
-        if isinstance(event, Returned):
-            return self._prefilled(event) if self._request.prefill else self._returned(event)
-        if isinstance(event, WorkerLost):
-            return self._request.lose()
-        raise ProtocolError(f"{type(event).__name__} is no event of this schedule")
-
-    def _prefilled(self, event: Returned) -> list[Command]:
-        token = self._request.prefilled(event)
-        if token is None:
-            return []
-        commands = self._request.emit((token,))
-        if not self.done:
-            self._flying.open_round(token)
-            commands += self._go_on()
-        return commands
+    def _begin(self, root_token: int) -> list[Command]:
+        self._flying.open_round(root_token)
+        return self._go_on()
 
     def _returned(self, event: Returned) -> list[Command]:
         flying = self._flying

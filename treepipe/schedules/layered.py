@@ -9,28 +9,21 @@ step. Several requests that share the steps (SpecPipe-DB) are so many of these m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from treepipe.errors import ProtocolError
-from treepipe.messages import Segment
 from treepipe.protocol import (
     Command,
     Drafted,
     DraftPass,
-    Event,
-    Offer,
     Returned,
-    RoundRecord,
-    Started,
     Stepped,
-    WorkerLost,
 )
 from treepipe.schedules.frontier import Frontier
-from treepipe.schedules.in_flight import TreeInFlight, Walk
-from treepipe.schedules.request import Request
+from treepipe.schedules.in_flight import Walk
+from treepipe.schedules.tree_decoding import TreeDecoding
 from treepipe.tree import best
 
 
@@ -53,14 +46,11 @@ class LayerParameters:
     draft_reuse: bool = True
 
 
-class Layered:
+class Layered(TreeDecoding):
     """A request that feeds a layer at every step of its pipeline."""
 
-    listens = False
-
     def __init__(self, session: int, prefill_chunk: int, parameters: LayerParameters) -> None:
-        self._request = Request(session, prefill_chunk)
-        self._flying = TreeInFlight(self._request)
+        super().__init__(session, prefill_chunk)
         self._parameters = parameters
         self._frontier = Frontier()
         self._decoding = False
@@ -70,50 +60,17 @@ class Layered:
         self._ticket: int | None = None
 
     @property
-    def done(self) -> bool:
-        return self._request.finished is not None
-
-    @property
     def in_step(self) -> bool:
         """From the first token on (new requests are prefilled first)."""
         return self._decoding and not self.done
 
-    @property
-    def rounds(self) -> Sequence[RoundRecord]:
-        return self._flying.rounds
+    def _begin(self, root_token: int) -> list[Command]:
+        self._decoding = True
+        self._new_tree(root_token)
+        return self._draft()
 
-    def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
-        return self._flying.offers(returned, children=children)
-
-    def handle(self, event: Event) -> Sequence[Command]:
-        if self.done:
-            raise ProtocolError("the request is done")
-        if isinstance(event, Started):
-            commands = self._request.start(event)
-            self._flying.unread.extend(event.prompt)
-            return commands
-        if isinstance(event, Returned):
-            return self._prefilled(event)
-        if isinstance(event, Stepped):
-            return self._stepped(event)
-        if isinstance(event, Drafted):
-            return self._drafted(event)
-        if isinstance(event, WorkerLost):
-            return self._request.lose()
-        raise ProtocolError(f"{type(event).__name__} is no event of a schedule")
-
-    def _prefilled(self, event: Returned) -> list[Command]:
-        if not self._request.prefill:
-            raise ProtocolError("segments of a pipeline in lock-step come back with its step")
-        token = self._request.prefilled(event)
-        if token is None:
-            return []
-        commands = self._request.emit((token,))
-        if not self.done:
-            self._decoding = True
-            self._new_tree(token)
-            commands += self._draft()
-        return commands
+    def _returned(self, event: Returned) -> list[Command]:
+        raise ProtocolError("segments of a pipeline in lock-step come back with its step")
 
     # --- a step ----------------------------------------------------------------------------------
 

@@ -6,27 +6,21 @@ evaluated and what is fed behind it is decided by the subclasses, by family.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from treepipe.errors import ProtocolError
-from treepipe.messages import Segment
 from treepipe.protocol import (
     Command,
     Drafted,
-    Event,
     Feed,
-    Offer,
     Returned,
-    RoundRecord,
-    Started,
-    WorkerLost,
 )
 from treepipe.schedules.drafting import Growth, TreeDraft
-from treepipe.schedules.in_flight import TreeInFlight, Walk
-from treepipe.schedules.request import Request
+from treepipe.schedules.in_flight import Walk
+from treepipe.schedules.tree_decoding import TreeDecoding
 from treepipe.tree import split
 
 
@@ -49,30 +43,18 @@ class TreeParameters:
     observe: Callable[[int, int], None] | None = None
 
 
-class TreeSchedule(ABC):
+class TreeSchedule(TreeDecoding):
     """A request decoded in rounds, each from a freshly drafted tree."""
-
-    listens = False
-    in_step = False
 
     def __init__(
         self, session: int, prefill_chunk: int, parameters: TreeParameters, parts: int
     ) -> None:
         """Args: ``parts``: how many segments a round's tree is cut into."""
-        self._request = Request(session, prefill_chunk)
-        self._flying = TreeInFlight(self._request)
+        super().__init__(session, prefill_chunk)
         self._parameters = parameters
         self._parts = parts
         self._draft: TreeDraft | None = None
         self._waiting: deque[Returned] = deque()
-
-    @property
-    def done(self) -> bool:
-        return self._request.finished is not None
-
-    @property
-    def rounds(self) -> Sequence[RoundRecord]:
-        return self._flying.rounds
 
     @property
     def outstanding(self) -> frozenset[int]:
@@ -84,9 +66,6 @@ class TreeSchedule(ABC):
     def cancelled(self) -> frozenset[int]:
         """Tickets of segments that are of no use any more; answers to them are ignored."""
         return frozenset(self._flying.cancelled)
-
-    def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
-        return self._flying.offers(returned, children=children)
 
     # --- what the families decide ----------------------------------------------------------------
 
@@ -104,21 +83,6 @@ class TreeSchedule(ABC):
 
     # --- events ----------------------------------------------------------------------------------
 
-    def handle(self, event: Event) -> Sequence[Command]:
-        if self.done:
-            raise ProtocolError("the request is done")
-        if isinstance(event, Started):
-            commands = self._request.start(event)
-            self._flying.unread.extend(event.prompt)
-            return commands
-        if isinstance(event, Drafted):
-            return self._drafted(event)
-        if isinstance(event, Returned):
-            return self._returned(event)
-        if isinstance(event, WorkerLost):
-            return self._request.lose()
-        raise ProtocolError(f"{type(event).__name__} is no event of this schedule")
-
     def _drafted(self, event: Drafted) -> list[Command]:
         draft = self._draft
         if draft is None:
@@ -134,8 +98,6 @@ class TreeSchedule(ABC):
         return commands
 
     def _returned(self, event: Returned) -> list[Command]:
-        if self._request.prefill:
-            return self._prefilled(event)
         if not self._flying.take(event):
             return []
         if self._draft is not None and not self.listens:
@@ -147,16 +109,10 @@ class TreeSchedule(ABC):
         self._flying.verify(event)
         return self._on_returned(event)
 
-    def _prefilled(self, event: Returned) -> list[Command]:
-        token = self._request.prefilled(event)
-        if token is None:
-            return []
-        commands = self._request.emit((token,))
-        return commands if self.done else commands + self._new_round(token)
-
     # --- drafting and feeding --------------------------------------------------------------------
 
-    def _new_round(self, root_token: int) -> list[Command]:
+    def _begin(self, root_token: int) -> list[Command]:
+        """A new round: a tree of nothing but its root, and the draft that extends it."""
         self._flying.open_round(root_token)
         return self._start_draft(self._parameters.growth())
 
@@ -174,7 +130,7 @@ class TreeSchedule(ABC):
         self._drafted_round(draft)
         return [self._feed(length, index) for index, length in enumerate(lengths)]
 
-    def _drafted_round(self, draft: TreeDraft) -> None:  # noqa: B027  (a hook, empty by default)
+    def _drafted_round(self, draft: TreeDraft) -> None:
         """The draft that opened the round, for families that go on from it."""
 
     def _feed(self, count: int, index: int) -> Feed:
@@ -189,4 +145,4 @@ class TreeSchedule(ABC):
             return commands
         word = self._flying.drop_round(walk, lock_step=lock_step)
         self._waiting.clear()
-        return [word, *commands, *self._new_round(walk.next_token)]
+        return [word, *commands, *self._begin(walk.next_token)]
