@@ -77,8 +77,16 @@ class LanguageModelDraft:
 
 def best_candidates(order: DraftPass, log_probs: torch.Tensor) -> Drafted:
     """The ``top_k`` most probable tokens per row of [n, vocabulary]; ties by token id."""
-    # Stable sorting settles ties by token id; topk alone would leave them open.
-    values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
     count = min(order.top_k, log_probs.shape[-1])
+    wider = min(count + 8, log_probs.shape[-1])
+    values, tokens = log_probs.topk(wider)
+    if wider < log_probs.shape[-1] and bool((values[:, count - 1] == values[:, -1]).any()):
+        # So many tie that topk may have left out the first of them.
+        values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
+    else:
+        # topk leaves the order of ties open; a stable sort of tokens in order settles it.
+        tokens, places = tokens.sort(dim=-1)
+        values, places = values.gather(-1, places).sort(dim=-1, descending=True, stable=True)
+        tokens = tokens.gather(-1, places)
     top: Any = tokens[:, :count].numpy()
     return Drafted(order.ticket, top, values[:, :count].numpy())

@@ -262,6 +262,6 @@ def _figure(rows: Mapping[int, Row], profile: Cycle) -> Figure:
     axes[1].set_xlabel("N: targets that share the draft process")
     axes[1].set_xticks(numbers)
     axes[0].legend(loc="lower right", **LEGEND)
-    axes[1].legend(loc="upper center", **LEGEND)
+    axes[1].legend(loc="upper center", bbox_to_anchor=(0.4, 1.0), **LEGEND)
     figure.suptitle("StarSD: one draft process, N emulated targets of 40 ms")
     return figure
