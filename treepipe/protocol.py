@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from treepipe.errors import ProtocolError
 from treepipe.messages import Segment, Word, require
 
 # --- events: world -> schedule -------------------------------------------------------------------
@@ -46,6 +47,14 @@ class Drafted:
     ticket: int
     tokens: Sequence[Sequence[int]] | npt.NDArray[np.integer[Any]]
     log_probs: Sequence[Sequence[float]] | npt.NDArray[np.float64]
+
+    def expect(self, nodes: int) -> None:
+        """Raises ``ProtocolError`` unless it answers for so many nodes, for each at length."""
+        if not len(self.tokens) == len(self.log_probs) == nodes:
+            raise ProtocolError("a draft pass answers for every node it was asked about")
+        widths = {len(row) for rows in (self.tokens, self.log_probs) for row in rows}
+        if len(widths) > 1 or 0 in widths:
+            raise ProtocolError("a draft pass gives every node as many log_probs as tokens, not 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,9 @@ class ChainAhead(TreeDecoding):
         if event.ticket in self._abandoned:
             self._abandoned.remove(event.ticket)
             return []
-        if event.ticket != self._ticket or len(event.tokens) != 1:
+        if event.ticket != self._ticket:
             raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
+        event.expect(1)
         self._ticket = None
         self._chain.append((int(event.tokens[0][0]), float(event.log_probs[0][0])))
         return self._go_on()

@@ -120,11 +120,7 @@ class TreeDraft:
         """Raises ``ProtocolError`` if this is not the answer that is waited for."""
         if drafted.ticket != self._ticket:
             raise ProtocolError(f"no draft pass with ticket {drafted.ticket} is under way")
-        if len(drafted.tokens) != len(self._asked):
-            raise ProtocolError("a draft pass answers for every node it was asked about")
-        widths = [len(row) for row in drafted.tokens]
-        if [len(row) for row in drafted.log_probs] != widths or min(widths) != max(widths):
-            raise ProtocolError("a draft pass gives every node as many log_probs as tokens")
+        drafted.expect(len(self._asked))
 
     def absorb(self, drafted: Drafted) -> None:
         """Append the candidates of the nodes that were asked about."""

@@ -169,8 +169,7 @@ class Layered(TreeDecoding):
     def _drafted(self, event: Drafted) -> list[Command]:
         if event.ticket != self._ticket:
             raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
-        if not len(event.tokens) == len(event.log_probs) == self._expected:
-            raise ProtocolError("a draft pass answers for every node it was asked about")
+        event.expect(self._expected)
         self._ticket = None
         rows = range(len(event.tokens) - len(self._asked), len(event.tokens))
         for node, row in zip(self._asked, rows, strict=True):
