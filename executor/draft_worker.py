@@ -116,9 +116,11 @@ class DraftWorker:
         times = self._station.settings.placed.times
         session, rows = work.passes[0][0], work.rows
         with self._station.work("draft", session, rows, times.draft(rows)):
-            answers = [(each, self._source.draft(each, order)) for each, order in work.passes]
-        for (each, order), (_, drafted) in zip(work.passes, answers, strict=True):
+            drafts = self._source.draft_batch(work.passes)
+        answers = []
+        for (each, order), drafted in zip(work.passes, drafts, strict=True):
             self._recorder.drafted(each, order, drafted)
+            answers.append((each, drafted))
         self._carry_out(self._desk.drafted(answers))
 
     def _evaluate(self, work: Evaluate) -> None:
