@@ -231,7 +231,7 @@ class _Run:
 
     def decode(self) -> None:
         drafts = [draft.name for draft in self._plan.drafts]
-        self._assign(self._dispatcher.start(now_ms()))
+        self._assign(self._dispatcher.start(self._start), self._start)
         while not self._dispatcher.done:
             try:
                 request, recorded = self._cluster.next_finished(drafts)
@@ -242,9 +242,10 @@ class _Run:
             self.trace.requests.append(_request_from(request, self._start, self._base))
             self.recording.requests[index + 1] = recorded
             self._progress()
-            self._assign(self._dispatcher.finished(index, now_ms()))
+            finished = request.finished_ms
+            self._assign(self._dispatcher.finished(index, finished), finished)
 
-    def _assign(self, assignments: Sequence[Assignment]) -> None:
+    def _assign(self, assignments: Sequence[Assignment], now_ms: float) -> None:
         for assignment in assignments:
             index = assignment.request
             spec = self._plan.requests[index]
@@ -255,7 +256,7 @@ class _Run:
                 self._progress()
                 continue
             draft = self._plan.drafts[assignment.draft].name
-            content = (self._base + index + 1, self._plan.new_schedule, spec, assignment)
+            content = (self._base + index + 1, self._plan.new_schedule, spec, assignment, now_ms)
             self._cluster.order(draft, "open", content)
 
     def _lose(self, death: WorkerDiedError) -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import zmq
 
-from treepipe.executor.clock import now_ms, wait_until
+from treepipe.executor.clock import DeviceClock
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Inbox, Outbox, Received
-from treepipe.plan import Placed, Plan
+from treepipe.messages import Message
+from treepipe.plan import Placed, Plan, message_bytes
 from treepipe.timing import LinkTimes
 from treepipe.trace import Kind, Span
 
@@ -61,6 +63,7 @@ class Station:
     control: Connection
     inbox: Inbox
     context: Any
+    clock: DeviceClock
     outboxes: dict[str, Outbox] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 
@@ -69,7 +72,7 @@ class Station:
         context = zmq.Context()
         inbox = Inbox(context, settings.port, settings.placed.name)
         inbox.watch(control.fileno())
-        return cls(settings, control, inbox, context)
+        return cls(settings, control, inbox, context, DeviceClock(settings.emulate))
 
     def connect(self, addresses: Mapping[str, str], links: Mapping[str, LinkTimes]) -> None:
         """Open an outbox to each named worker."""
@@ -91,23 +94,46 @@ class Station:
         self.inbox.close()
         self.context.destroy(linger=0)
 
-    @contextmanager
-    def work(self, kind: Kind, session: int, tokens: int, emulated_ms: float) -> Iterator[None]:
-        """Note a span around the body; with emulation it lasts at least ``emulated_ms``."""
-        start = now_ms()
-        yield
-        if self.settings.emulate:
-            wait_until(start + emulated_ms)
-        self.spans.append(Span(self.settings.placed.name, kind, start, now_ms(), session, tokens))
+    # --- messages --------------------------------------------------------------------------------
 
-    def note_transfer(self, received: Received) -> None:
+    def send(self, receiver: str, message: Message, hidden: torch.Tensor | None = None) -> None:
+        """Send now; the emulated link counts it with the plan's bytes."""
+        size = message_bytes(message, self.settings.plan.row_bytes)
+        self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
+
+    def wait(self) -> Received | None:
+        """The next message, when it is due; None if the controller calls."""
+        received = self.inbox.get()
+        if received is not None:
+            self.clock.wake(received.envelope.due_ms)
+            self._note_transfer(received)
+        return received
+
+    def due(self) -> Received | None:
+        """The next message if it is due already, else None."""
+        received = self.inbox.get_due(self.clock.now_ms())
+        if received is not None:
+            self._note_transfer(received)
+        return received
+
+    def _note_transfer(self, received: Received) -> None:
         """The link's span, noted by the receiver when the message is delivered."""
         envelope, body = received.envelope, received.envelope.body
         device = f"{envelope.sender}->{self.settings.placed.name}"
-        due = envelope.due_ms if self.settings.emulate else now_ms()
+        due = envelope.due_ms if self.settings.emulate else self.clock.now_ms()
         self.spans.append(
             Span(device, "transfer", envelope.sent_ms, due, body.session, envelope.rows)
         )
+
+    # --- work ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def work(self, kind: Kind, session: int, tokens: int, emulated_ms: float) -> Iterator[None]:
+        """Note a span around the body; with emulation it lasts at least ``emulated_ms``."""
+        start = self.clock.now_ms()
+        yield
+        end = self.clock.spend(start, emulated_ms)
+        self.spans.append(Span(self.settings.placed.name, kind, start, end, session, tokens))
 
     def take_spans(self) -> list[Span]:
         spans, self.spans = self.spans, []

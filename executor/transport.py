@@ -72,11 +72,13 @@ class Outbox:
         self._free_ms = 0.0
         self._last_due_ms = 0.0
 
-    def send(self, body: Message, size_bytes: int, hidden: torch.Tensor | None = None) -> None:
-        """Send; ``size_bytes`` is what the emulated link counts the message with."""
+    def send(
+        self, body: Message, sent_ms: float, size_bytes: int, hidden: torch.Tensor | None = None
+    ) -> None:
+        """Send; ``sent_ms`` and ``size_bytes`` are what the emulated link reckons with."""
         rows, width = (len(hidden), hidden.shape[1]) if hidden is not None else (0, 0)
-        sent = now_ms()
-        envelope = Envelope(self._sender, sent, self._due(sent, size_bytes), body, rows, width)
+        due = self._due(sent_ms, size_bytes)
+        envelope = Envelope(self._sender, sent_ms, due, body, rows, width)
         frames = [_HEADER.dump_json(envelope)]
         if hidden is not None:
             frames.append(hidden.contiguous().numpy().data)
@@ -140,10 +142,10 @@ class Inbox:
             if any(source is not self._socket for source in events):
                 return None
 
-    def get_due(self) -> Received | None:
-        """The next message if it is due already, else None."""
+    def get_due(self, now_ms: float) -> Received | None:
+        """The next message if it was due by ``now_ms``, else None."""
         self._read()
-        if self._held and self._held[0][0] <= now_ms():
+        if self._held and self._held[0][0] <= now_ms:
             return heapq.heappop(self._held)[2]
         return None
 
