@@ -41,6 +41,11 @@ class DeviceClock:
         """Of the device."""
         return self._now_ms if self._emulate else now_ms()
 
+    @staticmethod
+    def reached(time_ms: float) -> bool:
+        """Whether the host has come to this time."""
+        return now_ms() >= time_ms
+
     def wake(self, at_ms: float) -> None:
         """Something happens at ``at_ms``, which the device was not busy before."""
         self._now_ms = max(self._now_ms, at_ms)

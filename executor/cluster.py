@@ -20,7 +20,7 @@ from treepipe.errors import RunError, UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.worker import worker_main
-from treepipe.plan import Plan
+from treepipe.plan import SWITCH, Plan
 from treepipe.recording import RecordedRequest, Recording
 from treepipe.schedules.shared_draft import Assignment, Dispatcher
 from treepipe.trace import RequestTrace, Span, Trace
@@ -53,9 +53,13 @@ class Cluster:
     def __init__(self, roles: Sequence[RoleSettings], plan: Plan) -> None:
         """Args: ``roles``: one per device of the plan."""
         self._roles, self._plan = list(roles), plan
+        if plan.central_transfers:
+            self._roles.append(roles[0].as_switch())
         self._processes: dict[str, BaseProcess] = {}
         self._controls: dict[str, Connection] = {}
-        self._kept: dict[str, deque[tuple[str, Any]]] = {r.placed.name: deque() for r in roles}
+        self._kept: dict[str, deque[tuple[str, Any]]] = {
+            r.placed.name: deque() for r in self._roles
+        }
         self._sessions = 0
         self.load_memory: dict[str, tuple[int, int]] = {}
 
@@ -92,7 +96,9 @@ class Cluster:
         for name in addresses:
             peers = self._peers(name)
             links = {peer: self._plan.link(name, peer) for peer in peers}
-            self._controls[name].send(({peer: addresses[peer] for peer in peers}, links))
+            switch = addresses.get(SWITCH) if name != SWITCH else None
+            ways = {peer: switch or addresses[peer] for peer in peers}
+            self._controls[name].send((ways, links))
         for name in addresses:
             self.load_memory[name] = self._answer(name, "loaded")
 
@@ -100,6 +106,8 @@ class Cluster:
         """Whom a worker sends to: a draft to all stages, a stage to the next or to the drafts."""
         drafts = [draft.name for draft in self._plan.drafts]
         pipelines = [[stage.name for stage in stages] for stages in self._plan.pipelines]
+        if name == SWITCH:
+            return [*self._plan.devices]
         if name in drafts:
             return [stage for stages in pipelines for stage in stages]
         stages = next(stages for stages in pipelines if name in stages)
@@ -157,7 +165,7 @@ class Cluster:
 
     def peak_memory_bytes(self) -> dict[str, int]:
         """Highest resident memory of every worker so far."""
-        return {name: self._ask(name, "memory") for name in self._controls}
+        return {name: self._ask(name, "memory") for name in self._controls if name != SWITCH}
 
     def open_sessions(self) -> dict[str, int]:
         """How many requests each worker holds state of."""

@@ -55,10 +55,10 @@ def prepare(scenario: Scenario, path: Path) -> Launch:
         footprint=Footprint(target.layer_bytes, target.kv_bytes),
     )
     _check_vocabulary(scenario, path, target)
-    if scenario.schedule.central_transfers and scenario.schedule.name in LAYERED:
+    if plan.central_transfers and not scenario.emulate:
         raise UserError(
-            f"{path}: key schedule.central_transfers: only the simulator has a central scheduler; "
-            f"processes send on their own"
+            f"{path}: key schedule.central_transfers needs emulate = true in a run; the links of "
+            f"this machine have no transfer times to schedule"
         )
     return Launch(
         plan, _roles(scenario, plan, target, sources), target, models[0] if models else None

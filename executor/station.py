@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from treepipe.executor.clock import DeviceClock
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Inbox, Outbox, Received
 from treepipe.messages import Message
-from treepipe.plan import Placed, Plan, message_bytes
+from treepipe.plan import SWITCH, Placed, Plan, message_bytes
 from treepipe.timing import LinkTimes
 from treepipe.trace import Kind, Span
 
@@ -33,7 +33,7 @@ class RoleSettings:
     Attributes:
         placed: its name, layers and (for emulation) service times.
         number: of the draft server from 0, or of the stage from 1 along its pipeline.
-        pipeline: the stage's pipeline, None for a draft server.
+        pipeline: the stage's pipeline, None for a draft server and for the switch.
         plan: what all workers share: groups of stages, queues, sampling.
         target: the target's checkpoint directory.
         source: what a draft server drafts with.
@@ -53,6 +53,16 @@ class RoleSettings:
     port: int = 0
     emulate: bool = False
     check_causality: bool = False
+
+    def as_switch(self) -> RoleSettings:
+        """The settings of a switch beside workers like this one."""
+        placed = Placed(SWITCH, self.placed.times)
+        return replace(self, placed=placed, number=0, pipeline=None, port=0)
+
+    @property
+    def is_switch(self) -> bool:
+        """True for the process that schedules transfers centrally."""
+        return self.placed.name == SWITCH
 
 
 @dataclass(slots=True)
@@ -82,11 +92,12 @@ class Station:
         for (name, address), child in zip(
             addresses.items(), seed.spawn(len(addresses)), strict=True
         ):
-            link = links[name] if self.settings.emulate else None
+            # A central scheduler lets messages wait for their link itself.
+            delayed = self.settings.emulate and not self.settings.plan.central_transfers
+            link = links[name] if delayed else None
+            ends = self.settings.placed.name, name
             rng = np.random.default_rng(child)
-            self.outboxes[name] = Outbox(
-                self.context, address, self.settings.placed.name, link, rng
-            )
+            self.outboxes[name] = Outbox(self.context, address, ends, link, rng)
 
     def close(self) -> None:
         for outbox in self.outboxes.values():

@@ -141,15 +141,15 @@ def _by_cluster(prepared: Iterable[_Prepared]) -> list[list[_Prepared]]:
 def _cluster_key(scenario: Scenario) -> str:
     """All that worker processes are started with but their caches' size.
 
-    Schedule, concurrency, limits and admission come with a run; the queue's policy and the groups
-    of stages are the workers' own.
+    Schedule, concurrency, limits and admission come with a run; the queue's policy, the groups
+    of stages and central transfers are the workers' own.
     """
     content = scenario.model_dump(
         mode="json", exclude={"name", "runs", "schedule", "acceptance", "workload", "serving"}
     )
     serving = scenario.serving.model_dump(mode="json", exclude={"admission"})
-    groups = scenario.schedule.group_size
-    return json.dumps([content, serving, groups], sort_keys=True)
+    own = scenario.schedule.model_dump(include={"group_size", "central_transfers"})
+    return json.dumps([content, serving, own], sort_keys=True)
 
 
 def _run_group(

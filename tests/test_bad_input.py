@@ -154,6 +154,9 @@ def test_bad_checkpoints(
     refused("target", "draft", "the reference sets are", "--set", "workload.prompts=reference:x")
     refused("target", "draft", "no-such.json: there is", "--set", "workload.prompts=no-such.json")
     refused("target", "draft", "the checkpoint has 8 layers", "--set", "target.layers=6")
+    central = ["schedule.name=pipedec", "schedule.central_transfers=true", "emulate=false"]
+    options = [option for setting in central for option in ("--set", setting)]
+    refused("target", "draft", "schedule.central_transfers needs emulate = true", *options)
 
 
 def test_run_without_a_checkpoint(

@@ -1,4 +1,4 @@
-"""The time of an emulated device: its profile's, never ahead of the host's, late where it must be."""
+"""An emulated device's time: its profile's, never ahead of the host's, late where it must be."""
 
 from __future__ import annotations
 

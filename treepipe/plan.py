@@ -17,6 +17,8 @@ from treepipe.timing import DeviceTimes, LinkTimes
 
 HEADER_BYTES = 64
 """Size that a message's header is counted with, on top of its rows."""
+SWITCH = "switch"
+"""Name of the process that schedules transfers centrally; it is no device of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Plan:
         default_link, links: link times, by (sender, receiver) where they differ.
         row_bytes: bytes of one row's hidden state between stages.
         group_size: stages in a row that work one after another within a step.
-        central_transfers: a device takes part in one transfer at a time (simulation only).
+        central_transfers: a device takes part in one transfer at a time.
         never_misses: the verification rule takes a child wherever there is one.
         seed: root of every random stream.
     """
