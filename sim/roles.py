@@ -20,7 +20,6 @@ from treepipe.schedules.shared_draft import Assignment
 from treepipe.sim.acceptance import NEVER, AcceptanceSource, Oracle
 from treepipe.sim.clock import Clock
 from treepipe.stage import Prune
-from treepipe.stage_desk import Move
 from treepipe.trace import Kind, RequestTrace
 
 
@@ -28,6 +27,7 @@ class World(Protocol):
     """What the roles need of the world around them."""
 
     clock: Clock
+    records: bool  # whether what happens is noted, and not only what comes of it
 
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None: ...
 
@@ -70,25 +70,24 @@ class Stage:
                     clock.after(times.prune, partial(self._pruned, action, now))
                     return
                 self._world.note(self._placed.name, "prune", now, action.session, len(action.keep))
-            elif action.tokens:
-                clock.after(times.stage(action.tokens), partial(self._computed, action, now))
+            elif tokens := action.tokens:
+                done = partial(self._computed, action.flight, tokens, now)
+                clock.after(times.stage(tokens), done)
                 return
             else:
-                self._send(action)
+                self._send(action.flight)
         self._idle = True
 
     def _pruned(self, action: Prune, start_ms: float, event: object) -> None:
         self._world.note(self._placed.name, "prune", start_ms, action.session, len(action.keep))
         self._go_on(event)
 
-    def _computed(self, move: Move, start_ms: float, event: object) -> None:
-        flight = move.flight
-        self._world.note(self._placed.name, "compute", start_ms, flight.session, move.tokens)
-        self._send(move)
+    def _computed(self, flight: Flight, tokens: int, start_ms: float, event: object) -> None:
+        self._world.note(self._placed.name, "compute", start_ms, flight.session, tokens)
+        self._send(flight)
         self._go_on(event)
 
-    def _send(self, move: Move) -> None:
-        flight = move.flight
+    def _send(self, flight: Flight) -> None:
         self._world.send(self._placed.name, self._successors[flight.draft], flight)
 
 
@@ -111,16 +110,20 @@ class _Text:
         if segment.committed:
             index = segment.positions[-1] - prompt + 1
             return (truth(index) if index >= 0 else NEVER,)
-        answers = []
+        answers, text = [], tuple[int, ...]()
         for offer in self.schedule.offers(segment, children=self.never_misses):
             answer = NEVER
             if offer is not None:
+                path = offer.path
                 index = offer.position - prompt + 1
-                first = index - len(offer.path)
-                if all(token == truth(first + i) for i, token in enumerate(offer.path)):
-                    if offer.children and truth(index) not in offer.children:
-                        self.oracle.rewrite(index, offer.children[0])
+                while len(text) < len(path):  # the tokens below the root, as far as they matter
+                    text += (truth(index - len(path) + len(text)),)
+                if path == text[: len(path)]:
                     answer = truth(index)
+                    if offer.children and answer not in offer.children:
+                        answer = offer.children[0]
+                        self.oracle.rewrite(index, answer)
+                        text = ()
             answers.append(answer)
         return tuple(answers)
 
@@ -190,21 +193,24 @@ class Host:
             while inbox:
                 desk.arrive(inbox.popleft(), None, clock.now)
             work = desk.next(clock.now)
+            if not self._world.records:
+                desk.turns.clear()
             if work is None:
                 self._idle = True
                 return
             if isinstance(work, Begin):
                 self._carry_out(desk.began(work))
             elif isinstance(work, Draft):
-                done = partial(self._drafted, work, clock.now)
-                clock.after(self._placed.times.draft(work.rows), done)
+                rows = work.rows
+                done = partial(self._drafted, work, rows, clock.now)
+                clock.after(self._placed.times.draft(rows), done)
                 return
             elif self._evaluate(work.flight):
                 return
 
-    def _drafted(self, work: Draft, start_ms: float, event: object) -> None:
+    def _drafted(self, work: Draft, rows: int, start_ms: float, event: object) -> None:
         session = work.passes[0][0]
-        self._world.note(self._placed.name, "draft", start_ms, session, work.rows)
+        self._world.note(self._placed.name, "draft", start_ms, session, rows)
         answers = [
             (session, self._texts[session].oracle.draft(order)) for session, order in work.passes
         ]

@@ -30,7 +30,7 @@ class Simulation(World):
         self.clock = Clock()
         self.plan = plan
         self.trace = Trace(plan.devices)
-        self._record_spans = record_spans
+        self.records = record_spans
         self._row_bytes = plan.row_bytes
         self.hosts = [Host(self, plan, draft, source) for draft in range(len(plan.drafts))]
         self.stages = [
@@ -52,7 +52,7 @@ class Simulation(World):
             waiting = [role.state for role in [*self.hosts, *self.stages]]
             now = self.clock.now
             raise RunError(f"deadlock at {now:.3f} ms: {'; '.join(waiting)}") from None
-        if self._record_spans:
+        if self.records:
             self.trace.turns += [turn for host in self.hosts for turn in host.turns]
         self.trace.requests.sort(key=lambda request: request.session)
         return self.trace
@@ -67,12 +67,12 @@ class Simulation(World):
         size = message_bytes(message, self._row_bytes)
         for receiver in receivers:
             sent, due = self._links[sender, receiver].send(message, size)
-            if self._record_spans:
+            if self.records:
                 rows = message.rows if isinstance(message, Flight) else 0
                 self._span(f"{sender}->{receiver}", "transfer", sent, due, message.session, rows)
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
-        if self._record_spans:
+        if self.records:
             self._span(device, kind, start_ms, self.clock.now, session, tokens)
 
     def finished(self, request: RequestTrace) -> None:

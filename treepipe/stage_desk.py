@@ -50,6 +50,11 @@ class _Gathering:
     due: dict[int, tuple[Segment, tuple[int, ...] | None]] = field(default_factory=dict)
 
     def move(self) -> Move:
+        if len(self.flight.segments) == 1:
+            ((segment, rows),) = self.due.values()
+            same = segment is self.flight.segments[0]
+            flight = self.flight if same else self.flight.holding((segment,))
+            return Move(flight, (rows,), tuple(self.payloads.values()))
         segments = [self.due[each.session] for each in self.flight.segments]
         return Move(
             self.flight.holding(tuple([segment for segment, _ in segments])),
