@@ -15,7 +15,7 @@ Callback: TypeAlias = Callable[[Any], None]
 """Called with SimPy's event, which means nothing here."""
 
 
-class Clock(simpy.Environment):
+class Clock(simpy.Environment):  # type: ignore[misc]
     """An event queue with callbacks, which cost a fraction of what processes do."""
 
     def __init__(self) -> None:

@@ -49,13 +49,18 @@ class Simulation(World):
             while not self._over:
                 self.clock.step()
         except EmptySchedule:
-            waiting = [role.state for role in [*self.hosts, *self.stages]]
+            waiting = [role.state for role in self._roles]
             now = self.clock.now
             raise RunError(f"deadlock at {now:.3f} ms: {'; '.join(waiting)}") from None
         if self.records:
             self.trace.turns += [turn for host in self.hosts for turn in host.turns]
         self.trace.requests.sort(key=lambda request: request.session)
         return self.trace
+
+    @property
+    def _roles(self) -> list[Host | Stage]:
+        """In the order of the plan's devices."""
+        return [*self.hosts, *self.stages]
 
     @property
     def events(self) -> int:
@@ -108,7 +113,7 @@ class Simulation(World):
             pairs += [(draft, stage) for draft in drafts for stage in stages]
             pairs += itertools.pairwise(stages)
             pairs += [(stages[-1], draft) for draft in drafts]
-        roles = dict(zip(plan.devices, [*self.hosts, *self.stages], strict=True))
+        roles = dict(zip(plan.devices, self._roles, strict=True))
         seeds = np.random.SeedSequence(plan.seed).spawn(len(pairs))
         central = CentralScheduler(self.clock) if plan.central_transfers else None
         return {

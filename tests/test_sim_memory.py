@@ -29,8 +29,8 @@ class Counting(Simulation):
 
     def finished(self, request: RequestTrace) -> None:
         if self.alive is None:
-            found = [type(each).__name__ for each in gc.get_objects() if isinstance(each, RECORDS)]
-            self.alive = Counter(found)
+            kinds = [type(each) for each in gc.get_objects()]
+            self.alive = Counter(kind.__name__ for kind in kinds if kind in RECORDS)
         super().finished(request)
 
 

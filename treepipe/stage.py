@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from treepipe.errors import ProtocolError
-from treepipe.messages import NO_PARENT, Segment, Word
+from treepipe.messages import Segment, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +127,14 @@ class WordLog:
 
 
 def _renumber(parents: list[int], missed: Sequence[Word]) -> tuple[int, ...]:
-    """Surviving rows' parents after the missed words; ``NO_PARENT`` for those that committed."""
+    """Surviving rows' parents after the missed words.
+
+    The new root's parent is the last of the accepted nodes, so that it ends up as ``NO_PARENT``.
+    """
     for word in missed:
         kept, accepted = word.retained, word.accepted
         if kept is not None:
-            parents = [
-                max(bisect_left(kept, parent) - accepted, NO_PARENT)
-                if parent != NO_PARENT
-                else parent
-                for parent in parents
-            ]
+            parents = [p if p < 0 else bisect_left(kept, p) - accepted for p in parents]
     return tuple(parents)
 
 

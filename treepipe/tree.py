@@ -214,8 +214,9 @@ def best(scores: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.intp]:
     if not 0 < size < len(scores) // 4:
         return falling.argsort(kind="stable")[:size]
     bound = np.partition(falling, size - 1)[size - 1]
-    among = (falling <= bound).nonzero()[0]
-    return among[falling[among].argsort(kind="stable")[:size]]
+    among: npt.NDArray[np.intp] = (falling <= bound).nonzero()[0]
+    chosen: npt.NDArray[np.intp] = among[falling[among].argsort(kind="stable")[:size]]
+    return chosen
 
 
 def split(count: int, parts: int, limit: int) -> list[int]:

@@ -175,9 +175,11 @@ class TreeDraft:
         return [self.tokens[old] for old in picked], parents, scores
 
 
-def _even(tokens: Sequence[Any] | npt.NDArray[Any], log_probs: Sequence[Any] | Any) -> bool:
+def _even(
+    tokens: Sequence[Any] | npt.NDArray[Any], log_probs: Sequence[Any] | npt.NDArray[Any]
+) -> bool:
     """Whether both are tables of the same shape."""
     if isinstance(tokens, np.ndarray) and isinstance(log_probs, np.ndarray):
-        return tokens.shape == log_probs.shape
+        return bool(tokens.shape == log_probs.shape)
     widths = [len(row) for row in tokens]
     return [len(row) for row in log_probs] == widths and min(widths) == max(widths)

@@ -53,6 +53,8 @@ class Frontier:
         """Candidates [nodes, top_k] of a layer, whose nodes are always asked about together."""
         found = [known for node in layer if (known := self.candidates[node]) is not None]
         drafted, rows = found[0][0], [row for _, row in found]
+        if len(rows) == len(drafted.tokens):
+            return np.asarray(drafted.tokens), np.asarray(drafted.log_probs)
         return np.asarray(drafted.tokens)[rows], np.asarray(drafted.log_probs)[rows]
 
     def prune(self, accepted: Sequence[int], kept: Sequence[int], tree: TokenTree) -> None:
@@ -64,13 +66,12 @@ class Frontier:
         path = [*accepted[1:], root]
         self._chain += [tree.tokens[node] for node in path]
         self.candidates = [self.candidates[node] for node in kept]
-        places = {node: slot for slot, node in enumerate(self._slots) if node is not None}
-        if root not in places:
+        if root not in self._slots:
             self._slots, self._accepted = [], []
             self.root_read = False
             return
-        self._accepted += [places[node] for node in path]
-        moved = {None: None, **dict(zip(kept[1:], range(1, len(kept)), strict=True))}
+        self._accepted += [self._slots.index(node) for node in path]
+        moved: dict[int | None, int] = dict(zip(kept[1:], range(1, len(kept)), strict=True))
         self._slots = [moved.get(node) for node in self._slots]
 
     def take_prune(self) -> tuple[tuple[int, ...] | None, int]:
@@ -86,9 +87,15 @@ class Frontier:
         self, tree: TokenTree, asked: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Tokens and scratch parents of nodes that the draft computes for the first time."""
-        places = {node: slot for slot, node in enumerate(self._slots) if node is not None}
+        above = [tree.parents[node] for node in asked]
+        first = len(self._slots)
+        while first and self._slots[first - 1] in range(min(above), asked[0]):
+            first -= 1  # scratch nodes come in sequence order; most of them lie further up
+        places: dict[int | None, int] = dict(
+            zip(self._slots[first:], range(first, len(self._slots)), strict=True)
+        )
+        parents = tuple([places.get(parent, NO_PARENT) for parent in above])
         self._slots += asked
-        parents = tuple([places.get(tree.parents[node], NO_PARENT) for node in asked])
         return tuple([tree.tokens[node] for node in asked]), parents
 
     def whole(self, tree: TokenTree) -> tuple[tuple[int, ...], tuple[int, ...]]:
