@@ -143,6 +143,23 @@ def test_table_trace_and_picture_show_both(
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+ROOT = Path(__file__).parents[1]
+EXAMPLES = [
+    line.split()[1:]
+    for line in (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("treepipe ")
+]
+
+
+@pytest.mark.parametrize("arguments", EXAMPLES, ids=" ".join)
+def test_documented_comparisons_work(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert call(monkeypatch, *arguments) == 0
+    assert "B - A" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("settings", "options", "sentence"),
     [
