@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 
 from treepipe.errors import UserError
+from treepipe.estimates import summarize
 from treepipe.executor.calibration import WholeModel, record_acceptance
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.station import RoleSettings
-from treepipe.metrics import summarize
 from treepipe.plan import Plan
 from treepipe.scenario import Scenario
 from treepipe.scenario_file import load_scenario

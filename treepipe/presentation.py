@@ -75,18 +75,46 @@ def show_result(
     quiet: bool,
 ) -> None:
     """Write the files asked for and print the table (not if JSON goes to standard output)."""
+    name = str(result["scenario"])
+    _write_files(result, json, [(name, traces[0])], trace, name, plot)
+    if not quiet and json != "-":
+        _print_result(result)
+
+
+def show_versus(
+    versus: Mapping[str, Any],
+    traces: Sequence[Trace],
+    json: str | None,
+    trace: Path | None,
+    plot: Path | None,
+    quiet: bool,
+) -> None:
+    """The same for a comparison. Args: ``traces``: the first run of A and of B."""
+    names = [f"{key.upper()}: {versus[key]['scenario']}" for key in ("a", "b")]
+    named = list(zip(names, traces, strict=True))
+    _write_files(versus, json, named, trace, ", ".join(names), plot)
+    if not quiet and json != "-":
+        _print_versus(versus)
+
+
+def _write_files(
+    content: Mapping[str, Any],
+    json: str | None,
+    traces: Sequence[tuple[str, Trace]],
+    trace: Path | None,
+    title: str,
+    plot: Path | None,
+) -> None:
     if json is not None:
-        write_json(result, json)
+        write_json(content, json)
     if trace is not None:
         _writable(trace, "--trace")
-        write_chrome_trace([(str(result["scenario"]), traces[0])], trace)
+        write_chrome_trace(traces, trace)
     if plot is not None:
         from treepipe.studies.timeline import draw_timelines
 
         _writable(plot, "--plot")
-        draw_timelines([(str(result["source"]), traces[0])], str(result["scenario"]), plot)
-    if not quiet and json != "-":
-        _print_result(result)
+        draw_timelines(traces, title, plot)
 
 
 def _writable(path: Path, option: str) -> None:
@@ -95,7 +123,7 @@ def _writable(path: Path, option: str) -> None:
 
 
 def _print_result(result: Mapping[str, Any]) -> None:
-    table = Table(title=f"{result['scenario']} ({result['source']}, {result['runs']} runs)")
+    table = Table(title=f"{result['scenario']} ({result['source']}, {_basis(result)})")
     table.add_column("metric")
     table.add_column("mean", justify="right")
     table.add_column("95 % interval", justify="right")
@@ -112,8 +140,52 @@ def _print_result(result: Mapping[str, Any]) -> None:
         console.print(f"warning: {warning}", highlight=False)
 
 
-def _interval(value: Mapping[str, Any]) -> str:
-    return "" if value["low"] is None else f"{value['low']:.4g} … {value['high']:.4g}"
+def _basis(result: Mapping[str, Any]) -> str:
+    """What the figures rest on: runs, batches, warm-up."""
+    text = "1 run" if result["runs"] == 1 else f"{result['runs']} runs"
+    if result["intervals_over"] == "batches":
+        text += " in batches"
+    dropped = result["warmup_requests"]
+    return text + (f", without its first {dropped} requests" if dropped else "")
+
+
+def _interval(value: Mapping[str, Any], digits: int = 4) -> str:
+    low, high = value["low"], value["high"]
+    return "" if low is None else f"{low:.{digits}g} … {high:.{digits}g}"
+
+
+def _print_versus(versus: Mapping[str, Any]) -> None:
+    a, b = versus["a"], versus["b"]
+    table = Table(title=f"A: {a['scenario']}, B: {b['scenario']} (simulation, {_basis(a)})")
+    table.add_column("metric (its unit in its name)", no_wrap=True)
+    for heading in ("A", "B", "B - A", "95 % interval", "relative", "paired off"):
+        table.add_column(heading, justify="right")
+    for name, each in versus["differences"].items():
+        table.add_row(name, *_difference_cells(each))
+    for device, each in versus["utilization_differences"].items():
+        table.add_row(f"utilization {device}", *_difference_cells(each))
+    console = _console()
+    console.print(table)
+    for label, side in (("A", a), ("B", b)):
+        if not side["lossless"]:
+            console.print(f"{label} is not lossless: the rule may change the target's text")
+        for warning in side["warnings"]:
+            console.print(f"warning, {label}: {warning}", highlight=False)
+    for warning in versus["warnings"]:
+        console.print(f"warning: {warning}", highlight=False)
+
+
+def _difference_cells(each: Mapping[str, Any]) -> tuple[str, ...]:
+    """The last one: how much of the difference's variance the pairing has taken away."""
+    relative, reduction = each["relative"], each["variance_reduction"]
+    return (
+        f"{each['a']:.4g}",
+        f"{each['b']:.4g}",
+        f"{each['difference']['mean']:+.4g}",
+        _interval(each["difference"], digits=3),
+        "" if relative is None else f"{relative['mean']:+.1%}",
+        "" if reduction is None else f"{reduction:.0%}",
+    )
 
 
 def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:

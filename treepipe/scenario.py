@@ -198,6 +198,19 @@ class Workload(Section):
     prompts: str = Field("reference:heldout", description="a JSON list, or reference:SET[:KIND]")
     stop_at_end_of_text: bool = Field(True, description="False: always new_tokens long")
     concurrency: Count = Field(1, description="requests that are asked for at once")
+    warmup_requests: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="the first ones of each run, not counted; default: found in the run"
+    )
+
+    @model_validator(mode="after")
+    def _some_are_counted(self) -> Workload:
+        warmup = self.warmup_requests
+        if warmup is not None and warmup >= self.requests:
+            raise ValueError(
+                f"key workload.warmup_requests = {warmup} leaves nothing of "
+                f"workload.requests = {self.requests}"
+            )
+        return self
 
 
 class ServingSection(Section):

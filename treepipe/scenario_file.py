@@ -59,7 +59,7 @@ def validated(model: type[Section], data: Mapping[str, Any], path: Path) -> Sect
 def _override(data: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"--set {text!r}: must look like key=value, e.g. schedule.tree_size=40")
+        raise UserError(f"setting {text!r}: must look like key=value, e.g. schedule.tree_size=40")
     *parents, last = key.strip().split(".")
     place: Any = data
     for index, name in enumerate(parents):
@@ -68,14 +68,14 @@ def _override(data: dict[str, Any], text: str) -> None:
         except (ValueError, IndexError):
             place = None
         if not isinstance(place, (dict, list)):
-            raise UserError(f"--set {text!r}: {'.'.join(parents[: index + 1])} is not a table")
+            raise UserError(f"setting {text!r}: {'.'.join(parents[: index + 1])} is not a table")
     try:
         if isinstance(place, list):
             place[int(last)] = _toml_value(value)
         else:
             place[last] = _toml_value(value)
     except (ValueError, IndexError):
-        raise UserError(f"--set {text!r}: {last!r} is no index of the list") from None
+        raise UserError(f"setting {text!r}: {last!r} is no index of the list") from None
 
 
 def _toml_value(text: str) -> Any:
