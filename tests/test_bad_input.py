@@ -9,7 +9,7 @@ import pytest
 
 from tests.command_line import SCENARIO, assert_sentence, call, run_with
 from tests.tiny_models import save_random_checkpoint
-from treepipe.executor.prompts import REFERENCE
+from treepipe.profiles.library import REFERENCE
 
 
 @pytest.fixture
