@@ -239,7 +239,8 @@ def draw_curves(curves: Curves, unit: str, title: str, path: Path) -> None:
 
     if not path.parent.is_dir():
         raise UserError(f"--plot {path}: there is no folder {path.parent}")
-    sizes = list(range(1, 2049)) if unit == "tokens" else list(SIZES)
+    dense = [round(2 ** (power / 8)) for power in range(80, 209)]
+    sizes = list(range(1, 2049)) if unit == "tokens" else dense
     figure, panel = plt.subplots(figsize=(9, 5.5))
     for number, (group, columns) in enumerate(curves.items()):
         for style, (heading, curve) in zip(cycle(STYLES), columns.items(), strict=False):
