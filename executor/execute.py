@@ -38,7 +38,7 @@ def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> 
         say("decoding", scenario.runs * len(launch.plan.requests))
         for _ in range(scenario.runs):
             trace, recording = cluster.run(launch.plan, lambda: say("", 1))
-            trace.warnings += unused_warnings(scenario)
+            trace.warnings += [*launch.plan.warnings, *unused_warnings(scenario)]
             traces.append(trace)
             recordings.append(recording)
         memory = cluster.peak_memory_bytes()

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from treepipe.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
-from treepipe.executor.prompts import checkpoint_directory, load_texts, tokenize
+from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings
 from treepipe.memory import Footprint, cache_entries
 from treepipe.plan import Placed, Plan, RequestSpec
 from treepipe.planning import make_plan
+from treepipe.profiles.library import checkpoint_directory
 from treepipe.scenario import Scenario
 from treepipe.schedule_factory import (
     DRAWN,

@@ -206,15 +206,30 @@ def study(
 
 @app.command()
 def profiles(
-    name: Annotated[Optional[str], typer.Argument(help="Show this one.")] = None,  # noqa: UP045
+    name: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="NAME|FILE", help="Show this one; a config.json is a model's."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Validate NAME, or all; say what is odd.")
+    ] = False,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--plot", metavar="FILE.png", help="Draw NAME's times here."),
+    ] = None,
 ) -> None:
-    """List the profiles, or show one."""
-    from treepipe.presentation import show_profile, show_profiles
+    """List the profiles, show one as a table and a plot, or check them."""
+    from treepipe.presentation import console
+    from treepipe.profiles.display import check_profiles, show_profile, show_profiles
 
-    if name is None:
-        show_profiles()
+    if plot is not None and (name is None or check):
+        raise UserError("--plot needs the name of one profile, and no --check")
+    if check:
+        check_profiles(name, console())
+    elif name is None:
+        show_profiles(console())
     else:
-        show_profile(name)
+        show_profile(name, plot, console())
 
 
 def _overrides(settings: list[str] | None, seed: int | None, runs: int | None) -> list[str]:

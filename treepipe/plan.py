@@ -80,6 +80,7 @@ class Plan:
         central_transfers: a device takes part in one transfer at a time.
         never_misses: the verification rule takes a child wherever there is one.
         seed: root of every random stream.
+        warnings: what the times rest on besides measurements; for the result.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Plan:
     central_transfers: bool = False
     never_misses: bool = False
     seed: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -12,18 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.errors import UserError
-from treepipe.profiles.library import LIBRARY, profile_names
 from treepipe.result import write_json
-from treepipe.scenario_file import read_toml
 from treepipe.trace import Trace, write_chrome_trace
 
 if TYPE_CHECKING:
     from treepipe.studies.demo import Row
 
-PROFILE_KINDS = ("devices", "links")
 
-
-def _console() -> Console:
+def console() -> Console:
     """Standard output; on a pipe as wide as our tables."""
     console = Console()
     return console if console.is_terminal else Console(width=120)
@@ -132,12 +128,12 @@ def _print_result(result: Mapping[str, Any]) -> None:
         table.add_row(name, f"{value['mean']:.4g}", _interval(value), value["unit"])
     for device, value in result["utilization"].items():
         table.add_row(f"utilization {device}", f"{value['mean']:.3f}", _interval(value), "1")
-    console = _console()
-    console.print(table)
+    shown = console()
+    shown.print(table)
     if not result["lossless"]:
-        console.print("not lossless: the rule may change the target's text")
+        shown.print("not lossless: the rule may change the target's text")
     for warning in result["warnings"]:
-        console.print(f"warning: {warning}", highlight=False)
+        shown.print(f"warning: {warning}", highlight=False)
 
 
 def _basis(result: Mapping[str, Any]) -> str:
@@ -196,10 +192,10 @@ def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
             Console(file=file, width=110).print(table)
     if quiet:
         return
-    console = _console()
+    shown = console()
     for table in tables:
-        console.print(table)
-    console.print(f"pictures, traces and figures: {out}/", highlight=False)
+        shown.print(table)
+    shown.print(f"pictures, traces and figures: {out}/", highlight=False)
 
 
 def _demo_table(rows: Sequence[Row]) -> Table:
@@ -234,27 +230,3 @@ def _utilization_table(rows: Sequence[Row]) -> Table:
         ]
         table.add_row(row.schedule, *shares)
     return table
-
-
-def show_profiles() -> None:
-    """List all profiles by kind."""
-    table = Table()
-    table.add_column("kind")
-    table.add_column("name")
-    table.add_column("source")
-    for kind in PROFILE_KINDS:
-        for name in profile_names(kind):
-            source = read_toml(LIBRARY / kind / f"{name}.toml").get("source", "")
-            table.add_row(kind, name, str(source))
-    _console().print(table)
-
-
-def show_profile(name: str) -> None:
-    """Print one profile's file. Raises ``UserError`` if there is none of that name."""
-    for kind in PROFILE_KINDS:
-        if name in profile_names(kind):
-            text = (LIBRARY / kind / f"{name}.toml").read_text(encoding="utf-8")
-            Console().print(text, highlight=False, markup=False)
-            return
-    known = [known for kind in PROFILE_KINDS for known in profile_names(kind)]
-    raise UserError(f"profile {name!r}: there is none of that name; there are {', '.join(known)}")
