@@ -23,7 +23,7 @@ from treepipe.trace import Kind, RequestTrace, Span, Trace
 
 
 class Simulation(World):
-    """One run of a plan: a closed loop of requests."""
+    """One run of a plan: a closed loop of requests, or requests that arrive."""
 
     def __init__(self, plan: Plan, source: AcceptanceSource, record_spans: bool) -> None:
         self.env = simpy.Environment()
@@ -41,7 +41,7 @@ class Simulation(World):
             for pipeline, stages in enumerate(plan.pipelines)
             for number in range(1, len(stages) + 1)
         ]
-        self._dispatcher = plan.dispatcher(len(plan.requests))
+        self._dispatcher = plan.dispatcher()
         self._done = self.env.event()
 
     def run(self) -> Trace:
@@ -49,6 +49,7 @@ class Simulation(World):
         roles: list[Stage | Host] = [*self.hosts, *self.stages]
         processes = [self.env.process(role.serve()) for role in roles]
         self._assign(self._dispatcher.start(self.env.now))
+        self._await_arrival()
         try:
             self.env.run(until=self._done)
         except RuntimeError:
@@ -84,6 +85,15 @@ class Simulation(World):
     def finished(self, request: RequestTrace) -> None:
         self.trace.requests.append(request)
         self._assign(self._dispatcher.finished(request.session - 1, self.env.now))
+
+    def _await_arrival(self) -> None:
+        at = self._dispatcher.next_arrival_ms
+        if at is not None:
+            self.env.timeout(max(0.0, at - self.env.now)).callbacks.append(self._arrive)
+
+    def _arrive(self, _: object) -> None:
+        self._assign(self._dispatcher.arrive())
+        self._await_arrival()
 
     def _assign(self, assignments: Iterable[Assignment]) -> None:
         for assignment in assignments:

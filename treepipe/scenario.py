@@ -8,37 +8,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-Milliseconds: TypeAlias = Annotated[float, Field(ge=0)]
-Count: TypeAlias = Annotated[int, Field(ge=1)]
-Table: TypeAlias = Annotated[dict[int, Milliseconds], Field(min_length=1)]
-
-
-class Section(BaseModel):
-    """A table of the file; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from treepipe.distributions import Arrivals, Lengths
+from treepipe.section import Count, Milliseconds, Section, TokenTable
 
 
 class Device(Section):
     """A device: milliseconds against tokens for each kind of work (piecewise linear)."""
 
-    stage_ms: Table = Field({1: 20.0}, description="a pass through the stage's layers")
-    draft_ms: Table = Field({1: 3.0}, description="one draft pass")
-    evaluate_ms: Table = Field({1: 0.0}, description="output projection of returned rows")
+    stage_ms: TokenTable = Field({1: 20.0}, description="a pass through the stage's layers")
+    draft_ms: TokenTable = Field({1: 3.0}, description="one draft pass")
+    evaluate_ms: TokenTable = Field({1: 0.0}, description="output projection of returned rows")
     decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
     prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
     memory_mib: Annotated[float, Field(gt=0)] | None = Field(
         None, description="for weights and caches; a plan that does not fit is refused"
     )
-
-    @field_validator("stage_ms", "draft_ms", "evaluate_ms")
-    @classmethod
-    def _tokens_count(cls, table: dict[int, float]) -> dict[int, float]:
-        if min(table) < 1:
-            raise ValueError("token counts start at 1")
-        return table
 
 
 class Link(Section):
@@ -190,20 +176,22 @@ Acceptance: TypeAlias = Annotated[
 
 
 class Workload(Section):
-    """What is asked: a closed loop of ``concurrency`` clients."""
+    """What is asked, and when: by ``concurrency`` clients in a closed loop, or at arrival times."""
 
-    requests: Count = 1
-    prompt_tokens: Count = Field(32, description="in the simulator")
-    new_tokens: Count = 64
+    requests: Count = Field(1, description="with a trace: its first ones; default: all of them")
+    prompt_tokens: Lengths = Field(32, description="in the simulator; real prompts have their own")
+    new_tokens: Lengths = 64
     prompts: str = Field("reference:heldout", description="a JSON list, or reference:SET[:KIND]")
     stop_at_end_of_text: bool = Field(True, description="False: always new_tokens long")
     concurrency: Count = Field(1, description="requests that are asked for at once")
+    arrivals: Arrivals | None = Field(None, description="default: the closed loop")
 
 
 class ServingSection(Section):
     """How requests share the draft servers."""
 
     admission: Count | None = Field(None, description="requests beyond so many are refused")
+    places: Count | None = Field(None, description="per pipeline; requests beyond so many wait")
     queue: Literal["fifo", "weighted_fair", "earliest_deadline"] = "fifo"
     weights: tuple[Annotated[float, Field(gt=0)], ...] = Field((), description="per pipeline")
     deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")

@@ -106,6 +106,8 @@ def _sentence(model: type[BaseModel], error: ValidationError) -> str:
 
 def _is_union_tag(part: object) -> bool:
     tags = {"Device", "Link", "str", "float", "bernoulli", "hit_ratio", "pool", "replay"}
+    tags |= {"constant", "uniform", "lognormal", "geometric"}
+    tags |= {"poisson", "gamma", "bursts", "trace"}
     return part in tags or (isinstance(part, str) and part.startswith(("constrained", "function")))
 
 
