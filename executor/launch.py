@@ -67,7 +67,7 @@ def prepare(scenario: Scenario, path: Path) -> Launch:
         for requests in _requests(scenario, path, target, models)
     )
     _check_vocabulary(scenario, path, target)
-    if plan.central_transfers and not scenario.emulate:
+    if plans[0].central_transfers and not scenario.emulate:
         raise UserError(
             f"{path}: key schedule.central_transfers needs emulate = true in a run; the links of "
             f"this machine have no transfer times to schedule"

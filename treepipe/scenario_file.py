@@ -23,6 +23,9 @@ else:
 
 Section = TypeVar("Section", bound=BaseModel)
 
+TAGGED_UNIONS = ("acceptance", "arrivals", "prompt_tokens", "new_tokens")
+"""Keys whose table says by one of its keys what it is."""
+
 
 def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """Read and validate a scenario; ``overrides`` are ``dotted.key=value`` with TOML values.
@@ -90,12 +93,14 @@ def _sentence(model: type[BaseModel], error: ValidationError) -> str:
     """The fault of the first error; an unknown key before others, as it may be their cause."""
     errors = error.errors(include_url=False)
     fault = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    location = [part for part in fault["loc"] if not _is_union_tag(part)]
+    location = _without_union_tags(fault["loc"])
     key = ".".join(str(part) for part in location)
     if fault["type"] == "extra_forbidden":
         return _unknown_key(model, location, key)
     if fault["type"] == "missing":
         return f"key {key} is missing"
+    if fault["type"] == "union_tag_not_found":
+        return f"key {key}.{fault['ctx']['discriminator'].strip(chr(39))} is missing"
     message = fault["msg"].removeprefix("Value error, ")
     if not location:
         return message
@@ -104,11 +109,17 @@ def _sentence(model: type[BaseModel], error: ValidationError) -> str:
     )
 
 
-def _is_union_tag(part: object) -> bool:
-    tags = {"Device", "Link", "str", "float", "bernoulli", "hit_ratio", "pool", "replay"}
-    tags |= {"constant", "uniform", "lognormal", "geometric"}
-    tags |= {"poisson", "gamma", "bursts", "trace"}
-    return part in tags or (isinstance(part, str) and part.startswith(("constrained", "function")))
+def _without_union_tags(location: Sequence[Any]) -> list[Any]:
+    """The keys of the file only: pydantic also names which member of a union it tried."""
+    return [
+        part
+        for before, part in zip((None, *location), location, strict=False)
+        if not (
+            before in TAGGED_UNIONS
+            or part in ("Device", "Link", "str", "float")
+            or (isinstance(part, str) and part.startswith(("constrained", "function")))
+        )
+    ]
 
 
 def _unknown_key(model: type[BaseModel], location: Sequence[Any], key: str) -> str:
