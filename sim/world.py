@@ -24,7 +24,7 @@ from treepipe.trace import Kind, RequestTrace, Span, Trace
 
 
 class Simulation(World):
-    """One run of a plan: a closed loop of requests."""
+    """One run of a plan: a closed loop of requests, or requests that arrive."""
 
     def __init__(self, plan: Plan, source: AcceptanceSource, record_spans: bool) -> None:
         self.clock = Clock()
@@ -38,13 +38,14 @@ class Simulation(World):
             for pipeline, stages in enumerate(plan.pipelines)
             for number in range(1, len(stages) + 1)
         ]
-        self._dispatcher = plan.dispatcher(len(plan.requests))
+        self._dispatcher = plan.dispatcher()
         self._links = self._connect()
         self._over = False
 
     def run(self) -> Trace:
         """Raises ``RunError`` if everything waits and nothing moves."""
         self._assign(self._dispatcher.start(self.clock.now))
+        self._await_arrival()
         try:
             while not self._over:
                 self.clock.step()
@@ -83,6 +84,15 @@ class Simulation(World):
     def finished(self, request: RequestTrace) -> None:
         self.trace.requests.append(request)
         self._assign(self._dispatcher.finished(request.session - 1, self.clock.now))
+
+    def _await_arrival(self) -> None:
+        at = self._dispatcher.next_arrival_ms
+        if at is not None:
+            self.clock.after(max(0.0, at - self.clock.now), self._arrive)
+
+    def _arrive(self, _: object) -> None:
+        self._assign(self._dispatcher.arrive())
+        self._await_arrival()
 
     def _assign(self, assignments: Iterable[Assignment]) -> None:
         for assignment in assignments:

@@ -25,6 +25,7 @@ from treepipe.schedule_factory import (
 )
 from treepipe.schedules.shared_draft import ServiceLevels
 from treepipe.timing import LinkTimes, TimeTable
+from treepipe.workload import draw_requests
 
 
 def make_plan(
@@ -35,22 +36,24 @@ def make_plan(
     row_bytes: int | None = None,
     requests: tuple[RequestSpec, ...] | None = None,
     footprint: Footprint | None = None,
+    seed: int | None = None,
 ) -> Plan:
     """Resolve a scenario.
 
     Args:
         path: of the scenario, for errors.
         layers, row_bytes, footprint: of the target's checkpoint, where one was opened.
-        requests: real prompts; None makes the workload's number of prompts of its length.
+        requests: with real prompts, or recorded ones; None draws the workload's.
+        seed: of the run; None is the scenario's.
     """
     check_schedule(scenario, path)
     placement = Placement(scenario, path, layers)
     drafts, pipelines = placement.drafts(), placement.pipelines()
     names = {placed.name for placed in (*drafts, *(s for stages in pipelines for s in stages))}
-    workload, section = scenario.workload, scenario.schedule
+    section = scenario.schedule
+    seed = scenario.seed if seed is None else seed
     if requests is None:
-        prompt = (0,) * workload.prompt_tokens
-        requests = (RequestSpec(prompt, workload.new_tokens),) * workload.requests
+        requests = draw_requests(scenario, path, seed)
     if row_bytes is None:
         row_bytes = placement.row_bytes
     warnings = placement.warnings
@@ -67,7 +70,7 @@ def make_plan(
         group_size=section.group_size,
         central_transfers=section.central_transfers and section.name in LAYERED,
         never_misses=scenario.sampling.rule == "relaxed_best",
-        seed=scenario.seed,
+        seed=seed,
         warnings=tuple(warnings),
     )
     footprint = footprint or placement.footprint
@@ -85,9 +88,10 @@ def _serving(scenario: Scenario, path: Path, pipelines: int) -> Serving:
                 f"{path}: key serving.{key} has {len(values)} values for {pipelines} pipelines"
             )
     limits = {"pipedec": 1, "specpipe": 1, "specpipe_db": section.batch}
+    places = [n for n in (limits.get(section.name), given.places) if n is not None]
     return Serving(
         scenario.workload.concurrency,
-        limits.get(section.name),
+        min(places, default=None),
         given.admission,
         given.queue,
         ServiceLevels(given.weights, given.deadlines_ms),

@@ -160,15 +160,15 @@ def _print_versus(versus: Mapping[str, Any]) -> None:
         table.add_row(name, *_difference_cells(each))
     for device, each in versus["utilization_differences"].items():
         table.add_row(f"utilization {device}", *_difference_cells(each))
-    console = _console()
-    console.print(table)
+    shown = console()
+    shown.print(table)
     for label, side in (("A", a), ("B", b)):
         if not side["lossless"]:
-            console.print(f"{label} is not lossless: the rule may change the target's text")
+            shown.print(f"{label} is not lossless: the rule may change the target's text")
         for warning in side["warnings"]:
-            console.print(f"warning, {label}: {warning}", highlight=False)
+            shown.print(f"warning, {label}: {warning}", highlight=False)
     for warning in versus["warnings"]:
-        console.print(f"warning: {warning}", highlight=False)
+        shown.print(f"warning: {warning}", highlight=False)
 
 
 def _difference_cells(each: Mapping[str, Any]) -> tuple[str, ...]:
