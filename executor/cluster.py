@@ -20,7 +20,7 @@ from treepipe.errors import RunError, UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.worker import worker_main
-from treepipe.plan import Plan
+from treepipe.plan import SWITCH, Plan
 from treepipe.recording import RecordedRequest, Recording
 from treepipe.schedules.shared_draft import Assignment, Dispatcher
 from treepipe.trace import RequestTrace, Span, Trace
@@ -53,9 +53,13 @@ class Cluster:
     def __init__(self, roles: Sequence[RoleSettings], plan: Plan) -> None:
         """Args: ``roles``: one per device of the plan."""
         self._roles, self._plan = list(roles), plan
+        if plan.central_transfers:
+            self._roles.append(roles[0].as_switch())
         self._processes: dict[str, BaseProcess] = {}
         self._controls: dict[str, Connection] = {}
-        self._kept: dict[str, deque[tuple[str, Any]]] = {r.placed.name: deque() for r in roles}
+        self._kept: dict[str, deque[tuple[str, Any]]] = {
+            r.placed.name: deque() for r in self._roles
+        }
         self._sessions = 0
         self.load_memory: dict[str, tuple[int, int]] = {}
 
@@ -92,7 +96,9 @@ class Cluster:
         for name in addresses:
             peers = self._peers(name)
             links = {peer: self._plan.link(name, peer) for peer in peers}
-            self._controls[name].send(({peer: addresses[peer] for peer in peers}, links))
+            switch = addresses.get(SWITCH) if name != SWITCH else None
+            ways = {peer: switch or addresses[peer] for peer in peers}
+            self._controls[name].send((ways, links))
         for name in addresses:
             self.load_memory[name] = self._answer(name, "loaded")
 
@@ -100,6 +106,8 @@ class Cluster:
         """Whom a worker sends to: a draft to all stages, a stage to the next or to the drafts."""
         drafts = [draft.name for draft in self._plan.drafts]
         pipelines = [[stage.name for stage in stages] for stages in self._plan.pipelines]
+        if name == SWITCH:
+            return [*self._plan.devices]
         if name in drafts:
             return [stage for stages in pipelines for stage in stages]
         stages = next(stages for stages in pipelines if name in stages)
@@ -125,7 +133,7 @@ class Cluster:
         trace, recording = run.trace, run.recording
         for name in self._controls:
             spans: list[Span] = self._ask(name, "spans")
-            trace.spans += [_shifted(span, start) for span in spans if span.end_ms >= start]
+            trace.spans += [span.shifted(-start) for span in spans if span.end_ms >= start]
         for draft in plan.drafts:
             turns = self._ask(draft.name, "turns")
             trace.turns += [turn.shifted(-start) for turn in turns if turn.started_ms >= start]
@@ -137,8 +145,10 @@ class Cluster:
         """Tell a worker to do something that has no direct answer."""
         self._controls[name].send((what, content))
 
-    def next_finished(self, drafts: Sequence[str]) -> tuple[RequestTrace, RecordedRequest]:
-        """Wait for any draft server to finish a request. Raises ``WorkerDiedError``."""
+    def next_finished(
+        self, drafts: Sequence[str], until_ms: float | None
+    ) -> tuple[RequestTrace, RecordedRequest] | None:
+        """Wait until then for any draft server to finish one. Raises ``WorkerDiedError``."""
         while True:
             for name in drafts:
                 for message in self._kept[name]:
@@ -146,7 +156,9 @@ class Cluster:
                         self._kept[name].remove(message)
                         finished: tuple[RequestTrace, RecordedRequest] = message[1]
                         return finished
-            self._listen()
+            if until_ms is not None and until_ms <= now_ms():
+                return None
+            self._listen(until_ms)
 
     def give_up(self, pipeline: int) -> None:
         """End what is left of a pipeline that lost a worker, and tell the draft servers."""
@@ -157,7 +169,7 @@ class Cluster:
 
     def peak_memory_bytes(self) -> dict[str, int]:
         """Highest resident memory of every worker so far."""
-        return {name: self._ask(name, "memory") for name in self._controls}
+        return {name: self._ask(name, "memory") for name in self._controls if name != SWITCH}
 
     def open_sessions(self) -> dict[str, int]:
         """How many requests each worker holds state of."""
@@ -196,10 +208,11 @@ class Cluster:
         self._kept[name].remove(found)
         return found[1]
 
-    def _listen(self) -> None:
-        """Read every pipe that is ready; what belongs to a later turn is kept."""
+    def _listen(self, until_ms: float | None = None) -> None:
+        """Read every pipe that is ready by then; what belongs to a later turn is kept."""
         pipes = {control: name for name, control in self._controls.items()}
-        for pipe in wait(list(pipes)):
+        left = None if until_ms is None else max(0.0, until_ms - now_ms()) / 1e3
+        for pipe in wait(list(pipes), left):
             assert isinstance(pipe, Connection)
             self._kept[pipes[pipe]].append(self._receive(pipes[pipe], pipe))
 
@@ -217,7 +230,7 @@ class Cluster:
 
 
 class _Run:
-    """One closed loop of requests over a cluster."""
+    """One run of a plan's requests over a cluster: a closed loop, or requests that arrive."""
 
     def __init__(
         self, cluster: Cluster, plan: Plan, base: int, start: float, progress: Callable[[], None]
@@ -225,26 +238,36 @@ class _Run:
         """Args: ``base``: sessions before this run; ``start``: now, in ms."""
         self._cluster, self._plan, self._base, self._start = cluster, plan, base, start
         self._progress = progress
-        self._dispatcher: Dispatcher = plan.dispatcher(len(plan.requests))
+        self._dispatcher: Dispatcher = plan.dispatcher()
         self.trace = Trace(plan.devices)
         self.recording = Recording()
 
     def decode(self) -> None:
         drafts = [draft.name for draft in self._plan.drafts]
-        self._assign(self._dispatcher.start(now_ms()))
+        self._assign(self._dispatcher.start(self._start), self._start)
         while not self._dispatcher.done:
             try:
-                request, recorded = self._cluster.next_finished(drafts)
+                found = self._cluster.next_finished(drafts, self._dispatcher.next_arrival_ms)
             except WorkerDiedError as death:
                 self._lose(death)
                 continue
+            self._arrivals(now_ms() if found is None else found[0].finished_ms)
+            if found is None:
+                continue
+            request, recorded = found
             index = request.session - self._base - 1
-            self.trace.requests.append(_request_from(request, self._start, self._base))
+            self.trace.requests.append(replace(request.shifted(-self._start), session=index + 1))
             self.recording.requests[index + 1] = recorded
             self._progress()
-            self._assign(self._dispatcher.finished(index, now_ms()))
+            finished = request.finished_ms
+            self._assign(self._dispatcher.finished(index, finished), finished)
 
-    def _assign(self, assignments: Sequence[Assignment]) -> None:
+    def _arrivals(self, until_ms: float) -> None:
+        """Take in what has arrived by then, each request at its own time."""
+        while (at := self._dispatcher.next_arrival_ms) is not None and at <= until_ms:
+            self._assign(self._dispatcher.arrive(), at)
+
+    def _assign(self, assignments: Sequence[Assignment], now_ms: float) -> None:
         for assignment in assignments:
             index = assignment.request
             spec = self._plan.requests[index]
@@ -255,7 +278,7 @@ class _Run:
                 self._progress()
                 continue
             draft = self._plan.drafts[assignment.draft].name
-            content = (self._base + index + 1, self._plan.new_schedule, spec, assignment)
+            content = (self._base + index + 1, self._plan.new_schedule, spec, assignment, now_ms)
             self._cluster.order(draft, "open", content)
 
     def _lose(self, death: WorkerDiedError) -> None:
@@ -275,17 +298,3 @@ class _Run:
             f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{lost[0]} "
             f"ended with what they had, their state was freed, and the other pipelines went on"
         )
-
-
-def _shifted(span: Span, start_ms: float) -> Span:
-    return replace(span, start_ms=span.start_ms - start_ms, end_ms=span.end_ms - start_ms)
-
-
-def _request_from(request: RequestTrace, start_ms: float, base: int) -> RequestTrace:
-    return replace(
-        request,
-        session=request.session - base,
-        started_ms=request.started_ms - start_ms,
-        finished_ms=request.finished_ms - start_ms,
-        emitted=tuple((time - start_ms, count) for time, count in request.emitted),
-    )

@@ -7,13 +7,12 @@ The rejection rule judges a drawn child by the distribution it was drawn from (S
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from treepipe.executor.draft_model import best_candidates
+from treepipe.executor.draft_source import DraftSource, Passes, best_candidates
 from treepipe.protocol import Drafted, DraftPass
 from treepipe.recording import ScratchPaths
 from treepipe.verification import Sampling, draw_without_replacement, target_distribution
@@ -22,20 +21,10 @@ KEPT_CONTEXTS = 2
 """A tree may be verified while the draft has read on; older contexts are never asked for."""
 
 
-class OpenSource(Protocol):
-    """A draft that shows its whole distribution."""
-
-    def open(self, session: int) -> None: ...
-
-    def close(self, session: int) -> None: ...
-
-    def log_probs(self, session: int, order: DraftPass) -> torch.Tensor: ...
-
-
-class RememberingDraft:
+class RememberingDraft(DraftSource):
     """Another draft, with the distributions that it answered from."""
 
-    def __init__(self, source: OpenSource, sampling: Sampling, seed: int) -> None:
+    def __init__(self, source: DraftSource, sampling: Sampling, seed: int) -> None:
         self._source, self._sampling, self._seed = source, sampling, seed
         if hasattr(source, "observe"):
             self.observe = source.observe
@@ -49,9 +38,15 @@ class RememberingDraft:
         self._source.close(session)
         self._memories.pop(session, None)
 
-    def draft(self, session: int, order: DraftPass) -> Drafted:
-        """Run one pass; draws in the order drawn, or the most probable candidates."""
-        log_probs = self._source.log_probs(session, order)
+    def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
+        return self._source.log_probs_batch(passes)
+
+    def draft_batch(self, passes: Passes) -> list[Drafted]:
+        """Run the passes; draws in the order drawn, or the most probable candidates."""
+        found = self.log_probs_batch(passes)
+        return [self._answer(*each, rows) for each, rows in zip(passes, found, strict=True)]
+
+    def _answer(self, session: int, order: DraftPass, log_probs: torch.Tensor) -> Drafted:
         memory = self._memories[session]
         rows = [target_distribution(row, self._sampling) for row in log_probs.numpy()]
         memory.remember(order, rows)

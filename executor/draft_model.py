@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import torch
 
 from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.stage_model import StageModel, TargetEnds
+from treepipe.executor.draft_source import DraftSource, Passes
+from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.messages import NO_PARENT
-from treepipe.protocol import Drafted, DraftPass
+from treepipe.protocol import DraftPass
 
 
-class DraftSource(Protocol):
-    """What proposes tokens: a language model, or a head that reads the target's states."""
-
-    def open(self, session: int) -> None: ...
-
-    def close(self, session: int) -> None: ...
-
-    def draft(self, session: int, order: DraftPass) -> Drafted: ...
-
-
-class LanguageModelDraft:
+class LanguageModelDraft(DraftSource):
     """The draft as a language model: the same token path always gets the same answer."""
 
     def __init__(self, checkpoint: Checkpoint, capacity: int) -> None:
@@ -40,53 +31,38 @@ class LanguageModelDraft:
     def cache(self, session: int) -> TreeCache:
         return self._model.cache(session)
 
-    def draft(self, session: int, order: DraftPass) -> Drafted:
-        """Run one pass; candidates per node in descending probability, ties by token id."""
-        return best_candidates(order, self.log_probs(session, order))
+    def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
+        states = self._model.forward_batch([self._part(*each) for each in passes])
+        asked = [
+            rows[-1:] if order.catch_up else rows
+            for (_, order), rows in zip(passes, states, strict=True)
+        ]
+        logits = self._ends.logits(torch.cat(asked)).double().log_softmax(-1)
+        return list(logits.split([len(rows) for rows in asked]))
 
-    def log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
-        """[asked nodes, vocabulary] log probabilities (float64) of one pass."""
+    def _part(self, session: int, order: DraftPass) -> Part:
+        """The rows of one session's pass, its cache brought up to date."""
         cache = self._model.cache(session)
         if order.reset:
             cache.prune((), 0)
         elif order.keep is not None:
             cache.prune(order.keep, order.accepted)
-        if order.catch_up:
-            first = cache.committed
-            positions = range(first, first + len(order.catch_up))
-            hidden = self._ends.embed(order.catch_up)
-            states = self._model.forward(session, hidden, positions, None)[-1:]
-        else:
-            states = self._scratch_pass(session, order)
-        return self._ends.logits(states).double().log_softmax(-1)
-
-    def _scratch_pass(self, session: int, order: DraftPass) -> torch.Tensor:
-        cache = self._model.cache(session)
-        nodes, depths = cache.length - cache.committed, list[int]()
-        above = cache.tree_mask.sum(1).tolist()
-        for parent in order.parents:
-            if parent >= nodes + len(depths):
-                raise ValueError("a scratch node comes after its parent")
-            depth = 1 if parent == NO_PARENT else 1 + int(above[parent])
-            depths.append(depth)
-            above.append(depth)
-        positions = [cache.committed - 1 + depth for depth in depths]
-        hidden = self._ends.embed(order.tokens)
-        return self._model.forward(session, hidden, positions, order.parents)
+        if not order.catch_up:
+            hidden, positions = self._ends.embed(order.tokens), _positions(cache, order.parents)
+            return Part(session, hidden, positions, order.parents)
+        first = cache.committed
+        positions = list(range(first, first + len(order.catch_up)))
+        return Part(session, self._ends.embed(order.catch_up), positions, None)
 
 
-def best_candidates(order: DraftPass, log_probs: torch.Tensor) -> Drafted:
-    """The ``top_k`` most probable tokens per row of [n, vocabulary]; ties by token id."""
-    count = min(order.top_k, log_probs.shape[-1])
-    wider = min(count + 8, log_probs.shape[-1])
-    values, tokens = log_probs.topk(wider)
-    if wider < log_probs.shape[-1] and bool((values[:, count - 1] == values[:, -1]).any()):
-        # So many tie that topk may have left out the first of them.
-        values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
-    else:
-        # topk leaves the order of ties open; a stable sort of tokens in order settles it.
-        tokens, places = tokens.sort(dim=-1)
-        values, places = values.gather(-1, places).sort(dim=-1, descending=True, stable=True)
-        tokens = tokens.gather(-1, places)
-    top: Any = tokens[:, :count].numpy()
-    return Drafted(order.ticket, top, values[:, :count].numpy())
+def _positions(cache: TreeCache, parents: Sequence[int]) -> list[int]:
+    """Position ids of new scratch nodes."""
+    nodes, depths = cache.length - cache.committed, list[int]()
+    above = cache.tree_mask.sum(1).tolist()
+    for parent in parents:
+        if parent >= nodes + len(depths):
+            raise ValueError("a scratch node comes after its parent")
+        depth = 1 if parent == NO_PARENT else 1 + int(above[parent])
+        depths.append(depth)
+        above.append(depth)
+    return [cache.committed - 1 + depth for depth in depths]

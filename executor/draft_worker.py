@@ -13,7 +13,6 @@ import torch
 
 from treepipe.draft_work import Begin, Draft, Evaluate, Orders, Turn
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.clock import now_ms
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.sources import open_source
 from treepipe.executor.stage_model import TargetEnds
@@ -22,7 +21,7 @@ from treepipe.executor.transport import Received
 from treepipe.executor.verifier import Verifier
 from treepipe.messages import Beat, Close, Flight, Segment
 from treepipe.node_notes import NodeNotes
-from treepipe.plan import NewSchedule, RequestSpec, message_bytes
+from treepipe.plan import NewSchedule, RequestSpec
 from treepipe.protocol import Offer, Schedule
 from treepipe.recording import Recorder
 from treepipe.schedules.shared_draft import Assignment
@@ -69,15 +68,21 @@ class DraftWorker:
         return len(self._texts)
 
     def open(
-        self, session: int, new_schedule: NewSchedule, spec: RequestSpec, assignment: Assignment
+        self,
+        session: int,
+        new_schedule: NewSchedule,
+        spec: RequestSpec,
+        assignment: Assignment,
+        now_ms: float,
     ) -> None:
-        """Take a request into the queue."""
+        """Take a request into the queue; ``now_ms`` is when it was handed to this server."""
+        self._station.clock.wake(now_ms)
         stages = len(self._stages[assignment.pipeline])
         schedule = new_schedule(session, stages, lambda: self._desk.waiting)
         self._texts[session] = _Text(schedule, assignment, len(spec.prompt))
         self._source.open(session)
         self._verifier.open(session, spec.prompt)
-        self._desk.open(session, assignment.pipeline, schedule, spec.started, now_ms())
+        self._desk.open(session, assignment.pipeline, schedule, spec.started, now_ms)
 
     def lose(self, pipeline: int, worker: str) -> None:
         """A pipeline is gone: its requests end with what they have."""
@@ -89,11 +94,11 @@ class DraftWorker:
 
     def serve(self) -> None:
         """Serve turns until the controller calls."""
-        inbox, desk = self._station.inbox, self._desk
-        while not self._station.control.poll():
-            while (received := inbox.get_due()) is not None:
+        station, desk = self._station, self._desk
+        while not station.control.poll():
+            while (received := station.due()) is not None:
                 self._arrive(received)
-            work = desk.next(now_ms())
+            work = desk.next(station.clock.now_ms())
             if isinstance(work, Begin):
                 self._carry_out(desk.began(work))
             elif isinstance(work, Draft):
@@ -101,24 +106,25 @@ class DraftWorker:
             elif isinstance(work, Evaluate):
                 self._evaluate(work)
             else:
-                received = inbox.get()
+                received = station.wait()
                 if received is None:
                     return
                 self._arrive(received)
 
     def _arrive(self, received: Received) -> None:
         envelope = received.envelope
-        self._station.note_transfer(received)
         assert isinstance(envelope.body, Flight)
-        self._desk.arrive(envelope.body, received.hidden, now_ms())
+        self._desk.arrive(envelope.body, received.hidden, envelope.due_ms)
 
     def _draft(self, work: Draft) -> None:
         times = self._station.settings.placed.times
         session, rows = work.passes[0][0], work.rows
         with self._station.work("draft", session, rows, times.draft(rows)):
-            answers = [(each, self._source.draft(each, order)) for each, order in work.passes]
-        for (each, order), (_, drafted) in zip(work.passes, answers, strict=True):
+            drafts = self._source.draft_batch(work.passes)
+        answers = []
+        for (each, order), drafted in zip(work.passes, drafts, strict=True):
             self._recorder.drafted(each, order, drafted)
+            answers.append((each, drafted))
         self._carry_out(self._desk.drafted(answers))
 
     def _evaluate(self, work: Evaluate) -> None:
@@ -183,22 +189,21 @@ class DraftWorker:
         return self._verifier.next_tokens(segment.session, hidden, offers)
 
     def _carry_out(self, orders: Orders, lost: int | None = None) -> None:
-        outboxes, row_bytes = self._station.outboxes, self._plan.row_bytes
+        station, now = self._station, self._station.clock.now_ms()
         for pipeline, message in orders.messages:
             if pipeline == lost:
                 continue
-            size = message_bytes(message, row_bytes)
             if isinstance(message, Flight):
                 tokens = [token for segment in message.segments for token in segment.tokens]
                 hidden = self._ends.embed(tokens) if tokens else None
-                outboxes[self._stages[pipeline][0]].send(message, size, hidden)
+                station.send(self._stages[pipeline][0], message, hidden)
             elif isinstance(message, (Beat, Close)):
                 if self._observe is not None and isinstance(message, Beat):
                     self._announced(message, self._observe)
                 for stage in self._stages[pipeline]:
-                    outboxes[stage].send(message, size)
+                    station.send(stage, message)
         for session, text in orders.emitted:
-            self._texts[session].emitted.append((now_ms(), len(text)))
+            self._texts[session].emitted.append((now, len(text)))
             self._texts[session].tokens += text
             self._verifier.emitted(session, text)
         for session, reason in orders.finished:
@@ -212,7 +217,7 @@ class DraftWorker:
             session,
             text.prompt_tokens,
             text.assignment.asked_ms,
-            now_ms(),
+            self._station.clock.now_ms(),
             tuple(text.emitted),
             tuple(text.tokens),
             tuple(text.schedule.rounds),

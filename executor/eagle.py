@@ -17,11 +17,11 @@ import torch
 
 from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.draft_model import best_candidates
+from treepipe.executor.draft_source import DraftSource, Passes
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.messages import NO_PARENT
-from treepipe.protocol import Drafted, DraftPass
+from treepipe.protocol import DraftPass
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _State:
     true_entries: int = 0
 
 
-class EagleDraft:
+class EagleDraft(DraftSource):
     """The head with the target's embedding and output projection."""
 
     def __init__(self, directory: Path, target: Checkpoint, capacity: int) -> None:
@@ -69,13 +69,11 @@ class EagleDraft:
         """The target's final states [n, hidden] of its next n committed tokens."""
         self._states[session].features += list(features)
 
-    def draft(self, session: int, order: DraftPass) -> Drafted:
-        """Run one pass; candidates per node in descending probability, ties by token id."""
-        return best_candidates(order, self.log_probs(session, order))
-
     @torch.inference_mode()
-    def log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
-        """[asked nodes, vocabulary] log probabilities (float64) of one pass."""
+    def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
+        return [self._log_probs(session, order) for session, order in passes]
+
+    def _log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
         state = self._states[session]
         if order.reset:
             state.cache.prune((), 0)

@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 
-from treepipe.executor.draft_memory import OpenSource
-from treepipe.executor.draft_model import best_candidates
-from treepipe.protocol import Drafted, DraftPass
+from treepipe.executor.draft_source import DraftSource, Passes
 
 
-class HybridDraft:
+class HybridDraft(DraftSource):
     """``weight`` of the first source's distribution, the rest of the second's."""
 
-    def __init__(self, first: OpenSource, second: OpenSource, weight: float) -> None:
+    def __init__(self, first: DraftSource, second: DraftSource, weight: float) -> None:
         self._sources = (first, second)
         self._weight = weight
         self._observers: list[Any] = [s.observe for s in self._sources if hasattr(s, "observe")]
@@ -37,11 +35,10 @@ class HybridDraft:
         for observe in self._observers:
             observe(session, features)
 
-    def draft(self, session: int, order: DraftPass) -> Drafted:
-        """Run one pass of both; candidates in descending mixed probability, ties by token id."""
-        return best_candidates(order, self.log_probs(session, order))
+    def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
+        """Logs of the mixtures."""
+        both = (source.log_probs_batch(passes) for source in self._sources)
+        return [self._mixed(first, second) for first, second in zip(*both, strict=True)]
 
-    def log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
-        """[asked nodes, vocabulary] log of the mixture, of one pass."""
-        first, second = (source.log_probs(session, order).exp() for source in self._sources)
-        return (self._weight * first + (1 - self._weight) * second).log()
+    def _mixed(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return (self._weight * first.exp() + (1 - self._weight) * second.exp()).log()

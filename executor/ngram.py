@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from treepipe.executor.draft_model import best_candidates
-from treepipe.protocol import Drafted, DraftPass
+from treepipe.executor.draft_source import DraftSource, Passes
+from treepipe.protocol import DraftPass
 from treepipe.recording import ScratchPaths
 
 BACKOFF = 0.5
 """Counts that the shorter suffix's distribution weighs, in every step of the interpolation."""
 
 
-class PromptLookupDraft:
+class PromptLookupDraft(DraftSource):
     """Proposes by counting; the same text and path always get the same answer."""
 
     def __init__(self, vocabulary: int, longest: int) -> None:
@@ -36,12 +36,10 @@ class PromptLookupDraft:
     def close(self, session: int) -> None:
         self._texts.pop(session, None)
 
-    def draft(self, session: int, order: DraftPass) -> Drafted:
-        """Run one pass; candidates per node in descending probability, ties by token id."""
-        return best_candidates(order, self.log_probs(session, order))
+    def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
+        return [self._log_probs(session, order) for session, order in passes]
 
-    def log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
-        """[asked nodes, vocabulary] log probabilities (float64) of one pass."""
+    def _log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
         text = self._texts[session]
         paths = text.follow(order)
         rows = np.stack([text.distribution(path, self._vocabulary) for path in paths])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
-from treepipe.executor.draft_model import DraftSource, LanguageModelDraft
+from treepipe.executor.draft_model import LanguageModelDraft
+from treepipe.executor.draft_source import DraftSource
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.hybrid import HybridDraft
 from treepipe.executor.ngram import PromptLookupDraft
@@ -49,14 +49,13 @@ def judged_sampling(section: SamplingSection) -> Sampling:
 
 def open_source(settings: SourceSettings, target: Checkpoint, capacity: int) -> DraftSource:
     """The draft itself; raises ``UserError`` if it cannot be opened."""
-    source: Any = _open(settings, target, capacity)
+    source = _open(settings, target, capacity)
     if settings.remembers:
         return RememberingDraft(source, judged_sampling(settings.sampling), settings.seed)
-    found: DraftSource = source
-    return found
+    return source
 
 
-def _open(settings: SourceSettings, target: Checkpoint, capacity: int) -> Any:
+def _open(settings: SourceSettings, target: Checkpoint, capacity: int) -> DraftSource:
     if settings.kind == "eagle":
         assert settings.head is not None  # checked at launch
         return EagleDraft(settings.head, target, capacity)

@@ -9,7 +9,6 @@ from treepipe.executor.stage_model import Part, StageModel
 from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
 from treepipe.messages import Close, Flight
-from treepipe.plan import message_bytes
 from treepipe.stage import Prune
 from treepipe.stage_desk import Move, StageWork
 
@@ -36,20 +35,19 @@ class StageWorker:
 
     def serve(self) -> None:
         """Handle messages as they become due; returns when the controller calls."""
-        inbox, desk = self._station.inbox, self._desk
+        station, desk = self._station, self._desk
         while True:
-            received = inbox.get()
+            received = station.wait()
             if received is None:
                 return
             self._receive(received)
             while (action := desk.next_action()) is not None:
                 self._perform(action)
                 # What has arrived meanwhile may prune what would be computed next.
-                while (more := inbox.get_due()) is not None:
+                while (more := station.due()) is not None:
                     self._receive(more)
 
     def _receive(self, received: Received) -> None:
-        self._station.note_transfer(received)
         body = received.envelope.body
         payloads: list[torch.Tensor | None] = []
         if isinstance(body, Flight):
@@ -74,8 +72,7 @@ class StageWorker:
             with self._station.work("compute", session, tokens, times.stage(tokens)):
                 hidden = self._compute(action)
         receiver = self._successor or self._plan.drafts[flight.draft].name
-        size = message_bytes(flight, self._plan.row_bytes)
-        self._station.outboxes[receiver].send(flight, size, hidden)
+        self._station.send(receiver, flight, hidden)
 
     def _compute(self, move: Move) -> torch.Tensor:
         """All rows of the flight in one pass."""

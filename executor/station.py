@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import zmq
 
-from treepipe.executor.clock import now_ms, wait_until
+from treepipe.executor.clock import DeviceClock
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Inbox, Outbox, Received
-from treepipe.plan import Placed, Plan
+from treepipe.messages import Message
+from treepipe.plan import SWITCH, Placed, Plan, message_bytes
 from treepipe.timing import LinkTimes
 from treepipe.trace import Kind, Span
 
@@ -31,7 +33,7 @@ class RoleSettings:
     Attributes:
         placed: its name, layers and (for emulation) service times.
         number: of the draft server from 0, or of the stage from 1 along its pipeline.
-        pipeline: the stage's pipeline, None for a draft server.
+        pipeline: the stage's pipeline, None for a draft server and for the switch.
         plan: what all workers share: groups of stages, queues, sampling.
         target: the target's checkpoint directory.
         source: what a draft server drafts with.
@@ -52,6 +54,16 @@ class RoleSettings:
     emulate: bool = False
     check_causality: bool = False
 
+    def as_switch(self) -> RoleSettings:
+        """The settings of a switch beside workers like this one."""
+        placed = Placed(SWITCH, self.placed.times)
+        return replace(self, placed=placed, number=0, pipeline=None, port=0)
+
+    @property
+    def is_switch(self) -> bool:
+        """True for the process that schedules transfers centrally."""
+        return self.placed.name == SWITCH
+
 
 @dataclass(slots=True)
 class Station:
@@ -61,6 +73,7 @@ class Station:
     control: Connection
     inbox: Inbox
     context: Any
+    clock: DeviceClock
     outboxes: dict[str, Outbox] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 
@@ -69,7 +82,7 @@ class Station:
         context = zmq.Context()
         inbox = Inbox(context, settings.port, settings.placed.name)
         inbox.watch(control.fileno())
-        return cls(settings, control, inbox, context)
+        return cls(settings, control, inbox, context, DeviceClock(settings.emulate))
 
     def connect(self, addresses: Mapping[str, str], links: Mapping[str, LinkTimes]) -> None:
         """Open an outbox to each named worker."""
@@ -79,11 +92,12 @@ class Station:
         for (name, address), child in zip(
             addresses.items(), seed.spawn(len(addresses)), strict=True
         ):
-            link = links[name] if self.settings.emulate else None
+            # A central scheduler lets messages wait for their link itself.
+            delayed = self.settings.emulate and not self.settings.plan.central_transfers
+            link = links[name] if delayed else None
+            ends = self.settings.placed.name, name
             rng = np.random.default_rng(child)
-            self.outboxes[name] = Outbox(
-                self.context, address, self.settings.placed.name, link, rng
-            )
+            self.outboxes[name] = Outbox(self.context, address, ends, link, rng)
 
     def close(self) -> None:
         for outbox in self.outboxes.values():
@@ -91,23 +105,46 @@ class Station:
         self.inbox.close()
         self.context.destroy(linger=0)
 
-    @contextmanager
-    def work(self, kind: Kind, session: int, tokens: int, emulated_ms: float) -> Iterator[None]:
-        """Note a span around the body; with emulation it lasts at least ``emulated_ms``."""
-        start = now_ms()
-        yield
-        if self.settings.emulate:
-            wait_until(start + emulated_ms)
-        self.spans.append(Span(self.settings.placed.name, kind, start, now_ms(), session, tokens))
+    # --- messages --------------------------------------------------------------------------------
 
-    def note_transfer(self, received: Received) -> None:
+    def send(self, receiver: str, message: Message, hidden: torch.Tensor | None = None) -> None:
+        """Send now; the emulated link counts it with the plan's bytes."""
+        size = message_bytes(message, self.settings.plan.row_bytes)
+        self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
+
+    def wait(self) -> Received | None:
+        """The next message, when it is due; None if the controller calls."""
+        received = self.inbox.get()
+        if received is not None:
+            self.clock.wake(received.envelope.due_ms)
+            self._note_transfer(received)
+        return received
+
+    def due(self) -> Received | None:
+        """The next message if it is due already, else None."""
+        received = self.inbox.get_due(self.clock.now_ms())
+        if received is not None:
+            self._note_transfer(received)
+        return received
+
+    def _note_transfer(self, received: Received) -> None:
         """The link's span, noted by the receiver when the message is delivered."""
         envelope, body = received.envelope, received.envelope.body
         device = f"{envelope.sender}->{self.settings.placed.name}"
-        due = envelope.due_ms if self.settings.emulate else now_ms()
+        due = envelope.due_ms if self.settings.emulate else self.clock.now_ms()
         self.spans.append(
             Span(device, "transfer", envelope.sent_ms, due, body.session, envelope.rows)
         )
+
+    # --- work ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def work(self, kind: Kind, session: int, tokens: int, emulated_ms: float) -> Iterator[None]:
+        """Note a span around the body; with emulation it lasts at least ``emulated_ms``."""
+        start = self.clock.now_ms()
+        yield
+        end = self.clock.spend(start, emulated_ms)
+        self.spans.append(Span(self.settings.placed.name, kind, start, end, session, tokens))
 
     def take_spans(self) -> list[Span]:
         spans, self.spans = self.spans, []

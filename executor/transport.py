@@ -8,7 +8,8 @@ then: the sender's side of a link is busy one message at a time, latency is adde
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,14 @@ class Envelope:
     """The header of a message.
 
     Attributes:
-        sender: name of the worker that sent it.
+        sender, receiver: names of the workers at the two ends of its link.
         sent_ms, due_ms: when it was sent, and when its link delivers it (monotonic clock).
         body: what it says.
         rows, width: shape of the float32 hidden states in the second frame, 0 if there is none.
     """
 
     sender: str
+    receiver: str
     sent_ms: float
     due_ms: float
     body: Flight | Beat | Close
@@ -59,24 +61,32 @@ class Outbox:
         self,
         context: Any,
         address: str,
-        sender: str,
+        ends: tuple[str, str],
         link: LinkTimes | None,
         rng: np.random.Generator,
     ) -> None:
-        """Args: ``link``: the link to emulate, None to deliver at once."""
+        """Args: ``ends``: sender and receiver; ``link``: to emulate, None to deliver at once."""
         self._socket = context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.connect(address)
-        self._sender, self._link, self._rng = sender, link, rng
+        self._ends, self._link, self._rng = ends, link, rng
         self._free_ms = 0.0
         self._last_due_ms = 0.0
 
-    def send(self, body: Message, size_bytes: int, hidden: torch.Tensor | None = None) -> None:
-        """Send; ``size_bytes`` is what the emulated link counts the message with."""
+    def send(
+        self, body: Message, sent_ms: float, size_bytes: int, hidden: torch.Tensor | None = None
+    ) -> None:
+        """Send; ``sent_ms`` and ``size_bytes`` are what the emulated link reckons with."""
         rows, width = (len(hidden), hidden.shape[1]) if hidden is not None else (0, 0)
-        sent = now_ms()
-        envelope = Envelope(self._sender, sent, self._due(sent, size_bytes), body, rows, width)
+        due = self._due(sent_ms, size_bytes)
+        self._send(Envelope(*self._ends, sent_ms, due, body, rows, width), hidden)
+
+    def hand_on(self, received: Received, due_ms: float) -> None:
+        """Send what came from another worker, as its own, to be delivered at ``due_ms``."""
+        self._send(replace(received.envelope, due_ms=due_ms), received.hidden)
+
+    def _send(self, envelope: Envelope, hidden: torch.Tensor | None) -> None:
         frames = [_HEADER.dump_json(envelope)]
         if hidden is not None:
             frames.append(hidden.contiguous().numpy().data)
@@ -124,26 +134,25 @@ class Inbox:
         """``get`` also returns (with None) when this file descriptor can be read."""
         self._poller.register(descriptor, zmq.POLLIN)
 
-    def get(self) -> Received | None:
-        """Wait for the next message that is due; None if a watched descriptor woke us."""
+    def get(self, until_ms: float | None = None) -> Received | None:
+        """Wait for the next message that is due; None if there is none by ``until_ms``, or if a
+        watched descriptor woke us."""
         while True:
             self._read()
-            if self._held:
-                due = self._held[0][0]
-                left = due - now_ms()
-                if left <= 1.0:
-                    wait_until(due)
-                    return heapq.heappop(self._held)[2]
-                events = dict(self._poller.poll(int(left)))
-            else:
-                events = dict(self._poller.poll())
+            due = self._held[0][0] if self._held else math.inf
+            alarm = min(due, math.inf if until_ms is None else until_ms)
+            left = alarm - now_ms()
+            if left <= 1.0:
+                wait_until(alarm)
+                return heapq.heappop(self._held)[2] if due <= alarm else None
+            events = dict(self._poller.poll(None if left == math.inf else int(left)))
             if any(source is not self._socket for source in events):
                 return None
 
-    def get_due(self) -> Received | None:
-        """The next message if it is due already, else None."""
+    def get_due(self, now_ms: float) -> Received | None:
+        """The next message if it was due by ``now_ms``, else None."""
         self._read()
-        if self._held and self._held[0][0] <= now_ms():
+        if self._held and self._held[0][0] <= now_ms:
             return heapq.heappop(self._held)[2]
         return None
 

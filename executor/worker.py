@@ -46,6 +46,10 @@ def worker_main(role: RoleSettings, control: Connection) -> None:
 
 
 def _worker(station: Station) -> Any:
+    if station.settings.is_switch:
+        from treepipe.executor.switch_worker import SwitchWorker
+
+        return SwitchWorker(station)
     if station.settings.pipeline is None:
         from treepipe.executor.draft_worker import DraftWorker
 

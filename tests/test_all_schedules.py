@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.desk_world import DeskWorld
 from tests.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, target
+from tests.timeless_world import TimelessWorld
 from treepipe.protocol import Started
 from treepipe.scenario import SamplingSection, ScheduleName, ScheduleSection
 from treepipe.schedule_factory import LAYERED, ScheduleFactory
+from treepipe.schedules.shared_draft import Policy
 
 SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
 
@@ -54,26 +55,34 @@ def run(
     stages: int,
     seed: int,
     group_size: int = 1,
-) -> DeskWorld:
+    drafts: int = 1,
+    policy: Policy = "fifo",
+) -> TimelessWorld:
     """Decode all requests at once and check the texts."""
     given_section = ScheduleSection.model_validate({"name": name, **section})
     factory = ScheduleFactory(given_section, SamplingSection())
     pipelines = [stages] * (len(asked) if name == "starsd" else 1)
-    world = DeskWorld(pipelines, target, DRAFTS[draft], any_order(seed), group_size)
-    schedules, prompts = {}, {}
+    world = TimelessWorld(
+        pipelines,
+        target,
+        DRAFTS[draft],
+        any_order(seed),
+        group_size=group_size,
+        drafts=drafts,
+        policy=policy,
+    )
+    prompts = {}
     for session, (length, wanted, end) in enumerate(asked, start=1):
         prompts[session] = tuple((session * i) % VOCABULARY for i in range(length))
-        schedules[session] = factory(session, stages, lambda: world.desk.waiting)
+        schedule = factory(session, stages, lambda: world.desk.waiting)
         started = Started(prompts[session], wanted, end)
-        world.open(session, (session - 1) % len(pipelines), schedules[session], started)
+        pipeline, server = (session - 1) % len(pipelines), session % drafts
+        world.open(session, schedule, started, pipeline, server)
     world.run()
     for session, (_, wanted, end) in enumerate(asked, start=1):
-        assert world.texts[session] == greedy(list(prompts[session]), wanted, end)
-        rounds = schedules[session].rounds
-        assert sum(r.tokens for r in rounds) == len(world.texts[session]) - 1
-        assert all(r.accepted <= r.fed and len(r.committed_per_step) == r.steps for r in rounds)
-        assert all(sum(r.committed_per_step) == r.tokens for r in rounds)
-    assert not world.caches, "the stages forget finished requests"
+        assert world.text(session) == greedy(list(prompts[session]), wanted, end)
+        world.assert_waste(session)
+    world.assert_freed()
     return world
 
 
@@ -91,6 +100,26 @@ def test_texts_are_greedy_and_nothing_is_left(
     seed: int,
 ) -> None:
     run(name, section, asked, draft, stages, seed)
+
+
+@settings(max_examples=60)
+@given(
+    sections,
+    requests,
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from(["fifo", "weighted_fair", "earliest_deadline"]),
+    st.integers(0, 2**32),
+)
+def test_several_drafts_serve_several_targets_in_any_order(
+    section: dict[str, Any],
+    asked: list[tuple[int, int, int | None]],
+    drafts: int,
+    stages: int,
+    policy: Policy,
+    seed: int,
+) -> None:
+    run("starsd", section, asked, "noisy", stages, seed, drafts=drafts, policy=policy)
 
 
 @pytest.mark.parametrize("name", LAYERED)
@@ -116,7 +145,7 @@ def test_lock_step_computes_the_same_whatever_the_order_of_messages(name: str) -
     ]
     assert all(world.draft_calls == worlds[0].draft_calls for world in worlds)
     for stage in range(4):
-        sizes = [world.forward_sizes[0][stage] for world in worlds]
+        sizes = [world.pipelines[0].forward_sizes[stage] for world in worlds]
         least = min(map(len, sizes))
         assert max(map(len, sizes)) <= least + 4
         assert all(each[:least] == sizes[0][:least] for each in sizes)
@@ -127,7 +156,8 @@ def test_a_ragged_batch_computes_the_layers_of_all_requests_in_one_pass() -> Non
     section = {"width": 4, "children": 3}
     alone = run("specpipe_db", section, [(5, 25, None)], "perfect", 3, 0)
     both = run("specpipe_db", section, [(5, 25, None), (5, 25, None)], "perfect", 3, 0)
-    passes = [len(sizes) for sizes in both.forward_sizes[0]]
-    single = [len(sizes) for sizes in alone.forward_sizes[0]]
+    passes = [len(sizes) for sizes in both.pipelines[0].forward_sizes]
+    single = [len(sizes) for sizes in alone.pipelines[0].forward_sizes]
     assert all(two < 1.5 * one for two, one in zip(passes, single, strict=True))
-    assert np.mean(both.forward_sizes[0][0][2:]) > 1.5 * np.mean(alone.forward_sizes[0][0][1:])
+    first, lonely = both.pipelines[0].forward_sizes[0], alone.pipelines[0].forward_sizes[0]
+    assert np.mean(first[2:]) > 1.5 * np.mean(lonely[1:])

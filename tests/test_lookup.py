@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treepipe.executor.draft_source import DraftSource, Passes
 from treepipe.executor.hybrid import HybridDraft
 from treepipe.executor.ngram import BACKOFF, PromptLookupDraft
 from treepipe.messages import NO_PARENT
@@ -101,7 +102,7 @@ def test_a_closed_session_is_forgotten() -> None:
     assert np.allclose(draft.log_probs(0, read([2])).exp()[0, 0], BACKOFF / WORDS / (1 + BACKOFF))
 
 
-class Fixed:
+class Fixed(DraftSource):
     """A source of one distribution that notes what it is told."""
 
     def __init__(self, p: Sequence[float]) -> None:
@@ -113,9 +114,9 @@ class Fixed:
     def close(self, session: int) -> None:
         self.told.append(("close", session))
 
-    def log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
-        self.told.append((session, order))
-        return self.p.log()
+    def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
+        self.told += passes
+        return [self.p.log() for _ in passes]
 
 
 class Observing(Fixed):

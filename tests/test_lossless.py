@@ -15,19 +15,20 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.desk_world import Choose, DeskWorld
-from tests.hashed_lm import any_order
+from tests.hashed_lm import Choose, any_order
+from tests.pipeline import Pipeline
 from tests.test_all_schedules import sections
+from tests.timeless_world import TimelessWorld
 from tests.tiny_models import VOCABULARY, greedy, save_random_checkpoint
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
-from treepipe.messages import Close, Flight, Message
+from treepipe.messages import Segment
 from treepipe.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.scenario import SamplingSection, ScheduleName, ScheduleSection
 from treepipe.schedule_factory import ScheduleFactory
 from treepipe.stage import Prune
-from treepipe.stage_desk import StageWork
+from treepipe.stage_desk import Move
 
 SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
 LAYERS, CAPACITY, WANTED = (2, 3, 6), 400, 10
@@ -49,60 +50,78 @@ def expected(directory: Path, prompt: tuple[int, ...]) -> list[int]:
     return greedy(directory, list(prompt), WANTED)
 
 
-class ModelWorld(DeskWorld):
-    """The world without time, with real layers in its stages."""
+class ModelPipeline(Pipeline):
+    """A pipeline with real layers in its stages."""
 
-    def __init__(self, target: Path, draft: Path, cuts: list[int], choose: Choose) -> None:
+    def __init__(self, target: Path, cuts: list[int]) -> None:
         """Args: ``cuts``: layers of each stage."""
-        super().__init__([len(cuts)], _nothing, _nothing, choose)
+        super().__init__(len(cuts))
         checkpoint, first = Checkpoint.open(target), 0
-        self._models = []
+        self.models = []
         for count in cuts:
-            self._models.append(StageModel(checkpoint, range(first, first + count), CAPACITY))
-            self._models[-1].check_causality = True
+            self.models.append(StageModel(checkpoint, range(first, first + count), CAPACITY))
+            self.models[-1].check_causality = True
             first += count
         self._ends = TargetEnds(checkpoint)
-        self._source = LanguageModelDraft(Checkpoint.open(draft), CAPACITY)
         self._hidden: dict[tuple[int, int, int], torch.Tensor] = {}
 
-    def open(self, session: int, pipeline: int, schedule: Schedule, started: Started) -> None:
-        super().open(session, pipeline, schedule, started)
-        self._source.open(session)
+    def opened(self, n: int, session: int) -> None:
+        super().opened(n, session)
+        self.models[n].open(session)
 
-    def _draft(self, session: int, order: DraftPass) -> Drafted:
-        return self._source.draft(session, order)
+    def closed(self, n: int, session: int) -> None:
+        super().closed(n, session)
+        self.models[n].close(session)
 
-    def _deliver(self, p: int, n: int, message: Message) -> None:
-        if isinstance(message, Flight) and n == 0:
-            for segment in message.segments:
-                self._hidden[0, segment.session, segment.ticket] = self._ends.embed(segment.tokens)
-        super()._deliver(p, n, message)
-        if isinstance(message, Close):
-            self._models[n].close(message.session)
+    def pruned(self, n: int, action: Prune) -> None:
+        self.models[n].cache(action.session).prune(action.keep, action.accepted)
 
-    def _opened(self, p: int, n: int, session: int) -> None:
-        self._models[n].open(session)
-
-    def _act(self, p: int, n: int, action: StageWork) -> None:
-        if isinstance(action, Prune):
-            self._models[n].cache(action.session).prune(action.keep, action.accepted)
-            return
+    def compute(self, n: int, move: Move) -> None:
         parts = []
-        for segment, rows in zip(action.flight.segments, action.rows, strict=True):
-            hidden = self._hidden.pop((n, segment.session, segment.ticket))
+        for segment, rows in zip(move.flight.segments, move.rows, strict=True):
+            states = self._states(n, segment, rows)
             if segment.tokens:
-                states = hidden if rows is None else hidden[list(rows)]
                 parents = None if segment.committed else segment.parents
                 parts.append(Part(segment.session, states, segment.positions, parents))
-        results = iter(self._models[n].forward_batch(parts) if parts else [])
-        for segment in action.flight.segments:
+        results = iter(self.models[n].forward_batch(parts) if parts else [])
+        for segment in move.flight.segments:
             states = next(results) if segment.tokens else torch.empty(0)
             self._hidden[n + 1, segment.session, segment.ticket] = states
-            if n + 1 == len(self._models) and segment.tokens:
+            if n + 1 == len(self.models) and segment.tokens:
                 last = states[-1:] if segment.committed else states
-                tokens = self._ends.next_tokens(last)
-                self.answers[segment.session, segment.ticket] = tokens
-        self.flights[p][n + 1].append(action.flight)
+                self.answers[segment.session, segment.ticket] = self._ends.next_tokens(last)
+
+    def _states(self, n: int, segment: Segment, rows: tuple[int, ...] | None) -> torch.Tensor:
+        """What a stage reads: embeddings, or what is left of what the stage before it has sent."""
+        if n == 0:
+            return self._ends.embed(segment.tokens)
+        arrived = self._hidden.pop((n, segment.session, segment.ticket))
+        return arrived if rows is None else arrived[list(rows)]
+
+
+class ModelWorld(TimelessWorld):
+    """The world without time, with real layers in its stages and a real draft."""
+
+    def __init__(self, target: Path, draft: Path, cuts: list[int], choose: Choose) -> None:
+        self._pipeline = ModelPipeline(target, cuts)
+        super().__init__([len(cuts)], _nothing, _nothing, choose)
+        self._source = LanguageModelDraft(Checkpoint.open(draft), CAPACITY)
+
+    @property
+    def models(self) -> list[StageModel]:
+        return self._pipeline.models
+
+    def new_pipeline(self, stages: int, group_size: int, drafts: int) -> Pipeline:
+        return self._pipeline
+
+    def open(
+        self, session: int, schedule: Schedule, started: Started, pipeline: int = 0, draft: int = 0
+    ) -> None:
+        super().open(session, schedule, started, pipeline, draft)
+        self._source.open(session)
+
+    def answer(self, session: int, order: DraftPass, paths: list[list[int]]) -> Drafted:
+        return self._source.draft(session, order)
 
 
 def _nothing(path: list[int]) -> Any:
@@ -138,8 +157,9 @@ def test_text_equals_generate(
     )
     for session in range(1, requests + 1):
         schedule = factory(session, len(cuts), lambda: world.desk.waiting)
-        world.open(session, 0, schedule, Started(tuple(PROMPTS[session - 1]), WANTED))
+        world.open(session, schedule, Started(tuple(PROMPTS[session - 1]), WANTED))
     world.run()
     for session in range(1, requests + 1):
-        assert world.texts[session] == expected(target, tuple(PROMPTS[session - 1]))
-    assert all(model.sessions == 0 for model in world._models)
+        assert world.text(session) == expected(target, tuple(PROMPTS[session - 1]))
+    assert all(model.sessions == 0 for model in world.models)
+    world.assert_freed()

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from tests import toy_lm
-from tests.desk_world import DeskWorld
+from tests.timeless_world import TimelessWorld
 from treepipe.protocol import Started
 from treepipe.schedules.layered import Layered, LayerParameters
 
@@ -64,19 +64,20 @@ def test_round_is_the_recorded_one_up_to_its_second_commit(
 ) -> None:
     parameters = LayerParameters(width=record["pipedec_width"], children=16, draft_reuse=False)
     schedule = Layered(1, 64, parameters)
-    world = DeskWorld(
+    world = TimelessWorld(
         [record["stages"]],
         toy_lm.target_logits,
         lambda path: toy_lm.draft_logits(path, record["noise"]),
     )
     prompt, root = text[:-1], text[-1]
-    world.open(1, 0, schedule, Started(tuple(prompt), tokens + 1))
+    world.open(1, schedule, Started(tuple(prompt), tokens + 1))
     world.run()
-    assert world.texts[1] == [root, *_greedy(text, tokens)]
+    assert world.text(1) == [root, *_greedy(text, tokens)]
     assert world.draft_calls[0] == len(text), "the root and all before it"
     assert world.draft_calls[1 : FIRST_LAYERS + 2] == passes[1 : FIRST_LAYERS + 2]
-    assert world.forward_sizes[0][0][0] == len(prompt)
-    assert world.forward_sizes[0][0][1 : FIRST_LAYERS + 2] == sizes[: FIRST_LAYERS + 1]
+    first_stage = world.pipelines[0].forward_sizes[0]
+    assert first_stage[0] == len(prompt)
+    assert first_stage[1 : FIRST_LAYERS + 2] == sizes[: FIRST_LAYERS + 1]
 
 
 def _greedy(text: list[int], tokens: int) -> list[int]:

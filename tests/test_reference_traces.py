@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 
 from tests import toy_lm
-from tests.drive import TimelessWorld
+from tests.one_request import OneRequest
+from tests.timeless_world import first
 from treepipe.protocol import Schedule
 from treepipe.schedules.continuous import Continuous, Expansion
 from treepipe.schedules.drafting import Growth
@@ -59,10 +60,10 @@ def _schedule(record: dict[str, Any]) -> Schedule:
 def _run(
     record: dict[str, Any],
     wanted: int | None = None,
-    choose: Callable[[int], int] = lambda count: 0,
-) -> TimelessWorld:
+    choose: Callable[[int], int] = first,
+) -> OneRequest:
     """As many tokens as were committed, or ``wanted``; ``choose`` orders the messages."""
-    world = TimelessWorld(
+    world = OneRequest(
         _schedule(record),
         record["stages"],
         toy_lm.target_logits,
@@ -71,19 +72,19 @@ def _run(
     )
     # The first token comes from prefill and belongs to no round.
     committed = sum(tokens for tokens, _ in record["rounds"])
-    world.run(record["prompt"], wanted or committed + 1)
+    world.decode(record["prompt"], wanted or committed + 1)
     return world
 
 
-def _rounds(record: dict[str, Any], world: TimelessWorld) -> list[list[int]]:
+def _rounds(record: dict[str, Any], world: OneRequest) -> list[list[int]]:
     """Our rounds in the record's count: tokens committed, turns."""
     extra = record["stages"] - (record["method"] != "naive")
     return [[r.tokens, r.steps + extra] for r in world.schedule.rounds]
 
 
-def _assert_as_recorded(record: dict[str, Any], world: TimelessWorld) -> None:
+def _assert_as_recorded(record: dict[str, Any], world: OneRequest) -> None:
     assert _rounds(record, world) == record["rounds"]
-    assert world.text[: len(record["tokens"])] == record["tokens"]
+    assert world.request.text[: len(record["tokens"])] == record["tokens"]
     world.drain()
     prefill = [sizes[0] for sizes in world.pipeline.forward_sizes]
     assert prefill == [len(record["prompt"])] * record["stages"]
@@ -124,7 +125,7 @@ def test_output_is_cut_at_the_wanted_length(record: dict[str, Any]) -> None:
     """Named difference: 48 tokens were wanted of the recorded code, and it returned more."""
     world = _run(record, WANTED)
     assert len(record["tokens"]) > WANTED
-    assert world.text == record["tokens"][:WANTED]
+    assert world.request.text == record["tokens"][:WANTED]
     ours = _rounds(record, world)
     assert ours[:-1] == record["rounds"][: len(ours) - 1], "only the last round is cut"
     assert sum(tokens for tokens, _ in ours) == WANTED - 1

@@ -1,6 +1,6 @@
 """Text, tickets and waste of every schedule, whatever the tree, the draft and the timing.
 
-The world checks more on the way (``tests.drive``): rows and positions of every stage's every
+The world checks more on the way (``timeless_world.py``): rows and positions of every stage's every
 action, one answer per ticket, and that the draft reads what is committed.
 """
 
@@ -15,10 +15,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.drive import TimelessWorld
 from tests.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, noisy, target
+from tests.one_request import OneRequest
+from tests.timeless_world import first
 from treepipe.errors import ProtocolError
-from treepipe.protocol import Drafted, Emit, Event, Finish, Returned, Schedule, Started, WorkerLost
+from treepipe.protocol import (
+    Drafted,
+    Emit,
+    Event,
+    Finish,
+    Returned,
+    Schedule,
+    Started,
+    Stepped,
+    WorkerLost,
+)
 from treepipe.schedules.autoregressive import Autoregressive
 from treepipe.schedules.continuous import Continuous, Expansion
 from treepipe.schedules.drafting import Growth
@@ -74,38 +85,27 @@ def make(system: str, stages: int, tree: TreeParameters, expansion: Expansion) -
     return Continuous(0, 64, tree, stages + 1, expansion if system == "flowspec" else None)
 
 
-class WatchedWorld(TimelessWorld):
+class WatchedWorld(OneRequest):
     """Checks the tickets after every step."""
 
-    def step(self) -> None:
-        super().step()
-        schedule, moving = self.schedule, self.pipeline.travelling
+    def step(self) -> bool:
+        moved = super().step()
+        schedule, moving = self.schedule, self.travelling(self.session)
         if isinstance(schedule, TreeSchedule) and not schedule.done:
             assert schedule.outstanding <= moving, "every live ticket is in the pipeline"
             stale = moving - schedule.outstanding
             assert stale <= schedule.cancelled, "and nothing else is, but what was cancelled"
+        return moved
 
 
-def assert_waste(world: TimelessWorld) -> None:
-    """The rounds' records agree with the text and with what was fed."""
-    rounds = world.schedule.rounds
-    plain = isinstance(world.schedule, Autoregressive)
-    assert sum(r.tokens for r in rounds) == len(world.text) - 1, "the first one is prefill's"
-    assert all(sum(r.committed_per_step) == r.tokens for r in rounds)
-    assert all(len(r.committed_per_step) == r.steps > 0 for r in rounds)
-    assert all(r.accepted <= r.fed for r in rounds)
-    assert all(r.tokens == r.accepted for r in rounds[:-1]), "only the last one may be cut"
-    if not plain:
-        assert sum(r.fed for r in rounds) == len(world.pipeline.ledger.tokens)
-
-
-def assert_stages_agree(world: TimelessWorld, whole: list[int]) -> None:
+def assert_stages_agree(world: OneRequest, whole: list[int]) -> None:
     """With every message delivered, all stages hold the same text, and live nodes only."""
     world.drain()
-    pipeline = world.pipeline
-    for committed, nodes in zip(pipeline.committed, pipeline.nodes, strict=True):
-        assert committed == pipeline.committed[0] == whole[: len(committed)]
-        assert nodes == pipeline.ledger.live[: len(nodes)]
+    ledger = world.pipeline.ledger()
+    records = [world.pipeline.record(n) for n in range(len(world.pipeline.desks))]
+    for record in records:
+        assert record.committed == records[0].committed == whole[: len(record.committed)]
+        assert record.nodes == ledger.live[: len(record.nodes)]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -126,10 +126,12 @@ def test_text_tickets_and_waste(
     """In the example a round prunes to a root that waits to be fed, which opens no new round."""
     schedule = make(system, stages, tree, expansion)
     world = WatchedWorld(schedule, stages, target, DRAFTS[draft], any_order(seed))
-    text = world.run(prompt, wanted, end)
+    text = world.decode(prompt, wanted, end)
     assert text == greedy(prompt, wanted, end)
-    assert_waste(world)
+    world.assert_waste(0)
     assert_stages_agree(world, prompt + text)
+    world.close()
+    world.assert_freed()
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -140,10 +142,10 @@ def test_what_is_computed_does_not_depend_on_the_order_of_messages(
 ) -> None:
     """In lock-step because words wait for their step; a static tree has no words within a round."""
     seen = []
-    for choose in (lambda count: 0, lambda count: count - 1, any_order(seed)):
+    for choose in (first, lambda count: count - 1, any_order(seed)):
         schedule = make(system, stages, tree, expansion)
-        world = TimelessWorld(schedule, stages, target, DRAFTS[draft], choose)
-        world.run([1, 2, 3], 16)
+        world = OneRequest(schedule, stages, target, DRAFTS[draft], choose)
+        world.decode([1, 2, 3], 16)
         world.drain()
         seen.append((world.pipeline.forward_sizes, world.draft_calls, schedule.rounds))
     assert seen[0] == seen[1] == seen[2]
@@ -152,34 +154,36 @@ def test_what_is_computed_does_not_depend_on_the_order_of_messages(
 # --- illegal events ------------------------------------------------------------------------------
 
 
-def illegal_events(world: TimelessWorld) -> Iterator[Event]:
+def illegal_events(world: OneRequest) -> Iterator[Event]:
     """Events that are illegal where the world stands now."""
     schedule = world.schedule
     yield Started((1,), 5)
+    yield Stepped(None)
     yield Drafted(10**6, [[1]], [[-1.0]])
     yield Returned(10**6, 0, 0, (1,))
-    for ticket in list(world.pipeline.answered)[-1:]:
+    for ticket in world.request.evaluated[-1:]:
         yield Returned(ticket, 0, 0, (1,))
-    for drafted in world.pending:
+    for _, drafted in world.servers[0].drafted:
         yield Drafted(drafted.ticket + 1, drafted.tokens, drafted.log_probs)
         yield Drafted(drafted.ticket, [*drafted.tokens, [1]], [*drafted.log_probs, [-1.0]])
         yield Drafted(drafted.ticket, drafted.tokens, [*drafted.log_probs[1:], [-1.0] * 99])
+        yield Drafted(drafted.ticket, [[] for _ in drafted.tokens], [[] for _ in drafted.tokens])
     if not isinstance(schedule, TreeSchedule):
         return
     tickets = sorted(schedule.outstanding)
-    if not world.pending:
-        yield Drafted(max(tickets, default=0), [[1]], [[-1.0]])
+    yield Drafted(max(tickets, default=0), [[1]], [[-1.0]])
     yield from (Returned(ticket, 0, 0, (1,)) for ticket in tickets[1:])
-    if world.text:  # prefill is over
+    if world.request.text:  # prefill is over
         yield from (Returned(ticket, 10**6, 0, (1,)) for ticket in tickets)
 
 
-class HostileWorld(TimelessWorld):
+class HostileWorld(OneRequest):
     """Tells every illegal event before every step; the run must go on as if it had not."""
 
-    def step(self) -> None:
-        self.offend()
-        super().step()
+    def step(self) -> bool:
+        if self.request.begun:
+            self.offend()
+        return super().step()
 
     def offend(self) -> None:
         late = [Returned(t, 0, 0, ()) for t in getattr(self.schedule, "cancelled", ())]
@@ -202,7 +206,7 @@ def test_illegal_events_change_nothing(
         with pytest.raises(ProtocolError):
             schedule.handle(early)
     world = HostileWorld(schedule, stages, target, noisy(0.7), any_order(seed))
-    assert world.run([1, 2, 3] * 25, 8) == greedy([1, 2, 3] * 25, 8)
+    assert world.decode([1, 2, 3] * 25, 8) == greedy([1, 2, 3] * 25, 8)
     world.offend()
     with pytest.raises(ProtocolError, match="done"):
         schedule.handle(WorkerLost("any"))
@@ -215,7 +219,7 @@ CHAIN = tree_of(size=4, depth=3, top_k=1, segment=8)
 
 def test_a_perfect_draft_wastes_nothing() -> None:
     schedule = StaticTree(0, 64, CHAIN, 1)
-    TimelessWorld(schedule, 2, target, target).run([1, 2], 21)
+    OneRequest(schedule, 2, target, target).decode([1, 2], 21)
     assert [r.tokens for r in schedule.rounds] == [5, 5, 5, 5]
     assert all(r.accepted == r.fed for r in schedule.rounds)
 
@@ -225,8 +229,8 @@ def test_stale_work_is_cut_off_in_flight() -> None:
     tree = tree_of(size=30, depth=3, top_k=4, segment=8)
     computed = {}
     for system in ("naive_pp", "pruned_pp"):
-        world = TimelessWorld(make(system, 4, tree, expansion_of()), 4, target, noisy(1.0))
-        world.run([1, 2, 3], 30)
+        world = OneRequest(make(system, 4, tree, expansion_of()), 4, target, noisy(1.0))
+        world.decode([1, 2, 3], 30)
         computed[system] = sum(map(sum, world.pipeline.forward_sizes))
     assert computed["pruned_pp"] < 0.8 * computed["naive_pp"]
 
@@ -235,9 +239,9 @@ def test_stale_work_is_cut_off_in_flight() -> None:
 def test_end_of_text_in_the_middle_of_an_accepted_path(system: str) -> None:
     whole = greedy([1, 2], 12)
     end = next(t for i, t in enumerate(whole) if i >= 2 and t not in whole[:i])
-    world = TimelessWorld(make(system, 2, CHAIN, expansion_of()), 2, target, target)
-    assert world.run([1, 2], 12, end) == whole[: whole.index(end) + 1]
-    assert_waste(world)
+    world = OneRequest(make(system, 2, CHAIN, expansion_of()), 2, target, target)
+    assert world.decode([1, 2], 12, end) == whole[: whole.index(end) + 1]
+    world.assert_waste(0)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -255,7 +259,7 @@ def test_one_token_is_wanted(system: str) -> None:
 def test_long_prompts_enter_in_chunks(system: str, length: int, chunks: list[int]) -> None:
     prompt = [i * i % 7 for i in range(length)]
     world = WatchedWorld(make(system, 3, CHAIN, expansion_of()), 3, target, target, any_order(1))
-    assert world.run(prompt, 6) == greedy(prompt, 6)
+    assert world.decode(prompt, 6) == greedy(prompt, 6)
     assert all(sizes[: len(chunks)] == chunks for sizes in world.pipeline.forward_sizes)
 
 

@@ -1,7 +1,7 @@
 """The index law: every stage reaches the draft's tree, in whatever order messages reach it.
 
-``tests.drive.StagePipeline`` holds every action of every stage against a ledger of the nodes: rows
-that the known words had pruned are never computed, all others are. Here the draft is a small
+``pipeline.py`` holds every action of every stage against a ledger of the nodes: rows that the known
+words had pruned are never computed, all others are. Here the draft is a small
 model that grows its tree and prunes it as hypothesis says.
 """
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.drive import Move, StagePipeline
+from tests.pipeline import Event, Pipeline
 from treepipe.errors import ProtocolError
 from treepipe.messages import Segment, Word
 from treepipe.stage import Action, Pass, Prune, Run, StageSession, WordLog
@@ -24,7 +24,7 @@ class RandomDraft:
     """A draft that feeds, prunes and ends rounds at random in front of a real pipeline."""
 
     def __init__(self, stages: int, data: st.DataObject, *, lock_step: bool) -> None:
-        self.pipeline = StagePipeline(stages)
+        self.pipeline = Pipeline(stages)
         self.data, self.lock_step = data, lock_step
         self.tree = TokenTree(0)
         self.fed = self.verified = self.committed = self.tickets = self.steps = 0
@@ -43,8 +43,8 @@ class RandomDraft:
         segment = Segment(
             session=0,
             ticket=self.tickets,
-            round=self.pipeline.ledger.round,
-            version=self.pipeline.ledger.version,
+            round=self.pipeline.ledger().round,
+            version=self.pipeline.ledger().version,
             start=first,
             tokens=tuple(tree.tokens[first:last]),
             positions=tuple(self.committed + depth for depth in tree.depths[first:last]),
@@ -60,7 +60,7 @@ class RandomDraft:
         self.tree = TokenTree(self.data.draw(st.integers(0, 3)))
         self.fed = self.verified = self.steps = 0
         self.grow(8)
-        for _ in range(len(self.pipeline.stages) + 1 if self.lock_step else 0):
+        for _ in range(len(self.pipeline.desks) + 1 if self.lock_step else 0):
             self.feed(self.data.draw(st.integers(1, 3)))
 
     def say(self) -> None:
@@ -83,7 +83,7 @@ class RandomDraft:
     def _announce(
         self, retained: tuple[int, ...] | None, accepted: int, *, ends_round: bool = False
     ) -> None:
-        ledger = self.pipeline.ledger
+        ledger = self.pipeline.ledger()
         word = Word(0, ledger.round, ledger.version, retained, accepted, ends_round, self.lock_step)
         self.pipeline.announce(word)
         self.committed += accepted
@@ -95,40 +95,43 @@ class RandomDraft:
             self.verified = sum(i < self.verified for i in kept)
             self.tree.retain(retained, accepted)
 
-    def move(self, move: Move) -> bool:
+    def move(self, move: Event) -> bool:
         """One move; True if a segment of the current round came back."""
-        segment = self.pipeline.move(move)
-        ledger = self.pipeline.ledger
-        if segment is None or segment.round != ledger.round:
+        flight = self.pipeline.move(move)
+        ledger = self.pipeline.ledger()
+        if flight is None or flight.segments[0].round != ledger.round:
             return False
-        alive = [n for n in self.pipeline.nodes[-1] if ledger.alive(n, ledger.version)]
+        last = self.pipeline.record(len(self.pipeline.desks) - 1)
+        alive = [n for n in last.nodes if ledger.alive(n, ledger.version)]
         # Nodes come back in order: the last row of this segment that is left, and all before it.
         known = [n for n in alive if n not in self._in_last_box()]
         self.verified = max(self.verified, len(known))
         return True
 
     def _in_last_box(self) -> set[int]:
-        return {n for s in self.pipeline.inboxes[-1] for n in self.pipeline.rows[s.ticket]}
+        waiting = self.pipeline.flights(Event("flight", len(self.pipeline.desks)))
+        rows = self.pipeline.ledger().rows
+        return {n for flight in waiting for n in rows[flight.segments[0].ticket]}
 
-    def choose(self) -> Move | None:
-        moves = self.pipeline.moves()
+    def choose(self) -> Event | None:
+        moves = self.pipeline.events()
         return self.data.draw(st.sampled_from(moves)) if moves else None
 
     def assert_agreement(self) -> None:
         """With nothing under way every stage holds what the draft has fed and not pruned."""
         pipeline, tree = self.pipeline, self.tree
         expected = list(zip(tree.tokens, tree.parents, strict=True))[: self.fed]
-        assert pipeline.ledger.accepted == self.committed
-        for cached, committed in zip(pipeline.cached, pipeline.committed, strict=True):
-            assert cached == expected
-            assert committed == pipeline.committed[0]
-            assert len(committed) == self.committed
+        assert pipeline.ledger().accepted == self.committed
+        for record in pipeline.records.values():
+            assert record.cached == expected
+            assert record.committed == pipeline.record(0).committed
+            assert len(record.committed) == self.committed
 
     def assert_tickets(self) -> None:
         """Each came back (the pipeline asserts: once), waits for a word, or its round has ended."""
-        pipeline, ledger = self.pipeline, self.pipeline.ledger
+        ledger, answered = self.pipeline.ledger(), {t for _, t in self.pipeline.answered}
         live = {number for number, fed in ledger.tickets.items() if fed.round == ledger.round}
-        assert live - pipeline.answered == live & pipeline.travelling
+        assert live - answered == live & self.pipeline.travelling()
 
 
 @settings(max_examples=200)
@@ -162,15 +165,16 @@ def test_lock_step_in_any_order_agrees(stages: int, data: st.DataObject) -> None
             move = draft.choose()
             assert move is not None, "deadlock"
             returned = draft.move(move)
-        before = draft.pipeline.ledger.round
+        before = draft.pipeline.ledger().round
         draft.say()
-        if draft.pipeline.ledger.round == before:
+        if draft.pipeline.ledger().round == before:
             draft.grow(3)
             draft.feed(data.draw(st.integers(0, 4)))
     while move := draft.choose():
         draft.move(move)
-    assert draft.pipeline.ledger.accepted == draft.committed
-    assert len({tuple(committed) for committed in draft.pipeline.committed}) == 1
+    assert draft.pipeline.ledger().accepted == draft.committed
+    texts = {tuple(record.committed) for record in draft.pipeline.records.values()}
+    assert len(texts) == 1
     draft.assert_tickets()
 
 

@@ -173,6 +173,33 @@ def test_draft_gives_the_same_answer_to_the_same_path(folder: Path) -> None:
     assert np.array_equal(three.tokens, again.tokens)
 
 
+def test_a_batch_of_draft_passes_answers_as_each_alone(folder: Path) -> None:
+    """Passes over a prompt and over scratch nodes mix; no session sees another's entries."""
+    checkpoint = Checkpoint.open(save_random_checkpoint(folder / "batch", layers=2, seed=3))
+    together, alone = LanguageModelDraft(checkpoint, 64), LanguageModelDraft(checkpoint, 64)
+    steps = [
+        [(1, DraftPass(1, (4, 5, 6), (), (), True, 5)), (2, DraftPass(1, (9,), (), (), True, 5))],
+        [
+            (1, DraftPass(2, (), (8, 9), (NO_PARENT, NO_PARENT), False, 5)),
+            (3, DraftPass(1, (7, 7), (), (), True, 3)),
+        ],
+        [
+            (1, DraftPass(3, (), (1, 2), (0, 0), False, 5, keep=(1,), accepted=0)),
+            (2, DraftPass(2, (), (3,), (NO_PARENT,), False, 5)),
+            (3, DraftPass(2, (2, 4), (), (), True, 4)),
+        ],
+    ]
+    for session in (1, 2, 3):
+        together.open(session)
+        alone.open(session)
+    for passes in steps:
+        for drafted, (session, order) in zip(together.draft_batch(passes), passes, strict=True):
+            expected = alone.draft(session, order)
+            assert drafted.ticket == order.ticket
+            assert np.array_equal(drafted.tokens, expected.tokens)
+            np.testing.assert_allclose(drafted.log_probs, expected.log_probs, atol=1e-5)
+
+
 def test_a_stage_holds_its_share_of_the_weights_only(folder: Path) -> None:
     directory = save_random_checkpoint(folder / "share", layers=6, seed=5)
     checkpoint = Checkpoint.open(directory)

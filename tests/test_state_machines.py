@@ -2,7 +2,7 @@
 
 It opens requests when it likes, lets any message move next, loses the pipeline, repeats answers and
 tells events that are illegal. At every moment each text is a prefix of plain greedy decoding's, an
-illegal event has changed nothing, and tickets are given out once and answered at most once.
+illegal event has changed nothing; the world asserts that tickets are given out and answered once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.desk_world import DeskWorld
 from tests.hashed_lm import DRAFTS, VOCABULARY, greedy, target
 from tests.test_all_schedules import sections
+from tests.timeless_world import TimelessWorld
 from treepipe.errors import ProtocolError
-from treepipe.messages import Segment
 from treepipe.protocol import Drafted, Returned, Schedule, Started, Stepped
 from treepipe.scenario import SamplingSection, ScheduleName, ScheduleSection
 from treepipe.schedule_factory import ScheduleFactory
@@ -41,7 +40,7 @@ class Adversary(RuleBasedStateMachine):
 
     @initialize(section=sections, draft=st.sampled_from(sorted(DRAFTS)))
     def begin(self, section: dict[str, Any], draft: str) -> None:
-        self.world = TicketWorld([STAGES], target, DRAFTS[draft], self._choose)
+        self.world = TimelessWorld([STAGES], target, DRAFTS[draft], self._choose)
         made = ScheduleSection.model_validate({"name": self.name, **section})
         self.factory = ScheduleFactory(made, SamplingSection())
         self.schedules: dict[int, Schedule] = {}
@@ -59,7 +58,7 @@ class Adversary(RuleBasedStateMachine):
         prompt = [(session * i) % VOCABULARY for i in range(length)]
         schedule = self.factory(session, STAGES, _two_wait)
         self.schedules[session], self.wanted[session] = schedule, (prompt, wanted)
-        self.world.open(session, 0, schedule, Started(tuple(prompt), wanted))
+        self.world.open(session, schedule, Started(tuple(prompt), wanted))
 
     @rule(choices=st.lists(st.integers(0, 50), min_size=1, max_size=30))
     def move(self, choices: list[int]) -> None:
@@ -81,7 +80,7 @@ class Adversary(RuleBasedStateMachine):
             Drafted(0, [[1], [2]], [[-1.0], [-1.0]]),
         ][which]
         before = pickle.dumps(schedule)
-        if isinstance(event, Started) and not self.world.begun(session):
+        if isinstance(event, Started) and not self.world.requests[session].begun:
             return  # not illegal: the request has not begun
         with pytest.raises(ProtocolError):
             schedule.handle(event)
@@ -94,13 +93,13 @@ class Adversary(RuleBasedStateMachine):
         if sure:
             return
         self.lost = True
-        self.world.carry_out(self.world.desk.lose(0, "pipeline0.stage1"))
+        self.world.lose(0)
         assert not self.world.desk.sessions
 
     @invariant()
     def texts_are_prefixes(self) -> None:
         for session, (prompt, wanted) in getattr(self, "wanted", {}).items():
-            text = self.world.texts[session]
+            text = self.world.text(session)
             assert text == greedy(prompt, wanted)[: len(text)]
 
     def teardown(self) -> None:
@@ -110,40 +109,19 @@ class Adversary(RuleBasedStateMachine):
         self.next_choice = 0
         self.world.run()
         for session, (prompt, wanted) in self.wanted.items():
-            text, rounds = self.world.texts[session], self.schedules[session].rounds
-            if not self.lost:
-                assert text == greedy(prompt, wanted)
-                assert sum(r.tokens for r in rounds) == len(text) - 1
-            assert all(r.accepted <= r.fed for r in rounds)
-            assert all(sum(r.committed_per_step) == r.tokens for r in rounds)
+            if self.lost:
+                rounds = self.schedules[session].rounds
+                assert all(r.accepted <= r.fed for r in rounds)
+                assert all(sum(r.committed_per_step) == r.tokens for r in rounds)
+            else:
+                assert self.world.text(session) == greedy(prompt, wanted)
+                self.world.assert_waste(session)
         if not self.lost:
-            assert not self.world.caches, "the stages forget finished requests"
+            self.world.assert_freed()
 
 
 def _two_wait() -> int:
     return 2
-
-
-class TicketWorld(DeskWorld):
-    """Checks that every segment is fed once, and comes back at most once."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._fed: set[tuple[int, int]] = set()
-        self._back: set[tuple[int, int]] = set()
-
-    def begun(self, session: int) -> bool:
-        return any(fed == session for fed, _ in self._fed)
-
-    def fed_segment(self, segment: Segment) -> None:
-        key = segment.session, segment.ticket
-        assert key not in self._fed, "a ticket is given out once"
-        self._fed.add(key)
-
-    def returned_segment(self, segment: Segment) -> None:
-        key = segment.session, segment.ticket
-        assert key in self._fed - self._back, "a ticket is answered once"
-        self._back.add(key)
 
 
 @pytest.mark.parametrize("name", get_args(ScheduleName))

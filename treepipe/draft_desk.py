@@ -63,6 +63,7 @@ class DraftDesk:
         self._sessions: dict[int, _Session] = {}
         self._lanes = [_Lane() for _ in groups]
         self._passes: deque[tuple[tuple[int, DraftPass], ...]] = deque()
+        self._lost: set[int] = set()
 
     @property
     def sessions(self) -> frozenset[int]:
@@ -115,8 +116,10 @@ class DraftDesk:
     def _is_open(self, work: Begin | Evaluate) -> bool:
         if isinstance(work, Begin):
             return work.session in self._sessions
-        segments = work.flight.segments
-        return work.flight.beat is not None or segments[0].session in self._sessions
+        flight = work.flight
+        if flight.pipeline in self._lost:
+            return False
+        return flight.beat is not None or flight.segments[0].session in self._sessions
 
     def _end_turn(self, now_ms: float) -> None:
         if self._turn is not None:
@@ -138,7 +141,7 @@ class DraftDesk:
             for segment, tokens in zip(flight.segments, answers, strict=True)
             if segment.session in self._sessions
         }
-        if flight.beat is not None:
+        if flight.beat is not None and flight.pipeline not in self._lost:
             return self._step(flight, events)
         orders = Orders()
         for session, event in events.items():
@@ -159,7 +162,7 @@ class DraftDesk:
         orders = Orders()
         for session in [s for s, state in self._sessions.items() if state.pipeline == pipeline]:
             self._serve(orders, session, WorkerLost(worker))
-        self._lanes[pipeline] = _Lane()
+        self._lost.add(pipeline)
         return orders
 
     # --- telling schedules -----------------------------------------------------------------------

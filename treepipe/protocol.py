@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from treepipe.errors import ProtocolError
 from treepipe.messages import Segment, Word, require
 
 # --- events: world -> schedule -------------------------------------------------------------------
@@ -46,6 +47,21 @@ class Drafted:
     ticket: int
     tokens: Sequence[Sequence[int]] | npt.NDArray[np.integer[Any]]
     log_probs: Sequence[Sequence[float]] | npt.NDArray[np.float64]
+
+    def expect(self, nodes: int) -> None:
+        """Raises ``ProtocolError`` unless it answers for so many nodes, for each at length."""
+        if not len(self.tokens) == len(self.log_probs) == nodes:
+            raise ProtocolError("a draft pass answers for every node it was asked about")
+        widths = {*_widths(self.tokens), *_widths(self.log_probs)}
+        if len(widths) > 1 or 0 in widths:
+            raise ProtocolError("a draft pass gives every node as many log_probs as tokens, not 0")
+
+
+def _widths(table: Sequence[Sequence[Any]] | npt.NDArray[Any]) -> set[int]:
+    """How many entries the rows of a table have; an array's are equally long."""
+    if isinstance(table, np.ndarray) and len(table):
+        return {table.shape[1]}
+    return {len(row) for row in table}
 
 
 @dataclass(frozen=True, slots=True)

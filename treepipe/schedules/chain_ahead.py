@@ -71,8 +71,9 @@ class ChainAhead(TreeDecoding):
         if event.ticket in self._abandoned:
             self._abandoned.remove(event.ticket)
             return []
-        if event.ticket != self._ticket or len(event.tokens) != 1:
+        if event.ticket != self._ticket:
             raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
+        event.expect(1)
         self._ticket = None
         self._chain.append((int(event.tokens[0][0]), float(event.log_probs[0][0])))
         return self._go_on()
@@ -91,7 +92,7 @@ class ChainAhead(TreeDecoding):
         window = self._chain[self._used : self._used + self._gamma]
         for node, (token, log_prob) in enumerate(window):
             score = self._flying.tree.scores[node] + log_prob
-            self._flying.append_node(token, node, score)
+            self._flying.append_layer([token], [node], [score])
         return self._flying.feed(self._gamma + 1, None)
 
     def _pass(self) -> DraftPass:
