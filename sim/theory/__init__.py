@@ -1,5 +1,7 @@
-"""Closed forms of the papers' systems: pure functions of plain numbers, one file per system.
+"""Closed forms of the papers' systems; every one is tested against the simulator (docs/theory.md).
 
-Times are in milliseconds, rates in 1/s. ``closed_form.py`` applies them to a scenario; every other
-file knows nothing of scenarios, plans or the simulator.
+Pure functions of plain numbers, times in milliseconds and rates in 1/s: ``tokens`` (acceptance),
+``starsd``, ``layered`` (PipeDec, SpecPipe), ``flowspec``, ``dsd``, ``queues``. A plan's durations
+are in ``passage``; ``alone``, ``shared`` and ``stepped`` put the two together, and ``closed_form``
+says which of them describes a scenario.
 """

@@ -8,25 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def timeline_ms(stage_ms: Sequence[Sequence[float]], hop_ms: float) -> list[float]:
-    """When each segment is back, all having left the draft server at 0.
+def timeline_ms(server_ms: Sequence[Sequence[float]], delay_ms: Sequence[float]) -> list[float]:
+    """When each segment is back, all being ready to leave at 0.
 
-    F[k][n] = max(F[k][n-1] + hop, F[k-1][n]) + c_n(k): a stage takes a segment when it is there
-    and the one before it is done.
+    F[k][n] = max(F[k][n-1] + delay, F[k-1][n]) + c_n(k): a server (a stage; a link that is kept
+    busy; the draft server's evaluation) takes a segment when it is there and the one before it is
+    done.
 
     Args:
-        stage_ms: [segments][stages], time of each pass.
+        server_ms: [segments][servers], how long a segment keeps each of them busy.
+        delay_ms: [servers + 1], before the first one and behind each of them.
 
-    >>> timeline_ms([[20.0, 30.0], [20.0, 30.0]], 1.0)
+    >>> timeline_ms([[20.0, 30.0], [20.0, 30.0]], [1.0, 1.0, 1.0])
     [53.0, 83.0]
     """
-    free = [0.0] * len(stage_ms[0])
+    free = [0.0] * len(server_ms[0])
     back = []
-    for times in stage_ms:
-        here = hop_ms
-        for stage, time in enumerate(times):
-            free[stage] = max(here, free[stage]) + time
-            here = free[stage] + hop_ms
+    for times in server_ms:
+        here = delay_ms[0]
+        for server, time in enumerate(times):
+            free[server] = max(here, free[server]) + time
+            here = free[server] + delay_ms[server + 1]
         back.append(here)
     return back
 

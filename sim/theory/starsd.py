@@ -8,6 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+DIGITS = 9
+"""A quotient that is whole but for the rounding of sums counts as whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
@@ -43,7 +46,7 @@ class Cycle:
         >>> Cycle(42.0, 15.0, 2.7).n_full, Cycle(40.0, 20.0, 3.0).n_full
         (4, 3)
         """
-        return math.ceil(self.back_ms / self.service_ms) + 1
+        return math.ceil(round(self.back_ms / self.service_ms, DIGITS)) + 1
 
     def idle_ms(self, targets: int) -> float:
         """Per iteration, in which every target has one turn: max(0, Z - (N - 1) S) (eq. 9).
@@ -120,4 +123,4 @@ class Cycle:
         iteration = 1e3 * self.tokens / alone_tokens_s
         if iteration < self.iteration_ms(1):
             return 0
-        return math.floor(iteration / self.service_ms)
+        return math.floor(round(iteration / self.service_ms, DIGITS))
