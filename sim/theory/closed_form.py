@@ -254,7 +254,7 @@ def _stepped(scenario: Scenario, plan: Plan, pool: Pool | None) -> ClosedForm:
         FORMS[section.name],
         stepped.stepped_metrics(passage, steps, hit, chunks, new_tokens),
         {},
-        stepped.stepped_terms(passage, steps, hit, section.width),
+        stepped.stepped_terms(steps, hit),
         tuple(warnings),
     )
 
