@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from treepipe.metrics import run_metrics, utilization
 from treepipe.sim.theory import dsd
 from treepipe.sim.theory.flowspec import naive_round_ms
 from treepipe.sim.theory.layered import (
-    LockStep,
     pipedec_latency_ms,
     pp_latency_ms,
     specpipe_even_tbt_ms,
@@ -270,10 +268,3 @@ def test_naive_round_is_the_timeline_of_equal_segments() -> None:
     found: Trace = run(make_plan(static, times()), 0.0)
     (request,) = found.requests
     assert gaps(request) == pytest.approx([expected] * 20, rel=EXACTLY)
-
-
-def test_lock_step_misses_when_a_layer_is_not_hidden() -> None:
-    """A slow draft is the step; the assumption that it breaks is about misses only."""
-    steps = LockStep(4, 1, 20.0, draft_ms=50.0)
-    assert steps.hit_ms == 50.0
-    assert steps.miss_ms == replace(steps, draft_ms=0.0).miss_ms == 80.0
