@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from treepipe.errors import UserError
-from treepipe.scenario_file import read_toml, validated
+from treepipe.toml_file import read_toml, validated
 
 Section = TypeVar("Section", bound=BaseModel)
 
@@ -37,5 +37,5 @@ def find_profile(kind: str, name: str, model: type[Section], asked_by: str) -> S
         raise UserError(f"{asked_by} = {name!r}: there is no such profile in {kind}; {hint}")
     path = LIBRARY / kind / f"{name}.toml"
     data = read_toml(path)
-    data.pop("source", None)
+    data.pop("origin", None)
     return validated(model, data, path)

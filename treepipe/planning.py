@@ -12,7 +12,8 @@ from treepipe.errors import UserError
 from treepipe.memory import Footprint, check_memory
 from treepipe.plan import Placed, Plan, RequestSpec, Serving
 from treepipe.profiles.library import find_profile
-from treepipe.scenario import Device, Link, Pipeline, Scenario
+from treepipe.profiles.schema import AnyDevice, Device, Hardware, Link
+from treepipe.scenario import Pipeline, Scenario
 from treepipe.schedule_factory import (
     LAYERED,
     ScheduleFactory,
@@ -151,7 +152,9 @@ def _deal_layers(given: list[int | None], total: int | None, pipeline: str) -> l
     return [next(shares) if count is None else count for count in given]
 
 
-def _device(device: Device | str, path: Path, key: str) -> Device:
+def _device(device: AnyDevice, path: Path, key: str) -> Device:
+    if isinstance(device, Hardware):
+        raise UserError(f"{path}: key {key}: a device by its layers is not resolved yet")
     if isinstance(device, str):
         return find_profile("devices", device, Device, f"{path}: key {key}")
     return device

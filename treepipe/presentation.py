@@ -14,7 +14,7 @@ from rich.table import Table
 from treepipe.errors import UserError
 from treepipe.profiles.library import LIBRARY, profile_names
 from treepipe.result import write_json
-from treepipe.scenario_file import read_toml
+from treepipe.toml_file import read_toml
 from treepipe.trace import Trace, write_chrome_trace
 
 if TYPE_CHECKING:

@@ -1,52 +1,19 @@
 """The scenario: the one description both worlds read. Only the shape of the file belongs here.
 
-Reading files, overrides and the wording of errors are in ``scenario_file.py``; turning a scenario
-into a plan is in ``planning.py``. Every key is documented by its field's description.
+Reading files and overrides is in ``scenario_file.py``; turning a scenario into a plan is in
+``planning.py``; devices and links are written as in profile files (``profiles/schema.py``). Every
+key is documented by its field's description.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-Milliseconds: TypeAlias = Annotated[float, Field(ge=0)]
-Count: TypeAlias = Annotated[int, Field(ge=1)]
-Table: TypeAlias = Annotated[dict[int, Milliseconds], Field(min_length=1)]
-
-
-class Section(BaseModel):
-    """A table of the file; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Device(Section):
-    """A device: milliseconds against tokens for each kind of work (piecewise linear)."""
-
-    stage_ms: Table = Field({1: 20.0}, description="a pass through the stage's layers")
-    draft_ms: Table = Field({1: 3.0}, description="one draft pass")
-    evaluate_ms: Table = Field({1: 0.0}, description="output projection of returned rows")
-    decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
-    prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
-    memory_mib: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="for weights and caches; a plan that does not fit is refused"
-    )
-
-    @field_validator("stage_ms", "draft_ms", "evaluate_ms")
-    @classmethod
-    def _tokens_count(cls, table: dict[int, float]) -> dict[int, float]:
-        if min(table) < 1:
-            raise ValueError("token counts start at 1")
-        return table
-
-
-class Link(Section):
-    """One direction of a connection."""
-
-    latency_ms: Milliseconds = 0.2
-    bandwidth_mbit_s: Annotated[float, Field(gt=0)] | None = None
-    jitter_ms: Milliseconds = Field(0.0, description="adds |normal(0, jitter_ms)|")
+from treepipe.profiles.schema import AnyDevice, Device, Link
+from treepipe.profiles.shapes import DType
+from treepipe.section import Count, Milliseconds, Section
 
 
 class Pair(Link):
@@ -62,8 +29,13 @@ class Links(Section):
 
 
 class Model(Section):
-    """A model: a checkpoint directory (needed to run), or just its layers (enough to predict)."""
+    """A model: a checkpoint directory (needed to run), a profile, or just its layers (enough to
+    predict with devices that say a whole stage's time)."""
 
+    profile: str | None = Field(
+        None, description="a model profile's name, a config.json, or a directory that holds one"
+    )
+    dtype: DType | None = Field(None, description="of the weights; default: the profile's")
     checkpoint: str | None = Field(None, description='a directory, or "reference"')
     layers: Annotated[int, Field(ge=1)] | None = None
     hidden_size: Annotated[int, Field(ge=1)] | None = None
@@ -85,14 +57,14 @@ class Draft(Section):
     head: str | None = Field(None, description='the EAGLE head: a directory, or "reference"')
     ngram: Count = Field(3, description="longest suffix that prompt lookup matches")
     weight: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="hybrid: of the model")
-    device: Device | str = Device()
+    device: AnyDevice = Device()
     count: Count = 1
 
 
 class Stage(Section):
     """A stage, or ``count`` equal ones; layers are split evenly where no number is given."""
 
-    device: Device | str
+    device: AnyDevice
     layers: Annotated[int, Field(ge=1)] | None = Field(None, description="layers of each stage")
     count: Annotated[int, Field(ge=1)] = 1
 

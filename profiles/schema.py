@@ -1,0 +1,225 @@
+"""What profile files may say: origins, devices, links, models, acceptance. Only shapes of files.
+
+A scenario writes a device or a link inline in the same words; a profile adds its ``[origin]``.
+Every key is documented by its field's description, the files by ``docs/profiles.md``.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from treepipe.profiles.shapes import DType, Shape
+from treepipe.section import Count, Milliseconds, Positive, Section, TokenTable
+
+Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+ContextTable: TypeAlias = Annotated[
+    dict[Annotated[int, Field(ge=0)], TokenTable], Field(min_length=1)
+]
+"""Milliseconds against tokens, by context length."""
+GapTable: TypeAlias = Annotated[dict[Milliseconds, Positive], Field(min_length=1)]
+"""A factor against milliseconds."""
+
+
+class Origin(Section):
+    """Where a profile's figures come from."""
+
+    source: str = Field(min_length=1, description="who measured or published it, and where")
+    date: datetime.date = Field(description="of the measurement, or when the source was read")
+    note: str = Field("", description="what a user of the figures must know")
+    estimate: bool = Field(False, description="computed or assumed, not measured")
+    uncertainty: Positive | None = Field(
+        None, description="relative, e.g. 0.3 for 30 % either way; required of an estimate"
+    )
+
+    @model_validator(mode="after")
+    def _estimates_are_uncertain(self) -> Origin:
+        if self.estimate and self.uncertainty is None:
+            raise ValueError("key origin.uncertainty is missing; an estimate must state it")
+        return self
+
+
+class MeasuredOrigin(Origin):
+    """Where figures of hardware come from."""
+
+    hardware: str = Field(min_length=1, description="what was measured")
+    versions: str = Field(min_length=1, description="software it was measured with")
+
+
+class FitError(Section):
+    """What thinning a measured table to its knots cost, relative, over all measured points."""
+
+    median: Annotated[float, Field(ge=0)]
+    max: Annotated[float, Field(ge=0)]
+    points: Count = Field(description="measured points")
+
+
+class MeasuredTime(Section):
+    """Milliseconds of one kind of work, against tokens and context length."""
+
+    model: str = Field(description="a model profile's name, or any name beside a shape")
+    dtype: DType = Field(description="of the weights")
+    ms: ContextTable = Field(description="context length -> { tokens = ms }")
+    shape: Shape | None = Field(None, description="of a model that has no profile")
+    fit_error: FitError | None = None
+    source: str | None = Field(None, description="where it differs from the profile's")
+
+
+class LayerTime(MeasuredTime):
+    """One decoder layer."""
+
+    attention: bool = Field(
+        True, description="False: without attention itself, which is added by the roofline"
+    )
+
+
+class Roofline(Section):
+    """Peak figures, and the share of them that is reached (Williams et al., 2009)."""
+
+    tflops: Annotated[dict[DType, Positive], Field(min_length=1)] = Field(
+        description="dense, by the type that is computed in"
+    )
+    memory_gb_s: Positive = Field(description="memory bandwidth")
+    compute_efficiency: Share = 0.7
+    memory_efficiency: Share = 0.8
+
+
+class Power(Section):
+    idle_w: Annotated[float, Field(ge=0)]
+    busy_w: Positive
+
+
+class Hardware(Section):
+    """A device by what one layer of a model costs on it; see ``service.py`` for a stage's time."""
+
+    memory_mib: Positive | None = Field(None, description="for weights and caches")
+    call_overhead_ms: Milliseconds = Field(0.0, description="once per pass, whatever its size")
+    decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
+    prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
+    idle_factor: GapTable | None = Field(
+        None, description="idle gap before a pass in ms -> factor on its time"
+    )
+    price_usd_per_hour: Positive | None = None
+    power: Power | None = None
+    roofline: Roofline | None = None
+    layer: tuple[LayerTime, ...] = Field((), description="measured decoder layers")
+    head: tuple[MeasuredTime, ...] = Field((), description="measured output projections")
+    embedding: tuple[MeasuredTime, ...] = Field((), description="measured embeddings")
+    draft: tuple[MeasuredTime, ...] = Field((), description="measured whole draft passes")
+
+    @model_validator(mode="after")
+    def _has_times(self) -> Hardware:
+        if self.roofline is None and not (self.layer or self.draft):
+            raise ValueError("needs [roofline], [[layer]] or [[draft]]: there is nothing to time")
+        return self
+
+
+class Device(Section):
+    """A device by milliseconds against tokens for a role's whole work (piecewise linear)."""
+
+    stage_ms: TokenTable = Field({1: 20.0}, description="a pass through the stage's layers")
+    draft_ms: TokenTable = Field({1: 3.0}, description="one draft pass")
+    evaluate_ms: TokenTable = Field({1: 0.0}, description="output projection of returned rows")
+    decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
+    prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
+    memory_mib: Positive | None = Field(
+        None, description="for weights and caches; a plan that does not fit is refused"
+    )
+
+
+class DeviceProfile(Hardware):
+    """A file of ``devices/``."""
+
+    origin: MeasuredOrigin
+
+
+class EmulatedProfile(Device):
+    """A file of ``devices/`` whose times are a whole role's."""
+
+    origin: MeasuredOrigin
+
+
+def device_kind(data: Any) -> str:
+    """Which of the two ways of describing a device this is, or a profile's name."""
+    if isinstance(data, str):
+        return "device-name"
+    if isinstance(data, dict):
+        hardware = bool({"roofline", "layer", "draft"} & set(data))
+    else:
+        hardware = isinstance(data, Hardware)
+    return "device-hardware" if hardware else "device-times"
+
+
+AnyDevice: TypeAlias = Annotated[
+    Annotated[Device, Tag("device-times")]
+    | Annotated[Hardware, Tag("device-hardware")]
+    | Annotated[str, Tag("device-name")],
+    Discriminator(device_kind),
+]
+"""How a scenario may write a device: either table, or a profile's name."""
+
+
+class Link(Section):
+    """One direction of a connection."""
+
+    latency_ms: Milliseconds = Field(0.2, description="propagation, whatever the size")
+    bandwidth_mbit_s: Positive | None = None
+    message_ms: Milliseconds = Field(0.0, description="keeps the sender busy, once per message")
+    transfer_ms: TokenTable | None = Field(
+        None, description="instead of a bandwidth: bytes -> ms on the wire, besides the latency"
+    )
+    jitter_ms: Milliseconds = Field(0.0, description="scale of what is added to the latency")
+    jitter: Literal["half_normal", "exponential"] = Field(
+        "half_normal", description="|normal(0, jitter_ms)|, or exponential with this mean"
+    )
+    duplex: Literal["full", "half"] = Field("full", description="half: one direction at a time")
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Link:
+        if self.transfer_ms is not None and self.bandwidth_mbit_s is not None:
+            raise ValueError("give bandwidth_mbit_s or transfer_ms, not both")
+        return self
+
+
+class LinkProfile(Link):
+    """A file of ``links/``."""
+
+    origin: MeasuredOrigin
+
+
+class ModelProfile(Shape):
+    """A file of ``models/``."""
+
+    origin: Origin
+    dtype: DType = Field("float16", description="that the weights are published in")
+
+
+class AcceptanceProfile(Section):
+    """A file of ``acceptance/``: how well a draft guesses a target, for a kind of text."""
+
+    origin: Origin
+    draft: str
+    target: str
+    task: str
+    temperature: Annotated[float, Field(ge=0)]
+    hit_ratio: Annotated[dict[Count, Annotated[float, Field(ge=0, le=1)]], Field(min_length=1)] | (
+        None
+    ) = Field(None, description="share of positions whose target token is among the first k")
+    pool: str | None = Field(None, description="a recorded pool (JSON), beside this file")
+    block: Count = Field(16, description="pool: positions drawn together")
+
+    @field_validator("hit_ratio")
+    @classmethod
+    def _grows(cls, table: dict[int, float] | None) -> dict[int, float] | None:
+        shares = [table[k] for k in sorted(table)] if table else []
+        if shares != sorted(shares):
+            raise ValueError("more candidates cannot hit less often")
+        return table
+
+    @model_validator(mode="after")
+    def _one_source(self) -> AcceptanceProfile:
+        if (self.hit_ratio is None) == (self.pool is None):
+            raise ValueError("give hit_ratio or pool, exactly one of them")
+        return self
