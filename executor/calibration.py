@@ -70,13 +70,20 @@ def record_acceptance(
         text = whole.greedy(prompt, new_tokens, end_of_text)
         recorded.append(_record_prompt(small, prompt, text, off_path, rng))
         progress()
+    return pool_content(target.directory.name, draft.directory.name, recorded, off_path)
+
+
+def pool_content(
+    target: str, draft: str, prompts: list[dict[str, Any]], off_path: dict[str, list[list[float]]]
+) -> dict[str, Any]:
+    """A pool file of what was recorded."""
     return {
         "schema": SCHEMA,
-        "target": target.directory.name,
-        "draft": draft.directory.name,
+        "target": target,
+        "draft": draft,
         "temperature": 0,
         "candidates": CANDIDATES,
-        "prompts": recorded,
+        "prompts": prompts,
         "off_path": off_path,
     }
 
@@ -96,36 +103,38 @@ def _record_prompt(
     first = draft.read(prompt, range(len(prompt)), None)[-1:]
     positions = range(len(prompt), len(prompt) + len(text))
     chain = draft.read(text, positions, range(NO_PARENT, len(text) - 1))
-    tokens, vectors = _candidates(torch.cat((first, chain[:-1])))
-    ranks = [_rank(row, token) for row, token in zip(tokens, text, strict=True)]
+    tokens, vectors = candidates_of(torch.cat((first, chain[:-1])))
+    ranks = [rank_of(row, token) for row, token in zip(tokens, text, strict=True)]
     # A wrong sibling of every second token of the text, then its own continuation.
     places = range(0, len(text), 2)
-    wrong = [_sample(rng, tokens[i], vectors[i], text[i]) for i in places]
+    wrong = [sample_of(rng, tokens[i], vectors[i], text[i]) for i in places]
     parents = [i - 1 for i in places]
     for step in range(1, OFF_PATH_STEPS + 1):
         base = len(text) + (step - 1) * len(wrong)
         depths = [len(prompt) + i + step - 1 for i in places]
-        found, rows = _candidates(draft.read(wrong, depths, parents))
+        found, rows = candidates_of(draft.read(wrong, depths, parents))
         off_path[str(step)] += np.round(rows, 4).tolist()
-        wrong = [_sample(rng, found[i], rows[i], None) for i in range(len(wrong))]
+        wrong = [sample_of(rng, found[i], rows[i], None) for i in range(len(wrong))]
         parents = list(range(base, base + len(wrong)))
     draft.stage.close(0)
     return {"log_probs": np.round(vectors, 4).tolist(), "ranks": ranks}
 
 
-def _candidates(logits: torch.Tensor) -> tuple[Any, Any]:
-    """Token ids and log probabilities [n, CANDIDATES], descending, ties by token id."""
+def candidates_of(logits: torch.Tensor) -> tuple[Any, Any]:
+    """Token ids and log probabilities [n, CANDIDATES], descending, ties by token id; ``logits``
+    may be log probabilities."""
     log_probs = logits.double().log_softmax(-1)
     values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
     return tokens[:, :CANDIDATES].numpy(), values[:, :CANDIDATES].numpy()
 
 
-def _rank(candidates: Any, token: int) -> int:
+def rank_of(candidates: Any, token: int) -> int:
+    """Place of a token among candidates, ``CANDIDATES`` if it is not there."""
     found = np.flatnonzero(candidates == token)
     return int(found[0]) if len(found) else CANDIDATES
 
 
-def _sample(rng: np.random.Generator, tokens: Any, log_probs: Any, truth: int | None) -> int:
+def sample_of(rng: np.random.Generator, tokens: Any, log_probs: Any, truth: int | None) -> int:
     """A candidate by its probability, but never ``truth``."""
     weights = np.where(tokens == truth, 0.0, np.exp(log_probs))
     return int(rng.choice(tokens, p=weights / weights.sum()))

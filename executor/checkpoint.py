@@ -23,6 +23,7 @@ ARCHITECTURES = (
     "Qwen3ForCausalLM",
 )
 """Supported architectures, as ``config.json`` names them."""
+PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.down_proj")
 
 
 @dataclass(frozen=True)
@@ -109,19 +110,42 @@ class Checkpoint:
         needed += [
             f"model.layers.{layer}.{part}.weight"
             for layer in range(self.layers)
-            for part in ("self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "input_layernorm")
+            for part in (*PROJECTIONS, "input_layernorm")
         ]
         for name in needed:
             if name not in self.shards:
                 raise UserError(
                     f"{self.directory}: the weights are incomplete, tensor {name} is missing"
                 )
-        with safe_open(self.shards[needed[0]], framework="pt") as file:
-            shape = tuple(file.get_slice(needed[0]).get_shape())
-        if shape != (self.vocabulary, self.hidden_size):
+        beyond = f"model.layers.{self.layers}."
+        if any(name.startswith(beyond) for name in self.shards):
             raise UserError(
-                f"{self.directory / 'config.json'}: keys vocab_size and hidden_size say "
-                f"{(self.vocabulary, self.hidden_size)}, but tensor {needed[0]} has shape {shape}"
+                f"{self.directory / 'config.json'}: key num_hidden_layers = {self.layers}, but the "
+                f"weights hold further layers"
+            )
+        self._check_shape("model.embed_tokens.weight", "vocab_size", "hidden_size")
+        self._check_shape("model.layers.0.mlp.down_proj.weight", "hidden_size", "intermediate_size")
+        self._check_heads()
+
+    def _check_shape(self, tensor: str, *keys: str) -> None:
+        said = tuple(int(getattr(self.config, key)) for key in keys)
+        self._check_said(tensor, " and ".join(keys), said)
+
+    def _check_heads(self) -> None:
+        config, attention = self.config, "model.layers.0.self_attn"
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        for projection, key in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
+            said = (int(getattr(config, key)) * int(size), self.hidden_size)
+            keys = f"{key}, head_dim and hidden_size"
+            self._check_said(f"{attention}.{projection}_proj.weight", keys, said)
+
+    def _check_said(self, tensor: str, keys: str, said: tuple[int, ...]) -> None:
+        with safe_open(self.shards[tensor], framework="pt") as file:
+            shape = tuple(file.get_slice(tensor).get_shape())
+        if shape != said:
+            raise UserError(
+                f"{self.directory / 'config.json'}: keys {keys} say {said}, but tensor {tensor} "
+                f"has shape {shape}"
             )
 
 

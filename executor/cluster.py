@@ -133,7 +133,7 @@ class Cluster:
         trace, recording = run.trace, run.recording
         for name in self._controls:
             spans: list[Span] = self._ask(name, "spans")
-            trace.spans += [_shifted(span, start) for span in spans if span.end_ms >= start]
+            trace.spans += [span.shifted(-start) for span in spans if span.end_ms >= start]
         for draft in plan.drafts:
             turns = self._ask(draft.name, "turns")
             trace.turns += [turn.shifted(-start) for turn in turns if turn.started_ms >= start]
@@ -145,8 +145,10 @@ class Cluster:
         """Tell a worker to do something that has no direct answer."""
         self._controls[name].send((what, content))
 
-    def next_finished(self, drafts: Sequence[str]) -> tuple[RequestTrace, RecordedRequest]:
-        """Wait for any draft server to finish a request. Raises ``WorkerDiedError``."""
+    def next_finished(
+        self, drafts: Sequence[str], until_ms: float | None
+    ) -> tuple[RequestTrace, RecordedRequest] | None:
+        """Wait until then for any draft server to finish one. Raises ``WorkerDiedError``."""
         while True:
             for name in drafts:
                 for message in self._kept[name]:
@@ -154,7 +156,9 @@ class Cluster:
                         self._kept[name].remove(message)
                         finished: tuple[RequestTrace, RecordedRequest] = message[1]
                         return finished
-            self._listen()
+            if until_ms is not None and until_ms <= now_ms():
+                return None
+            self._listen(until_ms)
 
     def give_up(self, pipeline: int) -> None:
         """End what is left of a pipeline that lost a worker, and tell the draft servers."""
@@ -204,10 +208,11 @@ class Cluster:
         self._kept[name].remove(found)
         return found[1]
 
-    def _listen(self) -> None:
-        """Read every pipe that is ready; what belongs to a later turn is kept."""
+    def _listen(self, until_ms: float | None = None) -> None:
+        """Read every pipe that is ready by then; what belongs to a later turn is kept."""
         pipes = {control: name for name, control in self._controls.items()}
-        for pipe in wait(list(pipes)):
+        left = None if until_ms is None else max(0.0, until_ms - now_ms()) / 1e3
+        for pipe in wait(list(pipes), left):
             assert isinstance(pipe, Connection)
             self._kept[pipes[pipe]].append(self._receive(pipes[pipe], pipe))
 
@@ -225,7 +230,7 @@ class Cluster:
 
 
 class _Run:
-    """One closed loop of requests over a cluster."""
+    """One run of a plan's requests over a cluster: a closed loop, or requests that arrive."""
 
     def __init__(
         self, cluster: Cluster, plan: Plan, base: int, start: float, progress: Callable[[], None]
@@ -233,7 +238,7 @@ class _Run:
         """Args: ``base``: sessions before this run; ``start``: now, in ms."""
         self._cluster, self._plan, self._base, self._start = cluster, plan, base, start
         self._progress = progress
-        self._dispatcher: Dispatcher = plan.dispatcher(len(plan.requests))
+        self._dispatcher: Dispatcher = plan.dispatcher()
         self.trace = Trace(plan.devices)
         self.recording = Recording()
 
@@ -242,16 +247,25 @@ class _Run:
         self._assign(self._dispatcher.start(self._start), self._start)
         while not self._dispatcher.done:
             try:
-                request, recorded = self._cluster.next_finished(drafts)
+                found = self._cluster.next_finished(drafts, self._dispatcher.next_arrival_ms)
             except WorkerDiedError as death:
                 self._lose(death)
                 continue
+            self._arrivals(now_ms() if found is None else found[0].finished_ms)
+            if found is None:
+                continue
+            request, recorded = found
             index = request.session - self._base - 1
-            self.trace.requests.append(_request_from(request, self._start, self._base))
+            self.trace.requests.append(replace(request.shifted(-self._start), session=index + 1))
             self.recording.requests[index + 1] = recorded
             self._progress()
             finished = request.finished_ms
             self._assign(self._dispatcher.finished(index, finished), finished)
+
+    def _arrivals(self, until_ms: float) -> None:
+        """Take in what has arrived by then, each request at its own time."""
+        while (at := self._dispatcher.next_arrival_ms) is not None and at <= until_ms:
+            self._assign(self._dispatcher.arrive(), at)
 
     def _assign(self, assignments: Sequence[Assignment], now_ms: float) -> None:
         for assignment in assignments:
@@ -284,17 +298,3 @@ class _Run:
             f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{lost[0]} "
             f"ended with what they had, their state was freed, and the other pipelines went on"
         )
-
-
-def _shifted(span: Span, start_ms: float) -> Span:
-    return replace(span, start_ms=span.start_ms - start_ms, end_ms=span.end_ms - start_ms)
-
-
-def _request_from(request: RequestTrace, start_ms: float, base: int) -> RequestTrace:
-    return replace(
-        request,
-        session=request.session - base,
-        started_ms=request.started_ms - start_ms,
-        finished_ms=request.finished_ms - start_ms,
-        emitted=tuple((time - start_ms, count) for time, count in request.emitted),
-    )

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from treepipe.distributions import ArrivalTrace
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import prepare
 from treepipe.recording import Recording
 from treepipe.scenario import Scenario
 from treepipe.schedule_factory import unused_warnings
 from treepipe.trace import Trace
+from treepipe.workload import workload_warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,19 @@ def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> 
     launch = prepare(scenario, path)
     traces, recordings = [], []
     say(f"starting {len(launch.roles)} processes", 1)
+    warnings = [*launch.plan.warnings, *unused_warnings(scenario), *workload_warnings(scenario)]
+    arrivals = scenario.workload.arrivals
+    if isinstance(arrivals, ArrivalTrace):
+        warnings.append(
+            f"prompts have the lengths of workload.prompts; those in {arrivals.file} are for the "
+            f"simulator"
+        )
     with Cluster(launch.roles, launch.plan) as cluster:
         say("", 1)
-        say("decoding", scenario.runs * len(launch.plan.requests))
-        for _ in range(scenario.runs):
-            trace, recording = cluster.run(launch.plan, lambda: say("", 1))
-            trace.warnings += unused_warnings(scenario)
+        say("decoding", sum(len(plan.requests) for plan in launch.plans))
+        for plan in launch.plans:
+            trace, recording = cluster.run(plan, lambda: say("", 1))
+            trace.warnings += warnings
             traces.append(trace)
             recordings.append(recording)
         memory = cluster.peak_memory_bytes()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treepipe.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
-from treepipe.executor.prompts import checkpoint_directory, load_texts, tokenize
+from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings
 from treepipe.memory import Footprint, cache_entries
 from treepipe.plan import Placed, Plan, RequestSpec
 from treepipe.planning import make_plan
+from treepipe.profiles.library import checkpoint_directory
 from treepipe.scenario import Scenario
 from treepipe.schedule_factory import (
     DRAWN,
@@ -21,16 +22,27 @@ from treepipe.schedule_factory import (
     most_scratch_tokens,
     most_tree_tokens,
 )
+from treepipe.workload import draw_requests, run_seeds
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything a ``Cluster`` is started with; ``draft`` is None where no model drafts."""
+    """Everything a ``Cluster`` is started with, and what it then runs.
 
-    plan: Plan
+    Attributes:
+        plans: one per run; they differ in what is asked, if that is drawn.
+        draft: None where no model drafts.
+    """
+
+    plans: tuple[Plan, ...]
     roles: tuple[RoleSettings, ...]
     target: Checkpoint
     draft: Checkpoint | None
+
+    @property
+    def plan(self) -> Plan:
+        """Of the first run."""
+        return self.plans[0]
 
 
 def prepare(scenario: Scenario, path: Path) -> Launch:
@@ -44,25 +56,25 @@ def prepare(scenario: Scenario, path: Path) -> Launch:
     models = [Checkpoint.open(each.model) for each in sources if each.model is not None]
     for model in models:
         check_same_vocabulary(target, model)
-    requests = _requests(scenario, path, target, models)
-    row_bytes = 4 * target.hidden_size  # hidden states travel in float32
-    plan = make_plan(
-        scenario,
-        path,
-        layers=target.layers,
-        row_bytes=row_bytes,
-        requests=requests,
-        footprint=Footprint(target.layer_bytes, target.kv_bytes),
+    plans = tuple(
+        make_plan(
+            scenario,
+            path,
+            layers=target.layers,
+            row_bytes=4 * target.hidden_size,  # hidden states travel in float32
+            requests=requests,
+            footprint=Footprint(target.layer_bytes, target.kv_bytes),
+        )
+        for requests in _requests(scenario, path, target, models)
     )
     _check_vocabulary(scenario, path, target)
-    if plan.central_transfers and not scenario.emulate:
+    if plans[0].central_transfers and not scenario.emulate:
         raise UserError(
             f"{path}: key schedule.central_transfers needs emulate = true in a run; the links of "
             f"this machine have no transfer times to schedule"
         )
-    return Launch(
-        plan, _roles(scenario, plan, target, sources), target, models[0] if models else None
-    )
+    roles = _roles(scenario, plans, target, sources)
+    return Launch(plans, roles, target, models[0] if models else None)
 
 
 def _open_target(scenario: Scenario, path: Path) -> Checkpoint:
@@ -113,42 +125,58 @@ def end_of_text(target: Checkpoint) -> int | None:
 
 def _requests(
     scenario: Scenario, path: Path, target: Checkpoint, models: list[Checkpoint]
-) -> tuple[RequestSpec, ...]:
-    """The workload's prompts as token ids, checked against the models' positions."""
-    workload = scenario.workload
-    texts = load_texts(workload.prompts, path.parent)
-    if workload.requests > len(texts):
+) -> list[tuple[RequestSpec, ...]]:
+    """What each run is asked, with the workload's prompts as token ids instead of drawn ones."""
+    workload, section = scenario.workload, scenario.schedule
+    drawn = [
+        draw_requests(scenario, path, seed) for seed in run_seeds(scenario.seed, scenario.runs)
+    ]
+    texts, count = load_texts(workload.prompts, path.parent), len(drawn[0])
+    if count > len(texts):
         raise UserError(
-            f"{path}: key workload.requests = {workload.requests}, but {workload.prompts} "
-            f"holds {len(texts)} prompts"
+            f"{path}: key workload.requests = {count}, but {workload.prompts} holds "
+            f"{len(texts)} prompts"
         )
-    prompts = tokenize(target.directory, texts[: workload.requests])
+    prompts = tokenize(target.directory, texts[:count])
     end = end_of_text(target) if workload.stop_at_end_of_text else None
     limit = min(model.max_positions for model in (target, *models))
-    section = scenario.schedule
     if section.name in ("chain", "dsd", "starsd") and section.gamma > limit:
         raise UserError(
             f"{path}: key schedule.gamma = {section.gamma} exceeds the models' {limit} positions"
         )
-    for index, prompt in enumerate(prompts):
-        if len(prompt) + workload.new_tokens > limit:
+    asked = [
+        tuple(
+            replace(request, prompt=prompt, end_of_text=end)
+            for request, prompt in zip(run, prompts, strict=True)
+        )
+        for run in drawn
+    ]
+    for run in asked:
+        _check_positions(run, limit, path)
+    return asked
+
+
+def _check_positions(requests: tuple[RequestSpec, ...], limit: int, path: Path) -> None:
+    """Prompts and texts must fit the models."""
+    for index, request in enumerate(requests):
+        if len(request.prompt) + request.max_new_tokens > limit:
             raise UserError(
-                f"{path}: key workload.prompts: prompt {index} has {len(prompt)} tokens, with "
-                f"workload.new_tokens = {workload.new_tokens} it exceeds the models' "
-                f"{limit} positions"
+                f"{path}: key workload.prompts: prompt {index} has {len(request.prompt)} tokens, "
+                f"with {request.max_new_tokens} new tokens it exceeds the models' {limit} positions"
             )
-    return tuple(RequestSpec(prompt, workload.new_tokens, end) for prompt in prompts)
 
 
 def _roles(
-    scenario: Scenario, plan: Plan, target: Checkpoint, sources: list[SourceSettings]
+    scenario: Scenario, plans: tuple[Plan, ...], target: Checkpoint, sources: list[SourceSettings]
 ) -> tuple[RoleSettings, ...]:
-    base = scenario.base_port
+    base, plan = scenario.base_port, plans[0]
     factory = plan.new_schedule
     assert isinstance(factory, ScheduleFactory)  # make_plan made it
     longest = max(len(stages) for stages in plan.pipelines)
-    tree = cache_entries(plan, most_tree_tokens(factory.section, longest))
-    scratch = cache_entries(plan, most_scratch_tokens(factory.section, longest))
+    nodes = most_tree_tokens(factory.section, longest)
+    slots = most_scratch_tokens(factory.section, longest)
+    tree = max(cache_entries(each, nodes) for each in plans)
+    scratch = max(cache_entries(each, slots) for each in plans)
     places: list[tuple[Placed, int | None, int]] = []
     places += [(placed, None, number) for number, placed in enumerate(plan.drafts)]
     places += [

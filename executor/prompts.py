@@ -8,18 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from treepipe.errors import UserError
-
-REFERENCE = Path(__file__).parent / "reference"
-
-
-def checkpoint_directory(name: str, role: str, base: Path) -> Path:
-    """The directory a scenario names; "reference" is the bundled one of that role.
-
-    Args:
-        role: "target" or "draft".
-        base: relative names count from here (the scenario's folder).
-    """
-    return REFERENCE / role if name == "reference" else base / name
+from treepipe.profiles.library import REFERENCE
 
 
 def load_texts(name: str, base: Path) -> list[str]:

@@ -1,41 +1,163 @@
-"""Finding profile files by name. A profile is ``<kind>/<name>.toml``, one table with a source."""
+"""Finding profiles: by name in this folder (``<kind>/<name>.toml``), or any file by its path."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import BaseModel
+from typing import Any, TypeAlias
 
 from treepipe.errors import UserError
+from treepipe.profiles.model_config import read_config
+from treepipe.profiles.schema import (
+    AcceptanceProfile,
+    Device,
+    DeviceProfile,
+    EmulatedProfile,
+    Hardware,
+    LinkProfile,
+    MeasuredTime,
+    ModelProfile,
+    device_kind,
+)
+from treepipe.profiles.shapes import Shape
 from treepipe.toml_file import read_toml, validated
 
-Section = TypeVar("Section", bound=BaseModel)
+AnyProfile: TypeAlias = (
+    DeviceProfile | EmulatedProfile | LinkProfile | ModelProfile | AcceptanceProfile
+)
 
 LIBRARY = Path(__file__).parent
+REFERENCE = LIBRARY.parent / "executor" / "reference"
+"""The bundled checkpoints."""
+KINDS = ("devices", "links", "models", "acceptance")
 
 
 def profile_names(kind: str) -> list[str]:
-    """Names of all profiles of a kind ("devices", "links")."""
+    """Names of all profiles of a kind, one of ``KINDS``."""
     return sorted(path.stem for path in (LIBRARY / kind).glob("*.toml"))
 
 
-def find_profile(kind: str, name: str, model: type[Section], asked_by: str) -> Section:
-    """The profile ``name``, validated.
+def profile_path(kind: str, name: str, asked_by: str, base: Path = Path()) -> Path:
+    """The file that a name means: one of the library, or a path.
 
     Args:
         asked_by: start of the error's sentence, naming file and key.
+        base: relative paths count from here (the scenario's folder).
 
     Raises:
-        UserError: there is none, or it is not valid.
+        UserError: there is no such profile.
     """
     names = profile_names(kind)
-    if name not in names:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
-        raise UserError(f"{asked_by} = {name!r}: there is no such profile in {kind}; {hint}")
-    path = LIBRARY / kind / f"{name}.toml"
+    if name in names:
+        return LIBRARY / kind / f"{name}.toml"
+    path = base / name
+    if is_path(name):
+        if kind == "models" and path.is_dir():
+            path = path / "config.json"
+        if path.is_file():
+            return path
+        raise UserError(f"{asked_by} = {name!r}: there is no file {path}")
+    if kind == "models" and (path / "config.json").is_file():
+        return path / "config.json"
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
+    raise UserError(f"{asked_by} = {name!r}: there is no such profile in {kind}; {hint}")
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is meant as a file rather than a profile of the library."""
+    return "/" in name or "\\" in name or name.endswith((".toml", ".json"))
+
+
+def find_device(name: str, asked_by: str, base: Path = Path()) -> Device | Hardware:
+    """Raises ``UserError`` if there is none of that name, or it is not valid."""
+    return load_device(profile_path("devices", name, asked_by, base))
+
+
+def find_link(name: str, asked_by: str, base: Path = Path()) -> LinkProfile:
+    """Raises ``UserError`` as ``find_device`` does."""
+    path = profile_path("links", name, asked_by, base)
+    return validated(LinkProfile, read_toml(path), path)
+
+
+def find_model(name: str, asked_by: str, base: Path = Path()) -> ModelProfile:
+    """A profile, or what a ``config.json`` says; raises ``UserError`` as ``find_device`` does."""
+    return load_model(profile_path("models", name, asked_by, base))
+
+
+def find_acceptance(
+    name: str, asked_by: str, base: Path = Path()
+) -> tuple[AcceptanceProfile, Path]:
+    """With the file it was found in; raises ``UserError`` as ``find_device`` does."""
+    path = profile_path("acceptance", name, asked_by, base)
+    return validated(AcceptanceProfile, read_toml(path), path), path
+
+
+def load_device(path: Path) -> DeviceProfile | EmulatedProfile:
+    """Raises ``UserError`` if the file is not valid."""
     data = read_toml(path)
-    data.pop("origin", None)
-    return validated(model, data, path)
+    if device_kind(data) == "device-hardware":
+        return validated(DeviceProfile, data, path)
+    return validated(EmulatedProfile, data, path)
+
+
+def load_model(path: Path) -> ModelProfile:
+    """Raises ``UserError`` if the file is not valid."""
+    if path.suffix == ".json":
+        return read_config(path)
+    return validated(ModelProfile, read_toml(path), path)
+
+
+def load_any(path: Path) -> tuple[str, AnyProfile]:
+    """The kind of a file, told by its keys, and the profile in it. Raises ``UserError``."""
+    if path.suffix == ".json":
+        return "models", load_model(path)
+    data = read_toml(path)
+    kind = _kind(data, path)
+    if kind == "devices":
+        return kind, load_device(path)
+    if kind == "links":
+        return kind, validated(LinkProfile, data, path)
+    if kind == "models":
+        return kind, validated(ModelProfile, data, path)
+    return kind, validated(AcceptanceProfile, data, path)
+
+
+def checkpoint_directory(name: str, role: str, base: Path) -> Path:
+    """The directory a scenario names; "reference" is the bundled one of that role.
+
+    Args:
+        role: "target", "draft" or "eagle".
+        base: relative names count from here (the scenario's folder).
+    """
+    return REFERENCE / role if name == "reference" else base / name
+
+
+def shape_of(entry: MeasuredTime) -> Shape:
+    """Sizes of the model that was measured. Raises ``UserError`` if nothing tells them."""
+    if entry.shape is not None:
+        return entry.shape
+    return find_model(entry.model, "a measured table without a shape has model")
+
+
+def _kind(data: Mapping[str, Any], path: Path) -> str:
+    """Whose keys the file's are, or are most like."""
+    fields: dict[str, set[str]] = {
+        "devices": {*DeviceProfile.model_fields, *EmulatedProfile.model_fields},
+        "links": set(LinkProfile.model_fields),
+        "models": set(ModelProfile.model_fields),
+        "acceptance": set(AcceptanceProfile.model_fields),
+    }
+    keys = [key for key in data if key != "origin"]
+    likeness = {
+        kind: sum(
+            1.0 if key in names else 0.5 * bool(difflib.get_close_matches(key, names, 1))
+            for key in keys
+        )
+        for kind, names in fields.items()
+    }
+    kind = max(likeness, key=lambda kind: (likeness[kind], kind == path.parent.name))
+    if not likeness[kind]:
+        raise UserError(f"{path}: holds no key of a profile; kinds are {', '.join(KINDS)}")
+    return kind

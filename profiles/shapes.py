@@ -94,16 +94,13 @@ class Shape(Section):
         """One row of hidden states."""
         return round(self.hidden_size * BYTES[compute_dtype(dtype)])
 
-    def same_layer(self, other: Shape) -> bool:
-        """Whether a layer of ``other`` is the same work."""
-        return self._layer_sizes == other._layer_sizes
-
-    def same_head(self, other: Shape) -> bool:
-        """Whether the output projection of ``other`` is the same work."""
-        ours = (self.hidden_size, self.vocabulary)
-        return ours == (other.hidden_size, other.vocabulary)
-
     @property
-    def _layer_sizes(self) -> tuple[int, ...]:
+    def layer_sizes(self) -> tuple[int, ...]:
+        """All that a layer's time depends on."""
         sizes = (self.hidden_size, self.intermediate_size, self.heads, self.kv_heads)
         return (*sizes, self.head_dim)
+
+    @property
+    def head_sizes(self) -> tuple[int, ...]:
+        """All that the output projection's time depends on."""
+        return self.hidden_size, self.vocabulary

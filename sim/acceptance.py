@@ -7,6 +7,7 @@ a pool of its own ("Off the path, less sure").
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,10 @@ from treepipe.trace import Trace
 
 NEVER = -1
 """A token that no draft proposes: the target's answer off the true path, where none is needed."""
+
+
+DRAWN_AT_ONCE = 64
+"""Blocks of a text; one by one they take several times as long."""
 
 
 class Oracle(Protocol):
@@ -69,7 +74,7 @@ class PoolOracle:
 
     def truth(self, index: int) -> int:
         while index >= len(self._truth):
-            self._draw_block()
+            self._draw_blocks()
         return self._truth[index]
 
     def rewrite(self, index: int, token: int) -> None:
@@ -85,7 +90,7 @@ class PoolOracle:
             self._read += len(order.catch_up)
             rows = [self._record(self._read - self._prompt)]
         else:
-            rows = list(map(self._row, order.tokens, order.parents))
+            rows = self._rows(order.tokens, order.parents)
         count = min(order.top_k, self._pool.candidates)
         tokens = self._ranks.get((len(rows), count))
         if tokens is None:
@@ -98,26 +103,28 @@ class PoolOracle:
         self.truth(index)
         return self._records[index]
 
-    def _row(self, token: int, parent: int) -> int:
-        """Row of the pool that answers for a new scratch node."""
-        if parent == NO_PARENT:
-            index, off, key = self._read - self._prompt, 0, self._salt
-        else:
-            index, off, key = self._scratch[parent]
+    def _rows(self, tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
+        """Rows of the pool that answer for new scratch nodes."""
+        scratch, pool = self._scratch, self._pool
+        root, rows = (self._read - self._prompt - 1, 0, self._salt), list[int]()
+        for token, parent in zip(tokens, parents, strict=True):
+            index, off, key = root if parent == NO_PARENT else scratch[parent]
             index += 1
-        if off or token != self.truth(index):
             if not off:
+                if token == self.truth(index):
+                    scratch.append((index, 0, key))
+                    rows.append(self._record(index + 1))
+                    continue
                 key = _mix(key, index)
             off, key = off + 1, _mix(key, token)
-            self._scratch.append((index, off, key))
-            return self._pool.off_path_row(off, key)
-        self._scratch.append((index, 0, key))
-        return self._record(index + 1)
+            scratch.append((index, off, key))
+            rows.append(pool.off_path_row(off, key))
+        return rows
 
-    def _draw_block(self) -> None:
-        first, stop = self._pool.block(self._rng, self._block)
-        self._records += range(first, stop)
-        self._truth += self._pool.ranks[first:stop]
+    def _draw_blocks(self) -> None:
+        for first, stop in self._pool.blocks(self._rng, self._block, DRAWN_AT_ONCE):
+            self._records += range(first, stop)
+            self._truth += self._pool.ranks[first:stop]
 
 
 def _mix(key: int, value: int) -> int:

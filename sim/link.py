@@ -8,34 +8,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
-import simpy
 
+from treepipe.sim.clock import Clock
 from treepipe.timing import LinkTimes
 
 Item = TypeVar("Item")
-
-
-class Mailbox(Generic[Item]):
-    """What was delivered to one process, in order; only that process reads it."""
-
-    def __init__(self, env: simpy.Environment) -> None:
-        self._env = env
-        self.items: deque[Item] = deque()
-        self._waiting: Any = None
-
-    def put(self, item: Item) -> None:
-        self.items.append(item)
-        if self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            waiting.succeed()
-
-    def arrival(self) -> Any:
-        """An event to wait for while there is no item."""
-        self._waiting = self._env.event()
-        return self._waiting
 
 
 class CentralScheduler:
@@ -45,8 +25,8 @@ class CentralScheduler:
     whose two ends are free starts.
     """
 
-    def __init__(self, env: simpy.Environment) -> None:
-        self._env = env
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._busy: set[str] = set()
         self._pending: deque[tuple[tuple[str, str], float, Callable[[], None]]] = deque()
 
@@ -60,7 +40,7 @@ class CentralScheduler:
         for ends, duration, done in self._pending:
             if self._busy.isdisjoint(ends):
                 self._busy.update(ends)
-                self._env.timeout(duration).callbacks.append(partial(self._end, ends, done))
+                self._clock.after(duration, partial(self._end, ends, done))
             else:
                 waiting.append((ends, duration, done))
         self._pending = waiting
@@ -76,14 +56,14 @@ class Link(Generic[Item]):
 
     def __init__(
         self,
-        env: simpy.Environment,
+        clock: Clock,
         times: LinkTimes,
         deliver: Callable[[Item], None],
         rng: np.random.Generator,
         central: tuple[CentralScheduler, tuple[str, str]] | None = None,
     ) -> None:
         """Args: ``central``: who decides when a transfer between its two ends starts."""
-        self._env, self._times, self._deliver, self._rng = env, times, deliver, rng
+        self._clock, self._times, self._deliver, self._rng = clock, times, deliver, rng
         self._central = central
         self._free_ms = 0.0
         self._last_due_ms = 0.0
@@ -94,20 +74,20 @@ class Link(Generic[Item]):
 
         With a central scheduler the second is the earliest time possible.
         """
-        now = self._env.now
+        now, times = self._clock.now, self._times
+        self._under_way.append(item)
+        occupied = times.occupied_ms(size_bytes)
         if self._central is not None:
             scheduler, ends = self._central
-            self._under_way.append(item)
-            duration = self._times.latency_ms + self._times.occupied_ms(size_bytes)
+            duration = times.latency_ms + occupied
             scheduler.ask(ends, duration, partial(self._arrive, None))
             return now, now + duration
-        self._free_ms = max(now, self._free_ms) + self._times.occupied_ms(size_bytes)
-        jitter = self._times.jitter_ms
-        extra = abs(self._rng.normal(0.0, jitter)) if jitter else 0.0
-        due = max(self._free_ms + self._times.latency_ms + extra, self._last_due_ms)
-        self._last_due_ms = due
-        self._under_way.append(item)
-        self._env.timeout(due - now).callbacks.append(self._arrive)
+        self._free_ms = free = max(now, self._free_ms) + occupied
+        due = free + times.latency_ms
+        if times.jitter_ms:
+            due += abs(self._rng.normal(0.0, times.jitter_ms))
+        self._last_due_ms = due = max(due, self._last_due_ms)
+        self._clock.after(due - now, self._arrive)
         return now, due
 
     def _arrive(self, _: object) -> None:

@@ -60,28 +60,30 @@ class Pool:
     def __len__(self) -> int:
         return len(self.ranks)
 
-    def block(self, rng: np.random.Generator, length: int) -> tuple[int, int]:
-        """A random run of at most ``length`` positions of one prompt, as (first, stop).
+    def blocks(self, rng: np.random.Generator, length: int, count: int) -> list[tuple[int, int]]:
+        """Random runs of at most ``length`` positions of one prompt, as (first, stop).
 
         Every position is equally likely: a run may begin up to ``length - 1`` before its prompt
         does, and only the part inside is taken. Starting inside alone would neglect beginnings.
         """
         ends = self._choices.get(length)
         if ends is None:
-            starts = (count + length - 1 for count in self._lengths)
+            starts = (inside + length - 1 for inside in self._lengths)
             ends = self._choices[length] = list(itertools.accumulate(starts))
-        chosen = int(rng.integers(ends[-1]))
-        prompt = bisect_right(ends, chosen)
-        end = self._ends[prompt]
-        stop = end - ends[prompt] + chosen + length
-        return max(stop - length, end - self._lengths[prompt]), min(stop, end)
+        found = []
+        for chosen in rng.integers(ends[-1], size=count).tolist():
+            prompt = bisect_right(ends, chosen)
+            end = self._ends[prompt]
+            stop = end - ends[prompt] + chosen + length
+            found.append((max(stop - length, end - self._lengths[prompt]), min(stop, end)))
+        return found
 
     def leading(self, rows: Sequence[int], count: int) -> npt.NDArray[np.float64]:
         """[rows, count] log probabilities of the first ``count`` candidates."""
         table = self._leading.get(count)
         if table is None:
             table = self._leading[count] = np.ascontiguousarray(self.vectors[:, :count])
-        return table.take(rows, axis=0)
+        return table.take(rows, axis=0) if len(rows) > 1 else table[rows[0] : rows[0] + 1]
 
     def off_path_row(self, steps: int, key: int) -> int:
         """The row that answers ``steps`` (>= 1) off the path for a path with this hash."""

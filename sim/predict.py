@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from treepipe.errors import UserError
 from treepipe.plan import Plan, RequestSpec
@@ -19,6 +16,7 @@ from treepipe.sim.pool import Pool, bernoulli_pool, hit_ratio_pool
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.trace import Trace
+from treepipe.workload import draw_requests, run_seeds, workload_warnings
 
 MADE_BLOCK = 1
 """Positions of a made pool are independent, so they are drawn one by one."""
@@ -37,17 +35,16 @@ def predict(
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
     if isinstance(acceptance, Replay):
         recording = Recording.load(path.parent / acceptance.file)
-        plan = make_plan(scenario, path, requests=_recorded_requests(recording))
+        plan = make_plan(scenario, path, requests=_recorded_requests(recording, scenario, path))
         replay = ReplaySource(recording)
         traces = [_simulate(plan, replay, progress)]
         traces[0].warnings += replay.warnings()
     else:
         pool, block = _pool(scenario, path)
-        plan = make_plan(scenario, path)
-        traces = [
-            _simulate(replace(plan, seed=seed), PoolSource(pool, block, seed), progress)
-            for seed in run_seeds(scenario.seed, scenario.runs)
-        ]
+        traces = []
+        for seed in run_seeds(scenario.seed, scenario.runs):
+            plan = make_plan(scenario, path, seed=seed)
+            traces.append(_simulate(plan, PoolSource(pool, block, seed), progress))
     rule = scenario.sampling.rule
     for trace in traces:
         if rule in ("relaxed_top_p", "adaptive"):
@@ -55,14 +52,9 @@ def predict(
                 f"sampling.rule = {rule!r}: the simulator takes acceptance as it was recorded; use "
                 f"a recording made with this rule"
             )
-        trace.warnings += _warnings(plan, trace) + unused_warnings(scenario)
+        trace.warnings += _warnings(plan, trace)
+        trace.warnings += unused_warnings(scenario) + workload_warnings(scenario)
     return traces
-
-
-def run_seeds(seed: int, runs: int) -> list[int]:
-    """One seed per run, independent of each other."""
-    children = np.random.SeedSequence(seed).spawn(runs)
-    return [int(child.generate_state(1, np.uint64)[0]) for child in children]
 
 
 def _simulate(plan: Plan, source: AcceptanceSource, progress: Callable[[], None]) -> Trace:
@@ -83,10 +75,25 @@ def _pool(scenario: Scenario, path: Path) -> tuple[Pool, int]:
     return Pool.load(path.parent / acceptance.file), acceptance.block
 
 
-def _recorded_requests(recording: Recording) -> tuple[RequestSpec, ...]:
+def _recorded_requests(
+    recording: Recording, scenario: Scenario, path: Path
+) -> tuple[RequestSpec, ...]:
+    """As long as they were recorded, and asked for when the first run of the scenario asks."""
+    (seed,) = run_seeds(scenario.seed, 1)
+    asked = draw_requests(scenario, path, seed)
+    if scenario.workload.arrivals is not None and max(recording.requests, default=0) > len(asked):
+        raise UserError(
+            f"{path}: the recording has a request {max(recording.requests)}, but only {len(asked)} "
+            f"requests arrive (key workload)"
+        )
     return tuple(
-        RequestSpec((0,) * request.prompt_tokens, len(request.text))
-        for _, request in sorted(recording.requests.items())
+        RequestSpec(
+            (0,) * request.prompt_tokens,
+            len(request.text),
+            None,
+            None if scenario.workload.arrivals is None else asked[session - 1].arrival_ms,
+        )
+        for session, request in sorted(recording.requests.items())
     )
 
 

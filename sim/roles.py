@@ -1,36 +1,35 @@
-"""Draft servers and stages as SimPy processes: what they do is given, here it takes its time."""
+"""Draft servers and stages: what they do is given, here it takes its time.
+
+Law of this file: who is busy decides nothing before the time is over; a message that wakes an idle
+role is looked at together with all that are delivered at the same moment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import Protocol
 
-import simpy
-
-from treepipe.draft_work import Begin, Draft, Evaluate, Orders, Turn
+from treepipe.draft_work import Begin, Draft, Orders, Turn
 from treepipe.messages import Flight, Message, Segment
 from treepipe.plan import Plan
 from treepipe.protocol import Schedule
 from treepipe.schedules.shared_draft import Assignment
 from treepipe.sim.acceptance import NEVER, AcceptanceSource, Oracle
-from treepipe.sim.link import Mailbox
+from treepipe.sim.clock import Clock
 from treepipe.stage import Prune
-from treepipe.stage_desk import StageWork
-from treepipe.trace import Kind, RequestTrace, Trace
-
-Process: TypeAlias = Generator[Any, Any, None]
+from treepipe.trace import Kind, RequestTrace
 
 
 class World(Protocol):
     """What the roles need of the world around them."""
 
-    env: simpy.Environment
-    trace: Trace
+    clock: Clock
+    records: bool  # whether what happens is noted, and not only what comes of it
 
-    def inbox(self, name: str) -> Mailbox[Message | None]: ...
-
-    def send(self, sender: str, receiver: str, message: Message) -> None: ...
+    def send(self, sender: str, receivers: Sequence[str], message: Message) -> None: ...
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None: ...
 
@@ -44,45 +43,52 @@ class Stage:
         """Args: ``number``: 1.. along the pipeline."""
         stages = plan.pipelines[pipeline]
         self._world, self._placed = world, stages[number - 1]
-        self._inbox = world.inbox(self._placed.name)
         self._desk = plan.stage_desk(pipeline, number)
-        following = stages[number:]
-        self._successor = following[0].name if following else None
-        self._drafts = [draft.name for draft in plan.drafts]
+        drafts = [(draft.name,) for draft in plan.drafts]
+        self._successors = [(stages[number].name,)] * len(drafts) if stages[number:] else drafts
+        self._idle = True
 
     @property
     def state(self) -> str:
         """For the report of a deadlock."""
         return f"{self._placed.name} {self._desk.state}"
 
-    def serve(self) -> Process:
-        inbox, desk = self._inbox, self._desk
-        while True:
-            if not inbox.items:
-                yield inbox.arrival()
-            while True:
-                while inbox.items:
-                    message = inbox.items.popleft()
-                    if message is not None:
-                        desk.receive(message)
-                action = desk.next_action()
-                if action is None:
-                    break
-                yield from self._perform(action)
+    def deliver(self, message: Message) -> None:
+        """Take a message; it is acted upon when the stage is idle."""
+        self._desk.receive(message)
+        if self._idle and self._desk.has_work:
+            self._idle = False
+            self._world.clock.after(0, self._go_on)
 
-    def _perform(self, action: StageWork) -> Process:
-        env, times, name = self._world.env, self._placed.times, self._placed.name
-        start = env.now
-        if isinstance(action, Prune):
-            if times.prune:
-                yield env.timeout(times.prune)
-            self._world.note(name, "prune", start, action.session, len(action.keep))
-            return
-        flight, tokens = action.flight, action.tokens
-        if tokens:
-            yield env.timeout(times.stage(tokens))
-            self._world.note(name, "compute", start, flight.segments[0].session, tokens)
-        self._world.send(name, self._successor or self._drafts[flight.draft], flight)
+    def _go_on(self, _: object) -> None:
+        """Do what is due until something takes time, or nothing is."""
+        clock, times, desk = self._world.clock, self._placed.times, self._desk
+        while (action := desk.next_action()) is not None:
+            now = clock.now
+            if isinstance(action, Prune):
+                if times.prune:
+                    clock.after(times.prune, partial(self._pruned, action, now))
+                    return
+                self._world.note(self._placed.name, "prune", now, action.session, len(action.keep))
+            elif tokens := action.tokens:
+                done = partial(self._computed, action.flight, tokens, now)
+                clock.after(times.stage(tokens), done)
+                return
+            else:
+                self._send(action.flight)
+        self._idle = True
+
+    def _pruned(self, action: Prune, start_ms: float, event: object) -> None:
+        self._world.note(self._placed.name, "prune", start_ms, action.session, len(action.keep))
+        self._go_on(event)
+
+    def _computed(self, flight: Flight, tokens: int, start_ms: float, event: object) -> None:
+        self._world.note(self._placed.name, "compute", start_ms, flight.session, tokens)
+        self._send(flight)
+        self._go_on(event)
+
+    def _send(self, flight: Flight) -> None:
+        self._world.send(self._placed.name, self._successors[flight.draft], flight)
 
 
 @dataclass(slots=True)
@@ -104,18 +110,31 @@ class _Text:
         if segment.committed:
             index = segment.positions[-1] - prompt + 1
             return (truth(index) if index >= 0 else NEVER,)
-        answers = []
+        answers, text = [], tuple[int, ...]()
         for offer in self.schedule.offers(segment, children=self.never_misses):
             answer = NEVER
             if offer is not None:
+                path = offer.path
                 index = offer.position - prompt + 1
-                first = index - len(offer.path)
-                if all(token == truth(first + i) for i, token in enumerate(offer.path)):
-                    if offer.children and truth(index) not in offer.children:
-                        self.oracle.rewrite(index, offer.children[0])
+                while len(text) < len(path):  # the tokens below the root, as far as they matter
+                    text += (truth(index - len(path) + len(text)),)
+                if path == text[: len(path)]:
                     answer = truth(index)
+                    if offer.children and answer not in offer.children:
+                        answer = offer.children[0]
+                        self.oracle.rewrite(index, answer)
+                        text = ()
             answers.append(answer)
         return tuple(answers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """A flight that came back and the target's tokens per segment and row."""
+
+    flight: Flight
+    answers: list[tuple[int, ...]]
+    rows: int
 
 
 class Host:
@@ -124,10 +143,11 @@ class Host:
     def __init__(self, world: World, plan: Plan, draft: int, source: AcceptanceSource) -> None:
         self._world, self._plan, self._source = world, plan, source
         self._placed = plan.drafts[draft]
-        self._inbox = world.inbox(self._placed.name)
         self._desk = plan.draft_desk(draft)
         self._stages = [[stage.name for stage in stages] for stages in plan.pipelines]
         self._texts: dict[int, _Text] = {}
+        self._inbox: deque[Flight] = deque()
+        self._idle = True
 
     @property
     def state(self) -> str:
@@ -140,7 +160,7 @@ class Host:
 
     def open(self, session: int, assignment: Assignment) -> None:
         """Take a request into the queue."""
-        spec, now = self._plan.requests[assignment.request], self._world.env.now
+        spec, now = self._plan.requests[assignment.request], self._world.clock.now
         stages = len(self._plan.pipelines[assignment.pipeline])
         schedule = self._plan.new_schedule(session, stages, lambda: self._desk.waiting)
         oracle = self._source.open(session, len(spec.prompt))
@@ -153,61 +173,95 @@ class Host:
             self._plan.never_misses,
         )
         self._desk.open(session, assignment.pipeline, schedule, spec.started, now)
-        self._inbox.put(None)
+        self._wake()
 
-    def serve(self) -> Process:
-        inbox, desk, env = self._inbox, self._desk, self._world.env
+    def deliver(self, message: Message) -> None:
+        """Take a flight that came back; it joins the queue when the server looks up."""
+        assert isinstance(message, Flight)
+        self._inbox.append(message)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._idle:
+            self._idle = False
+            self._world.clock.after(0, self._go_on)
+
+    def _go_on(self, _: object) -> None:
+        """Do what is due until something takes time, or nothing is."""
+        inbox, desk, clock = self._inbox, self._desk, self._world.clock
         while True:
-            while inbox.items:
-                message = inbox.items.popleft()
-                if message is not None:
-                    assert isinstance(message, Flight)
-                    desk.arrive(message, None, env.now)
-            work = desk.next(env.now)
+            while inbox:
+                desk.arrive(inbox.popleft(), None, clock.now)
+            work = desk.next(clock.now)
+            if not self._world.records:
+                desk.turns.clear()
             if work is None:
-                yield inbox.arrival()
-            elif isinstance(work, Begin):
+                self._idle = True
+                return
+            if isinstance(work, Begin):
                 self._carry_out(desk.began(work))
             elif isinstance(work, Draft):
-                yield from self._draft(work)
-            else:
-                yield from self._evaluate(work)
+                rows = work.rows
+                done = partial(self._drafted, work, rows, clock.now)
+                clock.after(self._placed.times.draft(rows), done)
+                return
+            elif self._evaluate(work.flight):
+                return
 
-    def _draft(self, work: Draft) -> Process:
-        env, name = self._world.env, self._placed.name
-        start, rows = env.now, work.rows
-        yield env.timeout(self._placed.times.draft(rows))
-        self._world.note(name, "draft", start, work.passes[0][0], rows)
+    def _drafted(self, work: Draft, rows: int, start_ms: float, event: object) -> None:
+        session = work.passes[0][0]
+        self._world.note(self._placed.name, "draft", start_ms, session, rows)
         answers = [
             (session, self._texts[session].oracle.draft(order)) for session, order in work.passes
         ]
         self._carry_out(self._desk.drafted(answers))
+        self._go_on(event)
 
-    def _evaluate(self, work: Evaluate) -> Process:
-        env, name, times = self._world.env, self._placed.name, self._placed.times
-        start, flight = env.now, work.flight
+    def _evaluate(self, flight: Flight) -> bool:
+        """Read off the target's tokens and serve the flight; returns whether that takes time."""
+        times, texts = self._placed.times, self._texts
         answers = [
-            self._texts[segment.session].answers(segment) if segment.session in self._texts else ()
+            texts[segment.session].answers(segment) if segment.session in texts else ()
             for segment in flight.segments
         ]
         rows = sum([len(each) for each in answers])
-        session = flight.segments[0].session if flight.segments else 0
-        cost = times.evaluate(rows)
-        if cost:
-            yield env.timeout(cost)
-            self._world.note(name, "evaluate", start, session, rows)
-        start = env.now
-        if times.decide:
-            yield env.timeout(times.decide)
-            self._world.note(name, "decide", start, session, rows)
-        self._carry_out(self._desk.returned(flight, answers))
+        costs: list[tuple[Kind, float]] = [
+            ("evaluate", times.evaluate(rows)),
+            ("decide", times.decide),
+        ]
+        parts = [(kind, cost) for kind, cost in costs if cost]
+        if parts:
+            self._spend(parts, _Evaluation(flight, answers, rows))
+        else:
+            self._carry_out(self._desk.returned(flight, answers))
+        return bool(parts)
+
+    def _spend(self, parts: list[tuple[Kind, float]], evaluation: _Evaluation) -> None:
+        clock = self._world.clock
+        clock.after(parts[0][1], partial(self._spent, parts, clock.now, evaluation))
+
+    def _spent(
+        self,
+        parts: list[tuple[Kind, float]],
+        start_ms: float,
+        evaluation: _Evaluation,
+        event: object,
+    ) -> None:
+        """A part of the time for a flight is over."""
+        flight, (kind, _) = evaluation.flight, parts[0]
+        self._world.note(self._placed.name, kind, start_ms, flight.session, evaluation.rows)
+        if parts[1:]:
+            self._spend(parts[1:], evaluation)
+            return
+        self._carry_out(self._desk.returned(flight, evaluation.answers))
+        self._go_on(event)
 
     def _carry_out(self, orders: Orders) -> None:
-        now, texts = self._world.env.now, self._texts
+        now, texts = self._world.clock.now, self._texts
         for pipeline, message in orders.messages:
             stages = self._stages[pipeline]
-            for stage in stages[:1] if isinstance(message, Flight) else stages:
-                self._world.send(self._placed.name, stage, message)
+            receivers = stages[:1] if isinstance(message, Flight) else stages
+            self._world.send(self._placed.name, receivers, message)
         for session, tokens in orders.emitted:
             texts[session].emitted.append((now, len(tokens)))
             texts[session].tokens += tokens
@@ -221,7 +275,7 @@ class Host:
                 session,
                 text.prompt_tokens,
                 text.started_ms,
-                self._world.env.now,
+                self._world.clock.now,
                 tuple(text.emitted),
                 tuple(text.tokens),
                 tuple(text.schedule.rounds),

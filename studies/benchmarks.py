@@ -11,9 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import resource
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,10 +36,11 @@ from treepipe.sim.pool import hit_ratio_pool
 from treepipe.sim.world import Simulation
 from treepipe.studies.demo import SCENARIO, run_demo
 from treepipe.studies.judgement import Row
-from treepipe.trace import Trace
+from treepipe.trace import RequestTrace, Trace
 
 Figure = dict[str, Any]
 SIMULATED = ("target.layers=8", "workload.requests=6", "workload.new_tokens=300")
+MEMORY_AT_TOKENS = (100_000, 1_000_000)
 FREE_STAGES = ("emulate=false", "workload.requests=6")
 
 
@@ -53,6 +57,7 @@ def main() -> None:
         figures += _real_time(say)
         figures += _sampling_overhead(say)
         figures += _simulator_speed()
+        figures += _simulator_memory()
     content = {
         "schema": "treepipe.bench/1",
         "machine": {"processor": platform.machine(), "python": platform.python_version()},
@@ -218,6 +223,42 @@ def _simulator_speed() -> list[Figure]:
         _figure("bare SimPy timeouts", bare, "1/s"),
         _figure("simulator events / bare SimPy events", rate / bare, "1"),
     ]
+
+
+class _Forgetful(Simulation):
+    """Counts the tokens of finished requests and drops them; notes the memory on the way."""
+
+    tokens = 0
+    peaks_kib: tuple[int, ...] = ()
+
+    def finished(self, request: RequestTrace) -> None:
+        super().finished(request)
+        self.trace.requests.clear()
+        self.tokens += len(request.tokens)
+        due = MEMORY_AT_TOKENS[len(self.peaks_kib) :]
+        if due and self.tokens >= due[0]:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            self.peaks_kib = (*self.peaks_kib, peak)
+
+
+def _peaks_kib() -> tuple[int, ...]:
+    """Peak resident memory of this process after each of ``MEMORY_AT_TOKENS``."""
+    requests = f"workload.requests={MEMORY_AT_TOKENS[-1] // 300 + 1}"
+    scenario = load_scenario(
+        SCENARIO, ["schedule.name=starsd", *SIMULATED, requests, *SPEEDS["starsd"]]
+    )
+    source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, 0)
+    simulation = _Forgetful(make_plan(scenario, SCENARIO), source, record_spans=False)
+    simulation.run()
+    return simulation.peaks_kib
+
+
+def _simulator_memory() -> list[Figure]:
+    """Growth of the peak from 100,000 to 1,000,000 tokens, in a process with no other past."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        first, last = fresh.submit(_peaks_kib).result()
+    growth = (last - first) / 1024
+    return [_figure("simulator: growth of memory over 1,000,000 tokens", growth, "MiB", "flat")]
 
 
 def _bare_events(count: int = 200_000) -> float:

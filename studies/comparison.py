@@ -14,21 +14,21 @@ from pathlib import Path
 import torch
 
 from treepipe.errors import UserError
+from treepipe.estimates import summarize
 from treepipe.executor.calibration import WholeModel, record_acceptance
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.station import RoleSettings
-from treepipe.metrics import summarize
 from treepipe.plan import Plan
 from treepipe.scenario import Scenario
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.pool import Pool
-from treepipe.sim.predict import run_seeds
 from treepipe.sim.world import simulate
 from treepipe.studies.judgement import Cut, Prediction, Row, Texts, judge
 from treepipe.studies.study import Say
+from treepipe.workload import run_seeds
 
 BLOCK = 16
 """Positions of the calibration that are drawn together, so that correlation survives."""
@@ -141,13 +141,13 @@ def _by_cluster(prepared: Iterable[_Prepared]) -> list[list[_Prepared]]:
 def _cluster_key(scenario: Scenario) -> str:
     """All that worker processes are started with but their caches' size.
 
-    Schedule, concurrency, limits and admission come with a run; the queue's policy, the groups
+    Schedule, concurrency, places and admission come with a run; the queue's policy, the groups
     of stages and central transfers are the workers' own.
     """
     content = scenario.model_dump(
         mode="json", exclude={"name", "runs", "schedule", "acceptance", "workload", "serving"}
     )
-    serving = scenario.serving.model_dump(mode="json", exclude={"admission"})
+    serving = scenario.serving.model_dump(mode="json", exclude={"admission", "places"})
     own = scenario.schedule.model_dump(include={"group_size", "central_transfers"})
     return json.dumps([content, serving, own], sort_keys=True)
 
@@ -176,7 +176,11 @@ def _warm_up(cluster: Cluster, plan: Plan) -> None:
     """Decode a few tokens on every pipeline: a process's first passes take longer."""
     count = max(plan.serving.clients, len(plan.pipelines))
     requests = tuple(
-        replace(request, max_new_tokens=min(request.max_new_tokens, WARM_UP_TOKENS))
+        replace(
+            request,
+            max_new_tokens=min(request.max_new_tokens, WARM_UP_TOKENS),
+            arrival_ms=None,
+        )
         for request in plan.requests[:count]
     )
     cluster.run(replace(plan, requests=requests))

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from treepipe.metrics import Interval, run_metrics, summarize
+from treepipe.estimates import summarize
+from treepipe.metrics import run_metrics
 from treepipe.plan import Plan, RequestSpec
 from treepipe.recording import Recording
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
+from treepipe.statistics import Interval
 from treepipe.trace import BUSY, Trace
 
 METRIC = "time_between_tokens_ms"

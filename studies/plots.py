@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from treepipe.metrics import Interval
+from treepipe.statistics import Interval
 
 BLUE, ORANGE, GREY = "#3b75af", "#d9691e", "#777777"
 PREDICTED = {"color": BLUE, "label": "predicted before the run (95 % interval of the mean)"}

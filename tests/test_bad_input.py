@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.command_line import SCENARIO, assert_sentence, call, run_with
 from tests.tiny_models import save_random_checkpoint
-from treepipe.executor.prompts import REFERENCE
+from treepipe.profiles.library import REFERENCE
 
 
 @pytest.fixture
@@ -145,6 +146,16 @@ def test_bad_checkpoints(
     refused("target", "draft", "key architectures = 'GPT2LMHeadModel' is not supported")
     config.write_text(text.replace('"hidden_size": 32', '"hidden_size": 48'))
     refused("target", "draft", "keys vocab_size and hidden_size say (61, 48)")
+    for key, wrong in (("intermediate_size", 99), ("num_key_value_heads", 1)):
+        changed = json.loads(text)
+        assert changed[key] != wrong
+        config.write_text(json.dumps({**changed, key: wrong}))
+        refused("target", "draft", key)
+    target = checkpoints / "target" / "config.json"
+    whole = target.read_text()
+    target.write_text(whole.replace('"num_hidden_layers": 8', '"num_hidden_layers": 6'))
+    refused("target", "draft", "key num_hidden_layers = 6, but the weights hold further layers")
+    target.write_text(whole)
     config.write_text(text)
     (checkpoints / "empty").mkdir()
     refused("empty", "draft", "config.json: there is no such file")

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from treepipe.errors import UserError
-from treepipe.metrics import Interval, run_metrics, summarize, utilization
+from treepipe.estimates import summarize
+from treepipe.metrics import run_metrics, utilization
 from treepipe.protocol import RoundRecord
 from treepipe.recording import Recording
+from treepipe.statistics import Interval
 from treepipe.trace import RequestTrace, Span, Trace, write_chrome_trace
 
 

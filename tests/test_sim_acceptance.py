@@ -216,7 +216,7 @@ def test_every_recorded_position_is_drawn_equally_often(length: int) -> None:
     rng = np.random.default_rng(0)
     counts = np.zeros(70)
     for _ in range(30_000):
-        first, stop = pool.block(rng, length)
+        ((first, stop),) = pool.blocks(rng, length, 1)
         assert 0 < stop - first <= length
         counts[first:stop] += 1
     edges = [0, 40, 45, 46, 70]
@@ -228,7 +228,7 @@ def test_every_recorded_position_is_drawn_equally_often(length: int) -> None:
 def test_a_block_stays_within_its_prompt() -> None:
     pool = recorded_pool(prompts=3, positions=10)
     rng = np.random.default_rng(0)
-    drawn = {pool.block(rng, 4) for _ in range(2000)}
+    drawn = {*pool.blocks(rng, 4, 2000)}
     assert all(first // 10 == (stop - 1) // 10 for first, stop in drawn)
     assert (0, 1) in drawn  # a run may begin before its prompt, and end behind it
     assert (9, 10) in drawn

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import simpy
 
+from treepipe.sim.clock import Clock
 from treepipe.sim.link import Link
 from treepipe.timing import LinkTimes
 
@@ -17,7 +17,7 @@ def arrivals(
     link_times: LinkTimes, sends: Sequence[float], sizes: Sequence[int], seed: int = 0
 ) -> list[tuple[int, float]]:
     """(number, time) of every arrival of messages sent at these times."""
-    env = simpy.Environment()
+    env = Clock()
     found: list[tuple[int, float]] = []
     link: Link[int] = Link(
         env, link_times, lambda item: found.append((item, env.now)), np.random.default_rng(seed)

@@ -41,6 +41,14 @@ Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--set", metavar="KEY=VALUE", help="Change a key, e.g. schedule.tree_size=40."),
 ]
+Versus = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--versus", metavar="B.toml", help="Report this scenario's difference (B - A)."),
+]
+VersusSettings = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--versus-set", metavar="KEY=VALUE", help="Change a key in B only."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
 
 
@@ -62,6 +70,8 @@ def main() -> None:
 @app.command()
 def simulate(
     scenario: ScenarioFile,
+    versus: Versus = None,
+    versus_settings: VersusSettings = None,
     json: JsonTarget = None,
     trace: TraceFile = None,
     plot: PlotFile = None,
@@ -70,18 +80,37 @@ def simulate(
     settings: Settings = None,
     quiet: Quiet = False,
 ) -> None:
-    """Predict a scenario."""
-    from treepipe.presentation import Progress, show_result
+    """Predict a scenario, or the difference between two (--versus, --versus-set)."""
+    from treepipe.presentation import Progress, show_result, show_versus
     from treepipe.result import make_result
     from treepipe.scenario_file import load_scenario
     from treepipe.sim.predict import predict
+    from treepipe.versus import Side, check_pairs, make_versus
 
-    loaded = load_scenario(scenario, _overrides(settings, seed, runs))
+    overrides = _overrides(settings, seed, runs)
+    files = [(load_scenario(scenario, overrides), scenario)]
+    if versus is not None or versus_settings:
+        # Common random numbers: the other one takes this one's seed.
+        other = [*overrides, *(versus_settings or []), f"seed={files[0][0].seed}"]
+        files.append((load_scenario(versus or scenario, other), versus or scenario))
+        check_pairs(*files[0], *files[1])
+    sides = []
     with Progress(quiet) as say:
-        say("simulating", loaded.runs)
-        traces = predict(loaded, scenario, progress=lambda: say("", 1))
-    lossless = loaded.sampling.lossless
-    result = make_result("simulation", loaded.name, loaded.seed, traces, lossless=lossless)
+        for loaded, path in files:
+            say("simulating", loaded.runs)
+            traces = predict(loaded, path, progress=lambda: say("", 1))
+            sides.append(Side(loaded, path, traces))
+    if len(sides) == 2:
+        show_versus(make_versus(*sides), [s.traces[0] for s in sides], json, trace, plot, quiet)
+        return
+    result = make_result(
+        "simulation",
+        loaded.name,
+        loaded.seed,
+        traces,
+        lossless=loaded.sampling.lossless,
+        warmup=loaded.workload.warmup_requests,
+    )
     show_result(result, traces, json, trace, plot, quiet)
 
 
@@ -120,6 +149,7 @@ def run(
         traces,
         lossless=loaded.sampling.lossless,
         memory=execution.peak_memory_bytes,
+        warmup=loaded.workload.warmup_requests,
     )
     show_result(result, traces, json, trace, plot, quiet)
     lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
@@ -176,15 +206,30 @@ def study(
 
 @app.command()
 def profiles(
-    name: Annotated[Optional[str], typer.Argument(help="Show this one.")] = None,  # noqa: UP045
+    name: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="NAME|FILE", help="Show this one; a config.json is a model's."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Validate NAME, or all; say what is odd.")
+    ] = False,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--plot", metavar="FILE.png", help="Draw NAME's times here."),
+    ] = None,
 ) -> None:
-    """List the profiles, or show one."""
-    from treepipe.presentation import show_profile, show_profiles
+    """List the profiles, show one as a table and a plot, or check them."""
+    from treepipe.presentation import console
+    from treepipe.profiles.display import check_profiles, show_profile, show_profiles
 
-    if name is None:
-        show_profiles()
+    if plot is not None and (name is None or check):
+        raise UserError("--plot needs the name of one profile, and no --check")
+    if check:
+        check_profiles(name, console())
+    elif name is None:
+        show_profiles(console())
     else:
-        show_profile(name)
+        show_profile(name, plot, console())
 
 
 def _overrides(settings: list[str] | None, seed: int | None, runs: int | None) -> list[str]:

@@ -51,11 +51,10 @@ class Segment:
     step: int | None = None
 
     def __post_init__(self) -> None:
-        require(len(self.tokens) == len(self.positions), "a segment has one position per token")
-        require(
-            not self.parents or len(self.parents) == len(self.tokens),
-            "a segment has one parent per token, or none at all",
-        )
+        if len(self.tokens) != len(self.positions):
+            raise ProtocolError("a segment has one position per token")
+        if self.parents and len(self.parents) != len(self.tokens):
+            raise ProtocolError("a segment has one parent per token, or none at all")
 
     @property
     def committed(self) -> bool:

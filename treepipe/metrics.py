@@ -1,12 +1,19 @@
-"""Trace -> metrics: the only place where a figure is computed from a run, for both worlds."""
+"""Trace -> metrics: the only place where a figure is computed from a run, for both worlds.
+
+Nearly every metric is a ratio of two sums over the run (time over tokens, tokens over rounds), so
+the sums are kept per window of the run: over one window they give a run's metric, over many
+(``estimates.py``) its interval. Windows follow each other, and their sums add up to the run's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
-from scipy import stats
+import numpy.typing as npt
 
 from treepipe.draft_work import Turn
 from treepipe.trace import BUSY, RequestTrace, Trace
@@ -30,30 +37,50 @@ UNITS = {
     "target_rounds_s": "1/s",
 }
 
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ratio: TypeAlias = tuple[Floats, Floats]
+"""[windows] numerators and denominators."""
+
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """Mean over runs and its 95 % confidence interval (Student's t); None with one run."""
+class Windows:
+    """A run cut into windows of successive requests.
 
-    mean: float
-    low: float | None
-    high: float | None
+    What is counted per request belongs to the request's window, what is counted over time to the
+    window in whose time it is. A window ends when all requests up to its last one are finished.
+
+    Attributes:
+        requests: per window, those that have a token.
+        edges: [windows + 1] times (ms) at which they begin and end.
+        whole: from the run's very beginning.
+    """
+
+    requests: tuple[tuple[RequestTrace, ...], ...]
+    edges: Floats
+    whole: bool
 
     @classmethod
-    def over(cls, values: Sequence[float]) -> Interval:
-        """Of at least one run's values.
+    def of(cls, trace: Trace, count: int = 1, warmup: int = 0) -> Windows:
+        """``count`` windows of (nearly) as many requests each, the first ``warmup`` left out.
 
-        >>> Interval.over([2.0])
-        Interval(mean=2.0, low=None, high=None)
+        The trace has more than ``warmup`` requests.
         """
-        mean = float(np.mean(values))
-        if len(values) < 2:
-            return cls(mean, None, None)
-        half = float(stats.t.ppf(0.975, len(values) - 1)) * float(stats.sem(values))
-        return cls(mean, mean - half, mean + half)
+        requests = sorted(trace.requests, key=lambda request: request.session)
+        firsts = np.linspace(warmup, len(requests), count + 1).round().astype(int)
+        finished = np.maximum.accumulate([request.finished_ms for request in requests])
+        edges = np.array([finished[first - 1] for first in firsts if first], float)
+        if not warmup:
+            edges = np.insert(edges, 0, min(request.started_ms for request in requests))
+        groups = tuple(
+            tuple(request for request in requests[first:stop] if request.emitted)
+            for first, stop in itertools.pairwise(firsts)
+        )
+        return cls(groups, edges, not warmup)
 
-    def as_dict(self) -> dict[str, float | None]:
-        return {"mean": self.mean, "low": self.low, "high": self.high}
+    @property
+    def answered(self) -> bool:
+        """Whether any request in them has a token."""
+        return any(self.requests)
 
 
 def run_metrics(trace: Trace) -> dict[str, float]:
@@ -62,56 +89,88 @@ def run_metrics(trace: Trace) -> dict[str, float]:
     Time between tokens is decoding time over new tokens, both summed over requests; the first
     token belongs to prefill and is not counted.
     """
-    requests = [request for request in trace.requests if request.emitted]
-    if not requests:
+    if not any(request.emitted for request in trace.requests):
         return {}
-    decoding = sum(request.finished_ms - request.first_token_ms for request in requests)
-    new = sum(len(request.tokens) - 1 for request in requests)
-    span = max(r.finished_ms for r in requests) - min(r.started_ms for r in requests)
-    values = {
-        "throughput_tokens_s": 1e3 * sum(len(r.tokens) for r in requests) / span,
-        "time_to_first_token_ms": float(
-            np.mean([r.first_token_ms - r.started_ms for r in requests])
-        ),
-        "request_latency_ms": float(np.mean([r.finished_ms - r.started_ms for r in requests])),
-    }
-    if new:
-        values["time_between_tokens_ms"] = decoding / new
-        values["per_session_throughput_tokens_s"] = 1e3 * new / decoding
-        values["p99_time_between_tokens_ms"] = float(np.percentile(_gaps(requests), 99))
-    return values | _round_metrics(requests) | _draft_metrics(trace)
+    windows = Windows.of(trace)
+    values = {name: float(n[0] / d[0]) for name, (n, d) in metric_ratios(trace, windows).items()}
+    gaps = token_gaps(windows.requests[0])
+    if len(gaps):
+        values["p99_time_between_tokens_ms"] = float(np.percentile(gaps, 99))
+    return values
 
 
-def _gaps(requests: Sequence[RequestTrace]) -> list[float]:
+def utilization(trace: Trace) -> dict[str, float]:
+    """Busy share of every device between the first request's start and the last one's end."""
+    ratios = utilization_ratios(trace, Windows.of(trace))
+    return {device: float(busy[0] / time[0]) for device, (busy, time) in ratios.items()}
+
+
+def metric_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
+    """Every metric but the percentile as sums per window; those without a denominator left out."""
+    found = _request_ratios(windows) | _round_ratios(windows)
+    found["throughput_tokens_s"] = _emitted(trace, windows), np.diff(windows.edges) / 1e3
+    found |= _draft_ratios(trace, windows)
+    return {name: ratio for name, ratio in found.items() if ratio[1].sum()}
+
+
+def token_gaps(requests: Iterable[RequestTrace]) -> Floats:
     """Gap before each token; tokens emitted together share a time, so later ones wait 0."""
     gaps: list[float] = []
     for request in requests:
         for (before, _), (now, count) in zip(request.emitted, request.emitted[1:], strict=False):
             gaps += [now - before] + [0.0] * (count - 1)
-    return gaps
+    return np.array(gaps)
 
 
-def _round_metrics(requests: Sequence[RequestTrace]) -> dict[str, float]:
-    rounds = [record for request in requests for record in request.rounds]
-    tokens = sum(record.tokens for record in rounds)
-    fed = sum(record.fed for record in rounds)
-    steps = sum(record.steps for record in rounds)
-    if not tokens or not steps:
+def utilization_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
+    """Busy and whole time per window, of every device."""
+    spans: dict[str, list[tuple[float, float]]] = {name: [] for name in trace.devices}
+    for span in trace.spans:
+        if span.kind in BUSY and span.device in spans:
+            spans[span.device].append((span.start_ms, span.end_ms))
+    lengths = np.diff(windows.edges)
+    return {name: (_covered(each, windows.edges), lengths) for name, each in spans.items()}
+
+
+def _request_ratios(windows: Windows) -> dict[str, Ratio]:
+    answered = np.array([len(each) for each in windows.requests], float)
+    decoding = _sums(windows, lambda r: r.finished_ms - r.first_token_ms)
+    new = _sums(windows, lambda r: len(r.tokens) - 1)
+    ratios = {
+        "time_to_first_token_ms": (
+            _sums(windows, lambda r: r.first_token_ms - r.started_ms),
+            answered,
+        ),
+        "request_latency_ms": (_sums(windows, lambda r: r.finished_ms - r.started_ms), answered),
+    }
+    if new.sum():
+        ratios["time_between_tokens_ms"] = decoding, new
+        ratios["per_session_throughput_tokens_s"] = 1e3 * new, decoding
+    return ratios
+
+
+def _round_ratios(windows: Windows) -> dict[str, Ratio]:
+    rounds = _sums(windows, lambda r: len(r.rounds))
+    tokens = _sums(windows, lambda r: sum([each.tokens for each in r.rounds]))
+    steps = _sums(windows, lambda r: sum([each.steps for each in r.rounds]))
+    fed = _sums(windows, lambda r: sum([each.fed for each in r.rounds]))
+    accepted = _sums(windows, lambda r: sum([each.accepted for each in r.rounds]))
+    if not tokens.sum() or not steps.sum():
         return {}
     return {
-        "tokens_per_round": tokens / len(rounds),
-        "tokens_per_step": tokens / steps,
-        "hit_rate": 1 - len(rounds) / tokens,
-        "flushes_per_100_tokens": 100 * len(rounds) / tokens,
-        "wasted_node_share": 1 - sum(record.accepted for record in rounds) / fed,
+        "tokens_per_round": (tokens, rounds),
+        "tokens_per_step": (tokens, steps),
+        "hit_rate": (tokens - rounds, tokens),
+        "flushes_per_100_tokens": (100 * rounds, tokens),
+        "wasted_node_share": (fed - accepted, fed),
     }
 
 
-def _draft_metrics(trace: Trace) -> dict[str, float]:
+def _draft_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
     """Of the draft servers' turns (StarSD, section 5 and Table 1).
 
-    Only turns that answer a pipeline count. Idle time is per turn, and counted from the first
-    turn's start to the last one's end on each server.
+    Only turns that answer a pipeline count, in the window in which they end. Idle time is per
+    turn, and counted from the first turn's start to the last one's end on each server.
     """
     servers: dict[int, list[Turn]] = {}
     for turn in trace.turns:
@@ -120,39 +179,46 @@ def _draft_metrics(trace: Trace) -> dict[str, float]:
     turns = [turn for each in servers.values() for turn in each]
     if not turns:
         return {}
-    service = sum(turn.ended_ms - turn.started_ms for turn in turns)
-    span = sum(each[-1].ended_ms - each[0].started_ms for each in servers.values())
-    if not span:
-        return {}
-    rate = 1e3 * len(turns) / (span / len(servers))
+    edges = windows.edges.copy()
+    edges[0], edges[-1] = (-np.inf if windows.whole else edges[0]), np.inf
+    times = np.array([(turn.arrived_ms, turn.started_ms, turn.ended_ms) for turn in turns])
+    arrived, started, ended = times.T
+    busy = _covered(times[:, 1:], edges)
+    span = _covered([(each[0].started_ms, each[-1].ended_ms) for each in servers.values()], edges)
+    served = _counts(ended, edges)
+    rate_time = span / len(servers) / 1e3
     return {
-        "draft_service_ms": service / len(turns),
-        "draft_wait_ms": sum(turn.started_ms - turn.arrived_ms for turn in turns) / len(turns),
-        "draft_idle_ms": (span - service) / len(turns),
-        "draft_rounds_s": rate,
-        "target_rounds_s": rate / len({turn.pipeline for turn in turns}),
+        "draft_service_ms": (_counts(ended, edges, ended - started), served),
+        "draft_wait_ms": (_counts(ended, edges, started - arrived), served),
+        "draft_idle_ms": (span - busy, served),
+        "draft_rounds_s": (served, rate_time),
+        "target_rounds_s": (served, rate_time * len({turn.pipeline for turn in turns})),
     }
 
 
-def utilization(trace: Trace) -> dict[str, float]:
-    """Busy share of every device between the first request's start and the last one's end."""
-    start = min(request.started_ms for request in trace.requests)
-    end = max(request.finished_ms for request in trace.requests)
-    busy = dict.fromkeys(trace.devices, 0.0)
-    for span in trace.spans:
-        if span.kind in BUSY and span.device in busy:
-            busy[span.device] += max(0.0, min(span.end_ms, end) - max(span.start_ms, start))
-    return {device: time / (end - start) for device, time in busy.items()}
+def _emitted(trace: Trace, windows: Windows) -> Floats:
+    emissions = [each for request in trace.requests for each in request.emitted]
+    times, counts = np.array(emissions, float).reshape(-1, 2).T
+    edges = windows.edges.copy()
+    edges[0] = -np.inf if windows.whole else edges[0]
+    return _counts(times, edges, counts)
 
 
-def summarize(traces: Sequence[Trace]) -> tuple[dict[str, Interval], dict[str, Interval]]:
-    """Metrics and utilization over runs, each with its interval."""
-    per_run = [run_metrics(trace) for trace in traces]
-    metrics = {
-        name: Interval.over([values[name] for values in per_run if name in values])
-        for name in UNITS
-        if any(name in values for values in per_run)
-    }
-    shares = [utilization(trace) for trace in traces if trace.requests]
-    devices = traces[0].devices if shares else ()
-    return metrics, {name: Interval.over([share[name] for share in shares]) for name in devices}
+def _sums(windows: Windows, of: Callable[[RequestTrace], float]) -> Floats:
+    return np.array([sum([of(request) for request in each]) for each in windows.requests], float)
+
+
+def _counts(times: Floats, edges: Floats, weights: Floats | None = None) -> Floats:
+    """Sum of weights (1 each) of the times in every (edge, next edge]."""
+    place = np.searchsorted(edges, times, side="left") - 1
+    inside = (place >= 0) & (place < len(edges) - 1)
+    chosen = None if weights is None else weights[inside]
+    return np.bincount(place[inside], chosen, len(edges) - 1).astype(float)
+
+
+def _covered(spans: Sequence[tuple[float, float]] | Floats, edges: Floats) -> Floats:
+    """How much of the spans' (start, end) lies in every (edge, next edge]."""
+    starts, ends = np.array(spans, float).reshape(-1, 2).T
+    lengths = np.maximum(ends - starts, 0.0)
+    until = [float(np.clip(edge - starts, 0.0, lengths).sum()) for edge in edges]
+    return np.diff(until)

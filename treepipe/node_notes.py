@@ -23,6 +23,7 @@ class NodeNotes(Generic[Note]):
         """One note per row of a segment; those of rows that were pruned meanwhile are dropped."""
         if returned.round != self._round:
             return
+        self._log.forget(returned.version)
         rows, start = self._log.survivors(returned.version, returned.start, len(notes))
         kept = notes if rows is None else [notes[row] for row in rows]
         self._notes.update(enumerate(kept, start=start))

@@ -43,11 +43,13 @@ class RequestSpec:
     """A request: prompt token ids (for the simulator only their number counts) and its length.
 
     ``end_of_text`` is a token id, so it means nothing where a simulation's tokens are ranks.
+    ``arrival_ms`` counts from the start of the run; None: a client of the closed loop asks for it.
     """
 
     prompt: tuple[int, ...]
     max_new_tokens: int
     end_of_text: int | None = None
+    arrival_ms: float | None = None
 
     @property
     def started(self) -> Started:
@@ -79,7 +81,9 @@ class Plan:
         group_size: stages in a row that work one after another within a step.
         central_transfers: a device takes part in one transfer at a time.
         never_misses: the verification rule takes a child wherever there is one.
+        requests: in the order in which they are asked for; all of them arrive, or none does.
         seed: root of every random stream.
+        warnings: what the times rest on besides measurements; for the result.
     """
 
     name: str
@@ -95,6 +99,7 @@ class Plan:
     central_transfers: bool = False
     never_misses: bool = False
     seed: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -108,11 +113,18 @@ class Plan:
     def link(self, sender: str, receiver: str) -> LinkTimes:
         return self.links.get((sender, receiver), self.default_link)
 
+    @property
+    def arrivals_ms(self) -> tuple[float, ...]:
+        """Of the requests; empty for a closed loop."""
+        times = [request.arrival_ms for request in self.requests]
+        return tuple(time for time in times if time is not None)
+
     def most_open(self, pipeline: int) -> int:
         """Most requests that a pipeline serves at once."""
         serving, pipelines = self.serving, len(self.pipelines)
-        clients = min(serving.clients, serving.admission or serving.clients, len(self.requests))
-        share = clients // pipelines + (pipeline < clients % pipelines)
+        asked = len(self.requests) if self.arrivals_ms else serving.clients
+        inside = min(asked, serving.admission or asked, len(self.requests))
+        share = inside // pipelines + (pipeline < inside % pipelines)
         return min(share, serving.limit) if serving.limit is not None else share
 
     def draft_desk(self, draft: int) -> DraftDesk:
@@ -123,11 +135,16 @@ class Plan:
         """Of the ``number``-th stage (from 1) of a pipeline."""
         return StageDesk(number, len(self.pipelines[pipeline]), self.group_size)
 
-    def dispatcher(self, requests: int) -> Dispatcher:
+    def dispatcher(self) -> Dispatcher:
         serving = self.serving
-        drafts, pipelines = len(self.drafts), len(self.pipelines)
         return Dispatcher(
-            requests, serving.clients, drafts, pipelines, serving.limit, serving.admission
+            len(self.requests),
+            serving.clients,
+            len(self.drafts),
+            len(self.pipelines),
+            serving.limit,
+            serving.admission,
+            self.arrivals_ms,
         )
 
 

@@ -12,18 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.errors import UserError
-from treepipe.profiles.library import LIBRARY, profile_names
 from treepipe.result import write_json
-from treepipe.toml_file import read_toml
 from treepipe.trace import Trace, write_chrome_trace
 
 if TYPE_CHECKING:
     from treepipe.studies.demo import Row
 
-PROFILE_KINDS = ("devices", "links")
 
-
-def _console() -> Console:
+def console() -> Console:
     """Standard output; on a pipe as wide as our tables."""
     console = Console()
     return console if console.is_terminal else Console(width=120)
@@ -75,18 +71,46 @@ def show_result(
     quiet: bool,
 ) -> None:
     """Write the files asked for and print the table (not if JSON goes to standard output)."""
+    name = str(result["scenario"])
+    _write_files(result, json, [(name, traces[0])], trace, name, plot)
+    if not quiet and json != "-":
+        _print_result(result)
+
+
+def show_versus(
+    versus: Mapping[str, Any],
+    traces: Sequence[Trace],
+    json: str | None,
+    trace: Path | None,
+    plot: Path | None,
+    quiet: bool,
+) -> None:
+    """The same for a comparison. Args: ``traces``: the first run of A and of B."""
+    names = [f"{key.upper()}: {versus[key]['scenario']}" for key in ("a", "b")]
+    named = list(zip(names, traces, strict=True))
+    _write_files(versus, json, named, trace, ", ".join(names), plot)
+    if not quiet and json != "-":
+        _print_versus(versus)
+
+
+def _write_files(
+    content: Mapping[str, Any],
+    json: str | None,
+    traces: Sequence[tuple[str, Trace]],
+    trace: Path | None,
+    title: str,
+    plot: Path | None,
+) -> None:
     if json is not None:
-        write_json(result, json)
+        write_json(content, json)
     if trace is not None:
         _writable(trace, "--trace")
-        write_chrome_trace([(str(result["scenario"]), traces[0])], trace)
+        write_chrome_trace(traces, trace)
     if plot is not None:
         from treepipe.studies.timeline import draw_timelines
 
         _writable(plot, "--plot")
-        draw_timelines([(str(result["source"]), traces[0])], str(result["scenario"]), plot)
-    if not quiet and json != "-":
-        _print_result(result)
+        draw_timelines(traces, title, plot)
 
 
 def _writable(path: Path, option: str) -> None:
@@ -95,7 +119,7 @@ def _writable(path: Path, option: str) -> None:
 
 
 def _print_result(result: Mapping[str, Any]) -> None:
-    table = Table(title=f"{result['scenario']} ({result['source']}, {result['runs']} runs)")
+    table = Table(title=f"{result['scenario']} ({result['source']}, {_basis(result)})")
     table.add_column("metric")
     table.add_column("mean", justify="right")
     table.add_column("95 % interval", justify="right")
@@ -104,16 +128,60 @@ def _print_result(result: Mapping[str, Any]) -> None:
         table.add_row(name, f"{value['mean']:.4g}", _interval(value), value["unit"])
     for device, value in result["utilization"].items():
         table.add_row(f"utilization {device}", f"{value['mean']:.3f}", _interval(value), "1")
-    console = _console()
-    console.print(table)
+    shown = console()
+    shown.print(table)
     if not result["lossless"]:
-        console.print("not lossless: the rule may change the target's text")
+        shown.print("not lossless: the rule may change the target's text")
     for warning in result["warnings"]:
-        console.print(f"warning: {warning}", highlight=False)
+        shown.print(f"warning: {warning}", highlight=False)
 
 
-def _interval(value: Mapping[str, Any]) -> str:
-    return "" if value["low"] is None else f"{value['low']:.4g} … {value['high']:.4g}"
+def _basis(result: Mapping[str, Any]) -> str:
+    """What the figures rest on: runs, batches, warm-up."""
+    text = "1 run" if result["runs"] == 1 else f"{result['runs']} runs"
+    if result["intervals_over"] == "batches":
+        text += " in batches"
+    dropped = result["warmup_requests"]
+    return text + (f", without its first {dropped} requests" if dropped else "")
+
+
+def _interval(value: Mapping[str, Any], digits: int = 4) -> str:
+    low, high = value["low"], value["high"]
+    return "" if low is None else f"{low:.{digits}g} … {high:.{digits}g}"
+
+
+def _print_versus(versus: Mapping[str, Any]) -> None:
+    a, b = versus["a"], versus["b"]
+    table = Table(title=f"A: {a['scenario']}, B: {b['scenario']} (simulation, {_basis(a)})")
+    table.add_column("metric (its unit in its name)", no_wrap=True)
+    for heading in ("A", "B", "B - A", "95 % interval", "relative", "paired off"):
+        table.add_column(heading, justify="right")
+    for name, each in versus["differences"].items():
+        table.add_row(name, *_difference_cells(each))
+    for device, each in versus["utilization_differences"].items():
+        table.add_row(f"utilization {device}", *_difference_cells(each))
+    shown = console()
+    shown.print(table)
+    for label, side in (("A", a), ("B", b)):
+        if not side["lossless"]:
+            shown.print(f"{label} is not lossless: the rule may change the target's text")
+        for warning in side["warnings"]:
+            shown.print(f"warning, {label}: {warning}", highlight=False)
+    for warning in versus["warnings"]:
+        shown.print(f"warning: {warning}", highlight=False)
+
+
+def _difference_cells(each: Mapping[str, Any]) -> tuple[str, ...]:
+    """The last one: how much of the difference's variance the pairing has taken away."""
+    relative, reduction = each["relative"], each["variance_reduction"]
+    return (
+        f"{each['a']:.4g}",
+        f"{each['b']:.4g}",
+        f"{each['difference']['mean']:+.4g}",
+        _interval(each["difference"], digits=3),
+        "" if relative is None else f"{relative['mean']:+.1%}",
+        "" if reduction is None else f"{reduction:.0%}",
+    )
 
 
 def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
@@ -124,10 +192,10 @@ def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
             Console(file=file, width=110).print(table)
     if quiet:
         return
-    console = _console()
+    shown = console()
     for table in tables:
-        console.print(table)
-    console.print(f"pictures, traces and figures: {out}/", highlight=False)
+        shown.print(table)
+    shown.print(f"pictures, traces and figures: {out}/", highlight=False)
 
 
 def _demo_table(rows: Sequence[Row]) -> Table:
@@ -162,27 +230,3 @@ def _utilization_table(rows: Sequence[Row]) -> Table:
         ]
         table.add_row(row.schedule, *shares)
     return table
-
-
-def show_profiles() -> None:
-    """List all profiles by kind."""
-    table = Table()
-    table.add_column("kind")
-    table.add_column("name")
-    table.add_column("source")
-    for kind in PROFILE_KINDS:
-        for name in profile_names(kind):
-            source = read_toml(LIBRARY / kind / f"{name}.toml").get("source", "")
-            table.add_row(kind, name, str(source))
-    _console().print(table)
-
-
-def show_profile(name: str) -> None:
-    """Print one profile's file. Raises ``UserError`` if there is none of that name."""
-    for kind in PROFILE_KINDS:
-        if name in profile_names(kind):
-            text = (LIBRARY / kind / f"{name}.toml").read_text(encoding="utf-8")
-            Console().print(text, highlight=False, markup=False)
-            return
-    known = [known for kind in PROFILE_KINDS for known in profile_names(kind)]
-    raise UserError(f"profile {name!r}: there is none of that name; there are {', '.join(known)}")

@@ -52,9 +52,16 @@ class Drafted:
         """Raises ``ProtocolError`` unless it answers for so many nodes, for each at length."""
         if not len(self.tokens) == len(self.log_probs) == nodes:
             raise ProtocolError("a draft pass answers for every node it was asked about")
-        widths = {len(row) for rows in (self.tokens, self.log_probs) for row in rows}
+        widths = {*_widths(self.tokens), *_widths(self.log_probs)}
         if len(widths) > 1 or 0 in widths:
             raise ProtocolError("a draft pass gives every node as many log_probs as tokens, not 0")
+
+
+def _widths(table: Sequence[Sequence[Any]] | npt.NDArray[Any]) -> set[int]:
+    """How many entries the rows of a table have; an array's are equally long."""
+    if isinstance(table, np.ndarray) and len(table):
+        return {table.shape[1]}
+    return {len(row) for row in table}
 
 
 @dataclass(frozen=True, slots=True)

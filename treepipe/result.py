@@ -1,4 +1,4 @@
-"""Traces -> the result file (``treepipe.result/1``), the product's face; see ``docs/result.md``."""
+"""Traces -> the result file (``treepipe.result/1``), the product's face; see ``docs/files.md``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from treepipe.errors import UserError
-from treepipe.metrics import UNITS, summarize
+from treepipe.estimates import Estimates, observe
+from treepipe.metrics import UNITS
 from treepipe.trace import Trace
 
 SCHEMA = "treepipe.result/1"
@@ -23,6 +24,8 @@ def make_result(
     *,
     lossless: bool = True,
     memory: Mapping[str, int] | None = None,
+    warmup: int | None = None,
+    estimates: Estimates | None = None,
 ) -> dict[str, Any]:
     """The content of a result file.
 
@@ -30,8 +33,12 @@ def make_result(
         traces: one per run.
         lossless: whether the schedule and its verification rule keep the target's text.
         memory: peak resident bytes per device, if it was measured.
+        warmup: requests to leave out of each run; None: found in the runs.
+        estimates: of the traces, if they were made already; ``warmup`` is theirs then.
     """
-    metrics, shares = summarize(traces)
+    if estimates is None:
+        estimates = observe(traces, warmup)
+    metrics, shares = estimates.intervals
     shown: dict[str, Any] = {
         name: {**interval.as_dict(), "unit": UNITS[name]} for name, interval in metrics.items()
     }
@@ -41,11 +48,13 @@ def make_result(
         "scenario": scenario,
         "seed": seed,
         "runs": len(traces),
+        "intervals_over": estimates.over,
+        "warmup_requests": estimates.warmup,
         "metrics": shown,
         "utilization": {name: interval.as_dict() for name, interval in shares.items()},
         "sessions": _session(traces[0]) if traces else [],
         "lossless": lossless,
-        "warnings": sorted({warning for trace in traces for warning in trace.warnings}),
+        "warnings": sorted({*(w for trace in traces for w in trace.warnings), *estimates.warnings}),
     }
     if memory is not None:
         result["memory"] = {

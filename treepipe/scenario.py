@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from treepipe.distributions import Arrivals, Lengths
 from treepipe.profiles.schema import AnyDevice, Device, Link
 from treepipe.profiles.shapes import DType
 from treepipe.section import Count, Milliseconds, Section
@@ -162,20 +163,35 @@ Acceptance: TypeAlias = Annotated[
 
 
 class Workload(Section):
-    """What is asked: a closed loop of ``concurrency`` clients."""
+    """What is asked, and when: by ``concurrency`` clients in a closed loop, or at arrival times."""
 
-    requests: Count = 1
-    prompt_tokens: Count = Field(32, description="in the simulator")
-    new_tokens: Count = 64
+    requests: Count = Field(1, description="with a trace: its first ones; default: all of them")
+    prompt_tokens: Lengths = Field(32, description="in the simulator; real prompts have their own")
+    new_tokens: Lengths = 64
     prompts: str = Field("reference:heldout", description="a JSON list, or reference:SET[:KIND]")
     stop_at_end_of_text: bool = Field(True, description="False: always new_tokens long")
     concurrency: Count = Field(1, description="requests that are asked for at once")
+    warmup_requests: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="the first ones of each run, not counted; default: found in the run"
+    )
+    arrivals: Arrivals | None = Field(None, description="default: the closed loop")
+
+    @model_validator(mode="after")
+    def _some_are_counted(self) -> Workload:
+        warmup = self.warmup_requests
+        if warmup is not None and warmup >= self.requests:
+            raise ValueError(
+                f"key workload.warmup_requests = {warmup} leaves nothing of "
+                f"workload.requests = {self.requests}"
+            )
+        return self
 
 
 class ServingSection(Section):
     """How requests share the draft servers."""
 
     admission: Count | None = Field(None, description="requests beyond so many are refused")
+    places: Count | None = Field(None, description="per pipeline; requests beyond so many wait")
     queue: Literal["fifo", "weighted_fair", "earliest_deadline"] = "fifo"
     weights: tuple[Annotated[float, Field(gt=0)], ...] = Field((), description="per pipeline")
     deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")

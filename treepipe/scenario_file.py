@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.errors import UserError
+from treepipe.profiles.library import find_acceptance
 from treepipe.scenario import Scenario
 from treepipe.toml_file import read_toml, toml_value, validated
 
@@ -20,13 +21,32 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     data = read_toml(path)
     for override in overrides:
         _override(data, override)
+    _take_acceptance(data, path)
     return validated(Scenario, data, path)
+
+
+def _take_acceptance(data: dict[str, Any], path: Path) -> None:
+    """``source = "profile"`` becomes what that profile holds: a hit-ratio table or a pool."""
+    section = data.get("acceptance")
+    if not isinstance(section, dict) or section.get("source") != "profile":
+        return
+    name = section.get("name")
+    if not isinstance(name, str) or set(section) != {"source", "name"}:
+        raise UserError(
+            f"{path}: key acceptance: a profile is chosen by its name, and nothing else"
+        )
+    profile, file = find_acceptance(name, f"{path}: key acceptance.name", path.parent)
+    if profile.pool is not None:
+        pool = str((file.parent / profile.pool).resolve())
+        data["acceptance"] = {"source": "pool", "file": pool, "block": profile.block}
+    else:
+        data["acceptance"] = {"source": "hit_ratio", "table": profile.hit_ratio}
 
 
 def _override(data: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"--set {text!r}: must look like key=value, e.g. schedule.tree_size=40")
+        raise UserError(f"setting {text!r}: must look like key=value, e.g. schedule.tree_size=40")
     *parents, last = key.strip().split(".")
     place: Any = data
     for index, name in enumerate(parents):
@@ -35,11 +55,11 @@ def _override(data: dict[str, Any], text: str) -> None:
         except (ValueError, IndexError):
             place = None
         if not isinstance(place, (dict, list)):
-            raise UserError(f"--set {text!r}: {'.'.join(parents[: index + 1])} is not a table")
+            raise UserError(f"setting {text!r}: {'.'.join(parents[: index + 1])} is not a table")
     try:
         if isinstance(place, list):
             place[int(last)] = toml_value(value)
         else:
             place[last] = toml_value(value)
     except (ValueError, IndexError):
-        raise UserError(f"--set {text!r}: {last!r} is no index of the list") from None
+        raise UserError(f"setting {text!r}: {last!r} is no index of the list") from None

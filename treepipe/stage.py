@@ -15,11 +15,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from treepipe.errors import ProtocolError
-from treepipe.messages import NO_PARENT, Segment, Word
+from treepipe.messages import Segment, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,27 @@ class WordLog:
         if word.number != self.version:
             raise ProtocolError(f"word {word.number} arrived at version {self.version}")
         self.version += 1
-        self._words.append(word)
         if word.ends_round:
-            self._words.clear()
-            self._first = self.version
+            self._first, self._words = self.version, []
+        else:
+            self._words.append(word)
+
+    def forget(self, version: int) -> None:
+        """No segment older than ``version`` will be asked about any more.
+
+        Segments overtake each other nowhere, and none loses a word it has been through. So a
+        round without end (``layered.py``) needs no more words than are on their way.
+        """
+        del self._words[: max(version - self._first, 0)]
+        self._first = max(version, self._first)
 
     def survivors(self, version: int, start: int, count: int) -> tuple[list[int] | None, int]:
         """Which of ``count`` rows from ``start`` at ``version`` are left now, and their start.
 
         The rows are positions in 0..count-1, None stands for all. Index law (ii).
         """
+        if version < self._first:
+            raise ProtocolError(f"words before {self._first} are forgotten, not only {version}")
         rows: list[int] | None = None
         for word in self._words[version - self._first :]:
             if word.retained is None:
@@ -91,29 +102,40 @@ class WordLog:
 
         None stands for all rows. The segment's round must be the current one.
         """
+        self.forget(segment.version)
         if segment.version == self.version:
             return segment, None
-        missed = self._words[segment.version - self._first :]
-        rows, start = self.survivors(segment.version, segment.start, len(segment.tokens))
-        if rows is None:
-            return replace(segment, version=self.version), None
-        pruned = replace(
-            segment,
-            version=self.version,
-            start=start,
-            tokens=tuple([segment.tokens[i] for i in rows]),
-            positions=tuple([segment.positions[i] for i in rows]),
-            parents=tuple([_renumber(segment.parents[i], missed) for i in rows]),
+        old, missed = segment, self._words
+        rows, start = self.survivors(old.version, old.start, len(old.tokens))
+        tokens, positions, parents = old.tokens, old.positions, old.parents
+        if rows is not None:
+            tokens = tuple([tokens[i] for i in rows])
+            positions = tuple([positions[i] for i in rows])
+            parents = _renumber([parents[i] for i in rows], missed)
+        segment = Segment(
+            old.session,
+            old.ticket,
+            old.round,
+            self.version,
+            start,
+            tokens,
+            positions,
+            parents,
+            old.step,
         )
-        return pruned, tuple(rows)
+        return segment, None if rows is None else tuple(rows)
 
 
-def _renumber(parent: int, missed: Sequence[Word]) -> int:
-    """A surviving row's parent after the missed words; ``NO_PARENT`` if it became committed."""
+def _renumber(parents: list[int], missed: Sequence[Word]) -> tuple[int, ...]:
+    """Surviving rows' parents after the missed words.
+
+    The new root's parent is the last of the accepted nodes, so that it ends up as ``NO_PARENT``.
+    """
     for word in missed:
-        if word.retained is not None and parent != NO_PARENT:
-            parent = max(bisect_left(word.retained, parent) - word.accepted, NO_PARENT)
-    return parent
+        kept, accepted = word.retained, word.accepted
+        if kept is not None:
+            parents = [p if p < 0 else bisect_left(kept, p) - accepted for p in parents]
+    return tuple(parents)
 
 
 class StageSession:

@@ -50,6 +50,11 @@ class _Gathering:
     due: dict[int, tuple[Segment, tuple[int, ...] | None]] = field(default_factory=dict)
 
     def move(self) -> Move:
+        if len(self.flight.segments) == 1:
+            ((segment, rows),) = self.due.values()
+            same = segment is self.flight.segments[0]
+            flight = self.flight if same else self.flight.holding((segment,))
+            return Move(flight, (rows,), tuple(self.payloads.values()))
         segments = [self.due[each.session] for each in self.flight.segments]
         return Move(
             self.flight.holding(tuple([segment for segment, _ in segments])),
@@ -87,11 +92,17 @@ class StageDesk:
         self._lanes: dict[int, _Lane] = {}
         self._ready: deque[Move] = deque()
         self._closed: set[int] = set()
+        self._idle = True
 
     @property
     def sessions(self) -> frozenset[int]:
         """Sessions that were heard of and are not closed."""
         return frozenset(self._sessions)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``next_action`` may find something."""
+        return not self._idle
 
     @property
     def state(self) -> str:
@@ -126,6 +137,8 @@ class StageDesk:
 
     def next_action(self) -> StageWork | None:
         """The next thing to do, None if the stage must wait for a message."""
+        if self._idle:
+            return None
         if self._ready:
             return self._take(self._ready.popleft())
         for session in [*self._turns]:
@@ -143,6 +156,7 @@ class StageDesk:
                 move = self._gather(action.segment, rows)
                 if move is not None:
                     return self._take(move)
+        self._idle = True
         return None
 
     def _take(self, move: Move) -> Move:
@@ -180,6 +194,7 @@ class StageDesk:
 
     def _tell(self, beat: Beat) -> None:
         """Hand the words on to their sessions."""
+        self._idle = False
         for word in beat.words:
             if word.session not in self._closed:
                 self._session(word.session).receive(word)
@@ -208,6 +223,7 @@ class StageDesk:
         return flight.beat - self._free_beats < lane.applied
 
     def _release(self, flight: Flight, payloads: Sequence[Any]) -> None:
+        self._idle = False
         alive = [
             (segment, payload)
             for segment, payload in zip(flight.segments, payloads, strict=True)
@@ -235,6 +251,7 @@ class StageDesk:
         return state
 
     def _close(self, session: int) -> None:
+        self._idle = False
         self._closed.add(session)
         self._sessions.pop(session, None)
         self._turns.pop(session, None)

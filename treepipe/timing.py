@@ -1,4 +1,4 @@
-"""Service times against tokens, and link times against bytes: pure functions of sizes.
+"""Service times against tokens and context, link times against bytes: pure functions of sizes.
 
 Both worlds read these: the simulator waits for them, the executor's emulation pads to them.
 """
@@ -29,8 +29,12 @@ class TimeTable:
         self._times = list(self.points.values())
         self._cached = [self._time(tokens) for tokens in range(1025)]
 
-    def __call__(self, tokens: int) -> float:
-        """Milliseconds for a pass over ``tokens``; no tokens cost nothing."""
+    def __call__(self, tokens: int, context: int = 0) -> float:
+        """Milliseconds for a pass over ``tokens``; no tokens cost nothing.
+
+        Args:
+            context: tokens already in the caches; a table of one context takes it for any.
+        """
         return self._cached[tokens] if tokens <= 1024 else self._time(tokens)
 
     def extrapolates(self, tokens: int) -> bool:
@@ -47,6 +51,38 @@ class TimeTable:
         low = high - 1
         slope = (times[high] - times[low]) / (known[high] - known[low])
         return times[low] + slope * (tokens - known[low])
+
+
+class ServiceTable(TimeTable):
+    """Milliseconds against tokens and context length: one table per context, linear between.
+
+    Below the first context its table holds, beyond the last one the last slope goes on. ``points``
+    are those of the first context.
+
+    >>> table = ServiceTable({0: {1: 20.0, 64: 20.0}, 1000: {1: 30.0, 64: 50.0}})
+    >>> table(1), table(1, 500), table(64, 2000)
+    (20.0, 25.0, 80.0)
+    """
+
+    def __init__(self, tables: Mapping[int, Mapping[int, float]]) -> None:
+        """Args: ``tables``: at least one; context >= 0 to points as a ``TimeTable`` takes them."""
+        self.contexts = sorted(tables)
+        super().__init__(tables[self.contexts[0]])
+        self._tables = [TimeTable(tables[context]) for context in self.contexts]
+
+    def __call__(self, tokens: int, context: int = 0) -> float:
+        """Milliseconds for a pass over ``tokens`` behind ``context`` cached ones."""
+        known = self.contexts
+        if context <= known[0] or len(known) == 1:
+            return super().__call__(tokens)
+        high = min(bisect_left(known, context), len(known) - 1)
+        low = high - 1
+        before, after = self._tables[low](tokens), self._tables[high](tokens)
+        return before + (after - before) * (context - known[low]) / (known[high] - known[low])
+
+    def extrapolates(self, tokens: int) -> bool:
+        """True if no two points enclose ``tokens``, at any context."""
+        return any(table.extrapolates(tokens) for table in self._tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +112,20 @@ class LinkTimes:
         latency_ms: propagation, independent of size.
         bandwidth_mbit_s: None if size does not matter.
         jitter_ms: scale of the addition to the latency, |normal(0, jitter_ms)|.
+        message_ms: keeps the sender busy once per message, whatever its size.
+        transfer_ms: against bytes, instead of a bandwidth.
     """
 
     latency_ms: float
     bandwidth_mbit_s: float | None = None
     jitter_ms: float = 0.0
+    message_ms: float = 0.0
+    transfer_ms: TimeTable | None = None
 
     def occupied_ms(self, size_bytes: int) -> float:
         """How long a message of ``size_bytes`` keeps the sender's side busy."""
+        if self.transfer_ms is not None:
+            return self.message_ms + self.transfer_ms(size_bytes)
         if self.bandwidth_mbit_s is None:
-            return 0.0
-        return size_bytes * 8 / (self.bandwidth_mbit_s * 1e3)
+            return self.message_ms
+        return self.message_ms + size_bytes * 8 / (self.bandwidth_mbit_s * 1e3)

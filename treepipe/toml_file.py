@@ -28,6 +28,9 @@ Model = TypeVar("Model", bound=BaseModel)
 UNITS = ("ms", "mib", "kib", "mbit_s", "gb_s", "w", "usd_per_hour", "tokens")
 """Ends of key names that are units, for a better sentence where one was left out."""
 
+TAGGED_UNIONS = ("acceptance", "arrivals", "prompt_tokens", "new_tokens")
+"""Keys whose table says by one of its keys what it is."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The file's content. Raises ``UserError`` if it cannot be read."""
@@ -67,6 +70,8 @@ def _sentence(model: type[BaseModel], error: ValidationError) -> str:
         return _unknown_key(model, location, key)
     if fault["type"] == "missing":
         return f"key {key} is missing"
+    if fault["type"] == "union_tag_not_found":
+        return f"key {key}.{fault['ctx']['discriminator'].strip(chr(39))} is missing"
     message = fault["msg"].removeprefix("Value error, ")
     if not location:
         return message
@@ -81,7 +86,7 @@ def _without_union_tags(location: Sequence[Any]) -> list[Any]:
         part
         for before, part in zip((None, *location), location, strict=False)
         if not (
-            before == "acceptance"
+            before in TAGGED_UNIONS
             or part in ("Link", "str", "float")
             or (isinstance(part, str) and part.startswith(("device-", "constrained", "function")))
         )

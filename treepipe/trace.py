@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -34,12 +34,17 @@ class Span:
     session: int
     tokens: int = 0
 
+    def shifted(self, by_ms: float) -> Span:
+        """The same with another origin of time."""
+        return replace(self, start_ms=self.start_ms + by_ms, end_ms=self.end_ms + by_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
     """One finished request.
 
     Attributes:
+        started_ms: when it was asked for; it may have waited since.
         emitted: (time, tokens) of each emission, in order.
         tokens: the text that was emitted.
         reason: why it ended ("length", "end of text", "worker lost", "refused").
@@ -60,6 +65,15 @@ class RequestTrace:
     def refused(cls, session: int, prompt_tokens: int, now_ms: float) -> RequestTrace:
         """A request that was not admitted."""
         return cls(session, prompt_tokens, now_ms, now_ms, (), (), (), "refused")
+
+    def shifted(self, by_ms: float) -> RequestTrace:
+        """The same with another origin of time."""
+        return replace(
+            self,
+            started_ms=self.started_ms + by_ms,
+            finished_ms=self.finished_ms + by_ms,
+            emitted=tuple((time + by_ms, count) for time, count in self.emitted),
+        )
 
     @property
     def first_token_ms(self) -> float:

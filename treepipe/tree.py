@@ -7,7 +7,7 @@ schedule, a stage or a model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,13 @@ class TokenTree:
             (FlowSpec, section 3.4: expansion appends behind what is there).
     """
 
-    __slots__ = ("_children", "depths", "parents", "scores", "tokens")
+    __slots__ = ("depths", "parents", "scores", "tokens")
 
     def __init__(self, root_token: int) -> None:
         self.tokens: list[int] = [root_token]
         self.parents: list[int] = [NO_PARENT]
         self.depths: list[int] = [0]
         self.scores: list[float] = [0.0]
-        self._children: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -48,23 +47,53 @@ class TokenTree:
         index = len(self.tokens)
         if not 0 <= parent < index:
             raise ValueError(f"parent {parent} is not among the {index} nodes before it")
-        if (parent, token) in self._children:
+        if self.child(parent, token) is not None:
             raise ValueError(f"node {parent} already has a child with token {token}")
-        self._children[parent, token] = index
         self.tokens.append(token)
         self.parents.append(parent)
         self.depths.append(self.depths[parent] + 1)
         self.scores.append(score)
         return index
 
+    def append_layer(
+        self, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]
+    ) -> None:
+        """Append nodes, none of which is another one's parent.
+
+        Raises:
+            ValueError: as in ``append``; nothing is changed then.
+        """
+        known = range(len(self.tokens))
+        if parents and not (min(parents) in known and max(parents) in known):
+            raise ValueError(f"a parent is not among the {len(known)} nodes before the layer")
+        new = set(zip(parents, tokens, strict=True))
+        fresh = set(parents).isdisjoint(self.parents)  # nearly always: parents without children
+        if len(new) < len(tokens) or not (
+            fresh or new.isdisjoint(zip(self.parents, self.tokens, strict=True))
+        ):
+            raise ValueError("a node of the layer is there already, or twice in it")
+        depths = self.depths
+        depths += [depths[parent] + 1 for parent in parents]
+        self.tokens += tokens
+        self.parents += parents
+        self.scores += scores
+
     def child(self, node: int, token: int) -> int | None:
         """Index of the child of ``node`` that holds ``token``, None if there is none."""
-        return self._children.get((node, token))
+        for child in self._children(node):
+            if self.tokens[child] == token:
+                return child
+        return None
 
     def children(self, node: int) -> list[int]:
         """Tokens of the node's children, in sequence order."""
-        below = range(node + 1, len(self.tokens))
-        return [self.tokens[child] for child in below if self.parents[child] == node]
+        return [self.tokens[child] for child in self._children(node)]
+
+    def _children(self, node: int) -> Iterator[int]:
+        find, child = self.parents.index, node
+        for _ in range(self.parents.count(node)):
+            child = find(node, child + 1)
+            yield child
 
     def path(self, node: int) -> tuple[int, ...]:
         """Node indices from the root down to ``node``, both included."""
@@ -93,7 +122,7 @@ class TokenTree:
         kept = list(retained[accepted:])
         if not kept:
             raise ValueError("a tree keeps at least its root")
-        new_index = {old: new for new, old in enumerate(kept)}
+        new_index = dict(zip(kept, range(len(kept)), strict=True))
         try:
             parents = [NO_PARENT] + [new_index[self.parents[old]] for old in kept[1:]]
         except KeyError as missing:
@@ -103,11 +132,6 @@ class TokenTree:
         self.depths = [self.depths[old] - base for old in kept]
         self.scores = [self.scores[old] for old in kept]
         self.parents = parents
-        self._children = {
-            (parent, token): index
-            for index, (parent, token) in enumerate(zip(parents, self.tokens, strict=True))
-            if index
-        }
 
     def reroot(self, node: int) -> tuple[int, ...]:
         """Make ``node`` the root; return the retained indices (``node`` and its subtree)."""
@@ -126,16 +150,22 @@ class TokenTree:
         Nodes already here keep their place: they may be in flight or verified (FlowSpec,
         section 3.4, context-aware expansion). Returns the range of the appended indices.
         """
-        first = len(self.tokens)
-        here = [0]
-        children = self._children
-        for index in range(1, len(tokens)):
-            parent = here[parents[index]]
-            found = children.get((parent, tokens[index]))
-            here.append(
-                self.append(tokens[index], parent, scores[index]) if found is None else found
-            )
-        return range(first, len(self.tokens))
+        first = last = len(self.tokens)
+        known = dict(zip(zip(self.parents, self.tokens, strict=True), range(first), strict=True))
+        here, added = [0], []
+        for token, old_parent in zip(tokens[1:], parents[1:], strict=True):
+            place = here[old_parent], token
+            node = known.setdefault(place, last)
+            if node == last:
+                added.append((*place, len(here)))
+                last += 1
+            here.append(node)
+        for parent, token, index in added:
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.depths.append(self.depths[parent] + 1)
+            self.scores.append(scores[index])
+        return range(first, last)
 
     def ancestor_mask(self) -> npt.NDArray[np.bool_]:
         """[n, n] boolean: row i marks node i itself and its ancestors."""
@@ -151,8 +181,8 @@ def subtree(parents: Sequence[int], node: int) -> list[int]:
     inside = [False] * len(parents)
     inside[node] = True
     kept = [node]
-    for index in range(node + 1, len(parents)):
-        if inside[parents[index]]:
+    for index, parent in enumerate(parents[node + 1 :], start=node + 1):
+        if inside[parent]:
             inside[index] = True
             kept.append(index)
     return kept
@@ -180,7 +210,13 @@ def best(scores: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.intp]:
     >>> best(np.array([-1.0, -3.0, -1.0, -2.0]), 3).tolist()
     [0, 2, 3]
     """
-    return np.argsort(-scores, kind="stable")[:size]
+    falling = -scores
+    if not 0 < size < len(scores) // 4:
+        return falling.argsort(kind="stable")[:size]
+    bound = np.partition(falling, size - 1)[size - 1]
+    among: npt.NDArray[np.intp] = (falling <= bound).nonzero()[0]
+    chosen: npt.NDArray[np.intp] = among[falling[among].argsort(kind="stable")[:size]]
+    return chosen
 
 
 def split(count: int, parts: int, limit: int) -> list[int]:

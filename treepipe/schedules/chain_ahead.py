@@ -92,7 +92,7 @@ class ChainAhead(TreeDecoding):
         window = self._chain[self._used : self._used + self._gamma]
         for node, (token, log_prob) in enumerate(window):
             score = self._flying.tree.scores[node] + log_prob
-            self._flying.append_node(token, node, score)
+            self._flying.append_layer([token], [node], [score])
         return self._flying.feed(self._gamma + 1, None)
 
     def _pass(self) -> DraftPass:

@@ -75,7 +75,7 @@ class Continuous(TreeSchedule):
         if self.done:
             flying.record_round()
             return commands
-        word = flying.prune(walk, walk.next_node, lock_step=True)
+        word = flying.prune(walk, flying.tree.subtree(walk.next_node), lock_step=True)
         return [word, *commands, *self._refill(committed=True)]
 
     def _refill(self, *, committed: bool) -> list[Command]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,15 +56,22 @@ class TreeDraft:
         """Args: ``catch_up``: committed tokens to read first, the root last."""
         self.tokens: list[int] = [root_token]
         self.parents: list[int] = [NO_PARENT]
-        self.scores: npt.NDArray[np.float64] = np.zeros(1)
+        self._scores = [np.zeros(1)]  # by layer
         self._catch_up = tuple(catch_up)
         self._growth = growth
         self._pass = 0
         self._passes = len(growth.children)
         self._layer = range(1)
         self._asked: list[int] = []
+        self._asked_scores = self._layer_scores = self._scores[0]
         self._scratch: dict[int, int] = {0: NO_PARENT}
         self._ticket: int | None = None
+
+    @property
+    def scores(self) -> npt.NDArray[np.float64]:
+        if len(self._scores) > 1:
+            self._scores = [np.concatenate(self._scores)]
+        return self._scores[0]
 
     @property
     def complete(self) -> bool:
@@ -104,11 +110,11 @@ class TreeDraft:
             self._asked = [0]
             return DraftPass(ticket, self._catch_up, (), (), True, top_k, drawn=growth.drawn)
         layer = self._layer
-        if growth.frontier is None:
-            self._asked = list(layer)
-        else:
-            chosen = best(self.scores[layer.start : layer.stop], growth.frontier)
+        self._asked, self._asked_scores = list(layer), self._layer_scores
+        if growth.frontier is not None and len(layer) > 1:
+            chosen = best(self._layer_scores, growth.frontier)
             self._asked = (layer.start + chosen).tolist()
+            self._asked_scores = self._layer_scores[chosen]
         parents = tuple([self._scratch[self.parents[i]] for i in self._asked])
         scratch = len(self._scratch) - 1
         for offset, index in enumerate(self._asked):
@@ -127,17 +133,19 @@ class TreeDraft:
         self.expects(drafted)
         self._ticket = None
         self._pass += 1
-        tokens: npt.NDArray[Any] = np.asarray(drafted.tokens)
-        below = self.scores[self._asked][:, None] + np.asarray(drafted.log_probs)
-        parents = np.repeat(self._asked, tokens.shape[1])
-        first, flat = len(self.tokens), below.ravel()
+        below = self._asked_scores[:, None] + drafted.log_probs
+        tokens: list[int] = np.asarray(drafted.tokens).ravel().tolist()
+        width, flat = below.shape[1], below.ravel()
+        parents = [node for node in self._asked for _ in range(width)]
         if self._growth.drawn:  # a distribution with fewer tokens than asked for ends in -inf
-            there = flat > -np.inf
-            tokens, parents, flat = tokens.ravel()[there], parents[there], flat[there]
-        self.tokens += tokens.ravel().tolist()
-        self.parents += parents.tolist()
-        self.scores = np.concatenate((self.scores, flat))
-        self._layer = range(first, len(self.tokens))
+            there = np.flatnonzero(flat > -np.inf)
+            tokens, parents = [tokens[i] for i in there], [parents[i] for i in there]
+            flat = flat[there]
+        self._layer = range(len(self.tokens), len(self.tokens) + len(tokens))
+        self.tokens += tokens
+        self.parents += parents
+        self._layer_scores = flat
+        self._scores.append(flat)
         if not self._layer:
             self._passes = self._pass
 

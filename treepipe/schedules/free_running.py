@@ -65,7 +65,7 @@ class FreeRunning(TreeSchedule):
             flying.record_round()
             return commands
         tokens = self._tokens(walk)
-        word = flying.prune(walk, walk.next_node, lock_step=False)
+        word = flying.prune(walk, flying.tree.subtree(walk.next_node), lock_step=False)
         return [word, *commands, *self._feed_rest(), *self._follow(tokens)]
 
     def _tokens(self, walk: Walk) -> list[int]:

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from treepipe.messages import NO_PARENT
+from treepipe.protocol import Drafted
 from treepipe.tree import TokenTree
 
-Candidates: TypeAlias = tuple[Sequence[int] | Any, Sequence[float] | Any]
-"""Token ids and log probabilities below one node, most probable first."""
+Candidates: TypeAlias = tuple[Drafted, int]
+"""What the draft proposes below one node: a pass's answer, and the node's row in it."""
 
 
 class Frontier:
@@ -37,6 +41,22 @@ class Frontier:
         """True if the root is not the one that the round began with."""
         return bool(self._chain)
 
+    def answer(self, asked: Sequence[int], drafted: Drafted) -> None:
+        """The draft's candidates below these nodes; they are the last ones it answered for."""
+        first = len(drafted.tokens) - len(asked)
+        for row, node in enumerate(asked, start=first):
+            self.candidates[node] = (drafted, row)
+
+    def offers(
+        self, layer: Sequence[int]
+    ) -> tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.float64]]:
+        """Candidates [nodes, top_k] of a layer, whose nodes are always asked about together."""
+        found = [known for node in layer if (known := self.candidates[node]) is not None]
+        drafted, rows = found[0][0], [row for _, row in found]
+        if len(rows) == len(drafted.tokens):
+            return np.asarray(drafted.tokens), np.asarray(drafted.log_probs)
+        return np.asarray(drafted.tokens)[rows], np.asarray(drafted.log_probs)[rows]
+
     def prune(self, accepted: Sequence[int], kept: Sequence[int], tree: TokenTree) -> None:
         """The tree keeps ``kept``, whose first node is the new root; ``tree`` is still as before.
 
@@ -46,14 +66,13 @@ class Frontier:
         path = [*accepted[1:], root]
         self._chain += [tree.tokens[node] for node in path]
         self.candidates = [self.candidates[node] for node in kept]
-        places = {node: slot for slot, node in enumerate(self._slots) if node is not None}
-        if root not in places:
+        if root not in self._slots:
             self._slots, self._accepted = [], []
             self.root_read = False
             return
-        self._accepted += [places[node] for node in path]
-        moved = {node: place for place, node in enumerate(kept) if place}
-        self._slots = [None if node is None else moved.get(node) for node in self._slots]
+        self._accepted += [self._slots.index(node) for node in path]
+        moved: dict[int | None, int] = dict(zip(kept[1:], range(1, len(kept)), strict=True))
+        self._slots = [moved.get(node) for node in self._slots]
 
     def take_prune(self) -> tuple[tuple[int, ...] | None, int]:
         """What the draft's cache keeps from now on, and how much of it is committed."""
@@ -68,9 +87,15 @@ class Frontier:
         self, tree: TokenTree, asked: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Tokens and scratch parents of nodes that the draft computes for the first time."""
-        places = {node: slot for slot, node in enumerate(self._slots) if node is not None}
+        above = [tree.parents[node] for node in asked]
+        first = len(self._slots)
+        while first and self._slots[first - 1] in range(min(above), asked[0]):
+            first -= 1  # scratch nodes come in sequence order; most of them lie further up
+        places: dict[int | None, int] = dict(
+            zip(self._slots[first:], range(first, len(self._slots)), strict=True)
+        )
+        parents = tuple([places.get(parent, NO_PARENT) for parent in above])
         self._slots += asked
-        parents = tuple([places.get(tree.parents[node], NO_PARENT) for node in asked])
         return tuple([tree.tokens[node] for node in asked]), parents
 
     def whole(self, tree: TokenTree) -> tuple[tuple[int, ...], tuple[int, ...]]:

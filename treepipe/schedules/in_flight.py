@@ -6,6 +6,7 @@ decided by the schedules; how the tree grows is in ``drafting.py`` and ``layered
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,14 +86,17 @@ class TreeInFlight:
         self._verified += [None] * len(added)
         return added
 
-    def append_node(self, token: int, parent: int, score: float) -> None:
-        """Append one candidate that is not in the tree."""
-        self.tree.append(token, parent, score)
-        self._verified.append(None)
+    def append_layer(
+        self, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]
+    ) -> None:
+        """Append candidates that are not in the tree, none of them another one's parent."""
+        self.tree.append_layer(tokens, parents, scores)
+        self._verified += [None] * len(tokens)
 
     def feed(self, count: int, step: int | None) -> Feed:
         """Feed the next ``count`` nodes; ``step`` as in ``Segment``."""
         tree, first, last = self.tree, self.fed, self.fed + count
+        length = self._request.length
         segment = Segment(
             session=self._request.session,
             ticket=self._request.ticket(),
@@ -100,7 +104,7 @@ class TreeInFlight:
             version=self._log.version,
             start=first,
             tokens=tuple(tree.tokens[first:last]),
-            positions=tuple([self._request.length + d for d in tree.depths[first:last]]),
+            positions=tuple([length + depth for depth in tree.depths[first:last]]),
             parents=tuple(tree.parents[first:last]),
             step=step,
         )
@@ -129,6 +133,7 @@ class TreeInFlight:
     def verify(self, event: Returned) -> None:
         """Note the target's tokens at the nodes that came back and are still in the tree."""
         count = len(event.next_tokens)
+        self._log.forget(event.version)
         rows, start = self._log.survivors(event.version, event.start, count)
         tokens = event.next_tokens if rows is None else [event.next_tokens[i] for i in rows]
         self._verified[start : start + len(tokens)] = tokens
@@ -142,8 +147,13 @@ class TreeInFlight:
         rows, start = self._log.survivors(returned.version, returned.start, count)
         kept = range(count) if rows is None else rows
         tree, length = self.tree, self._request.length
+        paths: dict[int, tuple[int, ...]] = {0: ()}
         for row, node in zip(kept, range(start, start + len(kept)), strict=True):
-            path = tree.path_tokens(node)[1:]
+            if node:
+                above = paths.get(parent := tree.parents[node])
+                above = tree.path_tokens(parent)[1:] if above is None else above
+                paths[node] = (*above, tree.tokens[node])
+            path = paths[node]
             below = tuple(tree.children(node)) if children else ()
             found[row] = Offer(path, length + tree.depths[node], below)
         return found
@@ -179,12 +189,11 @@ class TreeInFlight:
         self._accepted_count += useful
         return commands
 
-    def prune(self, walk: Walk, root: int, *, lock_step: bool) -> Announce:
-        """Keep the accepted nodes and the new root's subtree, here and on every stage."""
+    def prune(self, walk: Walk, kept: Sequence[int], *, lock_step: bool) -> Announce:
+        """Keep the accepted nodes and ``kept``, the new root's subtree, here and on every stage."""
         accepted = len(walk.accepted)
-        kept = self.tree.subtree(root)
         retained = (*walk.accepted, *kept)
-        self.fed = sum(index < self.fed for index in kept)
+        self.fed = bisect_left(kept, self.fed)
         self._verified = [self._verified[index] for index in kept]
         self.tree.retain(retained, accepted)
         return self.announce(retained, accepted, lock_step=lock_step)

@@ -9,6 +9,7 @@ step. Several requests that share the steps (SpecPipe-DB) are so many of these m
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,8 +107,9 @@ class Layered(TreeDecoding):
             return commands
         if walk.next_node is None:
             return [self._miss(walk), *commands]
-        self._frontier.prune(walk.accepted, flying.tree.subtree(walk.next_node), flying.tree)
-        return [flying.prune(walk, walk.next_node, lock_step=False), *commands]
+        kept = flying.tree.subtree(walk.next_node)
+        self._frontier.prune(walk.accepted, kept, flying.tree)
+        return [flying.prune(walk, kept, lock_step=False), *commands]
 
     def _miss(self, walk: Walk) -> Command:
         """Only the accepted nodes stay; the emptied segments travel on as markers."""
@@ -145,10 +147,7 @@ class Layered(TreeDecoding):
 
     def _deepest_layer(self) -> range:
         depths = self._flying.tree.depths
-        first = len(depths) - 1
-        while first and depths[first - 1] == depths[-1]:
-            first -= 1
-        return range(first, len(depths))
+        return range(bisect_left(depths, depths[-1]), len(depths))
 
     def _pass(self) -> DraftPass:
         self._ticket = ticket = self._request.ticket()
@@ -171,22 +170,19 @@ class Layered(TreeDecoding):
             raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
         event.expect(self._expected)
         self._ticket = None
-        rows = range(len(event.tokens) - len(self._asked), len(event.tokens))
-        for node, row in zip(self._asked, rows, strict=True):
-            self._frontier.candidates[node] = (event.tokens[row], event.log_probs[row])
+        self._frontier.answer(self._asked, event)
         self._grow(self._deepest_layer())
         self._layers_left -= 1
         return self._next_layer()
 
     def _grow(self, layer: range) -> None:
         """Append the ``width`` best of the layer's offers as the next layer."""
-        flying = self._flying
-        known = [(node, self._frontier.candidates[node]) for node in layer]
-        offers = [(node, *found) for node, found in known if found is not None]
-        parents = np.repeat([node for node, _, _ in offers], [len(found) for _, found, _ in offers])
-        tokens = np.concatenate([np.asarray(found) for _, found, _ in offers])
-        scores = np.concatenate([np.asarray(log_probs) for _, _, log_probs in offers])
-        scores = scores + np.asarray(flying.tree.scores)[parents]
-        for index in best(scores, self._parameters.width).tolist():
-            flying.append_node(int(tokens[index]), int(parents[index]), float(scores[index]))
-            self._frontier.candidates.append(None)
+        tree = self._flying.tree
+        tokens, log_probs = self._frontier.offers(layer)
+        scores = np.asarray(tree.scores[layer.start :])[:, None] + log_probs
+        flat = scores.ravel()
+        chosen = best(flat, self._parameters.width)
+        parents = layer.start + chosen // scores.shape[1]
+        picked = tokens.ravel()[chosen].tolist(), parents.tolist(), flat[chosen].tolist()
+        self._flying.append_layer(*picked)
+        self._frontier.candidates += [None] * len(chosen)

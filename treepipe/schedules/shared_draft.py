@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -77,17 +77,20 @@ class Assignment:
 
 @dataclass(slots=True)
 class Dispatcher:
-    """A closed loop: so many clients, each asking for the next request when its last one is over.
+    """Who asks when, and who is served where: a closed loop of clients, or given arrival times.
 
-    A request goes to the pipeline and the draft server with the fewest open requests (ties: the
-    lower number) and stays there, since its caches are there.
+    A client asks for the next request when its last one is over; with arrival times every request
+    is asked for at its own, however many are open. A request goes to the pipeline and the draft
+    server with the fewest open requests (ties: the lower number) and stays there, since its caches
+    are there; while all places are taken it waits.
 
     Attributes:
         requests: how many there are.
-        clients: how many ask at once.
+        clients: how many ask at once, where there are no arrival times.
         drafts, pipelines: how many there are.
         limit: open requests per pipeline; more wait (SpecPipe-DB, section 3.5: B). None: no limit.
         admission: more than this at once are refused (StarSD, section 4: N_max). None: no limit.
+        arrivals_ms: ascending, from the start; one per request, or none for the closed loop.
         lost: pipelines that are gone.
     """
 
@@ -97,19 +100,42 @@ class Dispatcher:
     pipelines: int = 1
     limit: int | None = None
     admission: int | None = None
+    arrivals_ms: Sequence[float] = ()
     lost: set[int] = field(default_factory=set)
+    _origin_ms: float = 0.0
     _next: int = 0
     _waiting: deque[Assignment] = field(default_factory=deque)
     _open: dict[int, Assignment] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.arrivals_ms and len(self.arrivals_ms) != self.requests:
+            raise ValueError("either every request has an arrival time, or none has")
+
     def start(self, now_ms: float) -> list[Assignment]:
-        """What becomes of every client's first request."""
+        """Time begins to count; what becomes of every client's first request."""
+        self._origin_ms = now_ms
+        if self.arrivals_ms:
+            return []
         return [a for _ in range(self.clients) for a in self._ask(now_ms)]
+
+    @property
+    def next_arrival_ms(self) -> float | None:
+        """When ``arrive`` is to be called next; None in a closed loop and after the last one."""
+        if self._next >= len(self.arrivals_ms):
+            return None
+        return self._origin_ms + self.arrivals_ms[self._next]
+
+    def arrive(self) -> list[Assignment]:
+        """The next request arrives, at its own time."""
+        now_ms = self.next_arrival_ms
+        assert now_ms is not None, "no request is left to arrive"
+        return self._enter(now_ms) + self._serve_waiting()
 
     def finished(self, request: int, now_ms: float) -> list[Assignment]:
         """A request is over: who waits is served, and its client asks for another."""
         del self._open[request]
-        return self._serve_waiting() + self._ask(now_ms)
+        served = self._serve_waiting()
+        return served if self.arrivals_ms else served + self._ask(now_ms)
 
     @property
     def done(self) -> bool:
@@ -117,16 +143,23 @@ class Dispatcher:
 
     def _ask(self, now_ms: float) -> list[Assignment]:
         """The client goes on asking as long as it is refused."""
-        refused = []
+        refused: list[Assignment] = []
         while self._next < self.requests:
-            asked = Assignment(self._next, now_ms)
-            self._next += 1
-            inside = len(self._open) + len(self._waiting)
-            if len(self.lost) < self.pipelines and inside < (self.admission or inside + 1):
-                self._waiting.append(asked)
+            answer = self._enter(now_ms)
+            if not answer:
                 break
-            refused.append(asked)
+            refused += answer
         return refused + self._serve_waiting()
+
+    def _enter(self, now_ms: float) -> list[Assignment]:
+        """The next request is asked for: it waits to be served, or is returned as refused."""
+        asked = Assignment(self._next, now_ms)
+        self._next += 1
+        inside = len(self._open) + len(self._waiting)
+        if len(self.lost) < self.pipelines and inside < (self.admission or inside + 1):
+            self._waiting.append(asked)
+            return []
+        return [asked]
 
     def _serve_waiting(self) -> list[Assignment]:
         served = []

@@ -1,0 +1,71 @@
+"""What is odd about a valid profile: allowed, but worth a sentence."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from treepipe.errors import UserError
+from treepipe.profiles.library import AnyProfile, load_any, shape_of
+from treepipe.profiles.schema import AcceptanceProfile, Device, Hardware, Link, MeasuredTime
+
+FALL = 0.02
+"""Times that fall by less than this share are taken for noise."""
+
+
+def check_file(path: Path) -> tuple[str, list[str]]:
+    """The kind of a profile file, and what is odd about it.
+
+    Raises:
+        UserError: it is not valid, or names a model or a file that does not exist.
+    """
+    kind, profile = load_any(path)
+    return kind, list(_oddities(profile, path))
+
+
+def _oddities(profile: AnyProfile, path: Path) -> Iterator[str]:
+    if isinstance(profile, Hardware):
+        for table in ("layer", "head", "embedding", "draft"):
+            for index, entry in enumerate(getattr(profile, table)):
+                yield from _measured(entry, f"{table}.{index}", path)
+        if profile.roofline is None and any(not entry.attention for entry in profile.layer):
+            yield "key roofline is missing, so attention cannot be added to the layers' times"
+    elif isinstance(profile, Device):
+        for key in ("stage_ms", "draft_ms", "evaluate_ms"):
+            yield from _falls(getattr(profile, key), f"key {key}", "tokens")
+    elif isinstance(profile, Link):
+        yield from _falls(profile.transfer_ms or {}, "key transfer_ms", "bytes")
+    elif isinstance(profile, AcceptanceProfile):
+        if profile.pool is not None and not (path.parent / profile.pool).is_file():
+            raise UserError(f"{path}: key pool = {profile.pool!r}: there is no such file beside it")
+        if profile.hit_ratio is not None and len(profile.hit_ratio) == 1:
+            yield "key hit_ratio has one entry: the share is taken as the same for any k"
+
+
+def _measured(entry: MeasuredTime, key: str, path: Path) -> Iterator[str]:
+    try:
+        shape_of(entry)
+    except UserError as error:
+        raise UserError(f"{path}: key {key}: {error}") from None
+    named = f"key {key} ({entry.model}, {entry.dtype})"
+    for context, times in sorted(entry.ms.items()):
+        yield from _falls(times, f"{named} at context {context}", "tokens")
+        if min(times) > 1:
+            yield f"{named} at context {context}: less than {min(times)} tokens take its time"
+    shared = set.intersection(*(set(times) for times in entry.ms.values()))
+    for tokens in sorted(shared):
+        by_context = {context: times[tokens] for context, times in entry.ms.items()}
+        yield from _falls(by_context, f"{named} over {tokens} tokens", "context")
+
+
+def _falls(times: Mapping[int, float], where: str, unit: str) -> Iterator[str]:
+    """One sentence on the deepest fall."""
+    falls = [
+        (1.0 - times[after] / times[before], before, after)
+        for before, after in itertools.pairwise(sorted(times))
+        if times[before] > 0
+    ]
+    share, before, after = max(falls, default=(0.0, 0, 0))
+    if share > FALL:
+        yield f"{where}: times fall by {share:.0%} from {before} to {after} {unit}"

@@ -1,0 +1,191 @@
+"""From observations to estimates with 95 % confidence intervals, for any series of numbers.
+
+Law of this file: nothing here knows a trace or a metric. Sources: Cochran, Sampling Techniques
+(1977), chapter 6, for ratios; Fishman, Principles of Discrete Event Simulation (1978), for batch
+means and the test of their correlation; White, Journal of Simulation 1997 ("MSER-5"), for warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
+
+LEAST_BATCHES, MOST_BATCHES = 10, 30
+"""Fewer say too little about their spread; more only make each of them shorter."""
+MSER_BATCH = 5
+ROUNDING = 1e-9
+"""Times are differences of sums; variation below this share of a value is their rounding."""
+CONFIDENCE = 0.95
+_CORRELATED = 1.645
+"""Standard normal, 5 % one-sided: successive batches are alike more than by chance."""
+_STRONGEST = 0.9
+"""Correlation of batches is estimated from few of them; it is not believed beyond this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate and its 95 % confidence interval; None where there is one observation."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def over(cls, values: Values) -> Interval:
+        """Mean of independent observations (at least one), by Student's t.
+
+        >>> Interval.over([2.0])
+        Interval(mean=2.0, low=None, high=None)
+        """
+        return cls._around(values, 1.0)
+
+    @classmethod
+    def over_batches(cls, values: Values) -> Interval:
+        """Mean of successive batches of one run.
+
+        If neighbours are correlated, they are merged in pairs (where at least ``LEAST_BATCHES``
+        are left); what correlation r then remains widens the interval by sqrt((1 + r) / (1 - r)),
+        as the mean of a first-order autoregressive series needs.
+        """
+        merged = _merged(values)
+        if not is_correlated(merged):
+            return cls._around(merged, 1.0)
+        r = min(lag_one(merged), _STRONGEST)
+        return cls._around(merged, float(np.sqrt((1 + r) / (1 - r))))
+
+    @classmethod
+    def _around(cls, values: Values, factor: float) -> Interval:
+        mean = float(np.mean(values))
+        if len(values) < 2:
+            return cls(mean, None, None)
+        quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+        half = factor * quantile * float(stats.sem(values))
+        return cls(mean, mean - half, mean + half)
+
+    def as_dict(self) -> dict[str, float | None]:
+        return {"mean": self.mean, "low": self.low, "high": self.high}
+
+
+def ratio_observations(numerators: Values, denominators: Values) -> npt.NDArray[np.float64]:
+    """Observations whose mean is sum(numerators) / sum(denominators).
+
+    A figure such as time per token is a ratio of two sums. The mean of the runs' own ratios would
+    be biased, by as much however many runs there are, where the denominator varies. So run i
+    stands for R + (N_i - R D_i) / mean(D): the mean is R, and Student's interval over these values
+    is that of the ratio estimator (by its first-order expansion). Equal denominators give the
+    runs' own ratios.
+
+    Raises ``ValueError`` if the denominators' sum is 0.
+
+    >>> ratio_observations([2.0, 4.0], [1.0, 1.0]).tolist()
+    [2.0, 4.0]
+    """
+    above, below = np.asarray(numerators, float), np.asarray(denominators, float)
+    total = float(below.sum())
+    if not total:
+        raise ValueError("a ratio needs a denominator")
+    ratio = float(above.sum()) / total
+    if len(below) == 1:
+        return np.array([ratio])  # free of rounding
+    observations: npt.NDArray[np.float64] = ratio + (above - ratio * below) * (len(below) / total)
+    return observations
+
+
+def batch_count(items: int, least_items: int = 1) -> int:
+    """Batches to cut ``items`` successive ones into, each of at least ``least_items``.
+
+    An even number (so that pairs can be merged) from ``LEAST_BATCHES`` to ``MOST_BATCHES``; 1 if
+    there are too few items.
+    """
+    count = min(MOST_BATCHES, items // least_items) // 2 * 2
+    return count if count >= LEAST_BATCHES else 1
+
+
+def lag_one(values: Values) -> float:
+    """Correlation of neighbours, without the ends' bias (1 - von Neumann's ratio / 2)."""
+    centred = np.asarray(values, float) - np.mean(values)
+    total = float(centred @ centred)
+    if len(centred) < 3 or total <= ROUNDING**2 * float(np.sum(np.square(values))):
+        return 0.0
+    ends = float(centred[0] ** 2 + centred[-1] ** 2) / 2
+    return (float(centred[:-1] @ centred[1:]) + ends) / total
+
+
+def is_correlated(values: Values) -> bool:
+    """Whether independent values would rarely (5 %) have neighbours so much alike.
+
+    von Neumann's test: ``lag_one`` of n of them has the variance (n - 2) / (n^2 - 1).
+    """
+    n = len(values)
+    return n > 2 and lag_one(values) > _CORRELATED * float(np.sqrt((n - 2) / (n * n - 1)))
+
+
+def stays_correlated(values: Values) -> bool:
+    """Whether batches are correlated although neighbours were merged: the run is too short."""
+    return is_correlated(_merged(values))
+
+
+def mser5(series: Values) -> int:
+    """Items to drop at the beginning of a series, a multiple of 5 and at most half of it.
+
+    MSER-5: of means of five items each, so many are dropped that the rest's mean is known best,
+    that is, sum((x - mean)^2) / n^2 over the rest is least. At the bound of one half the series
+    did not settle.
+    """
+    count = len(series) // MSER_BATCH
+    means = np.asarray(series[: count * MSER_BATCH], float).reshape(count, MSER_BATCH).mean(axis=1)
+    if count < 2 or np.ptp(means) <= ROUNDING * abs(means).max():
+        return 0
+    centred = means - means.mean()
+    left = np.arange(count, 0, -1)
+    sums, squares = (np.cumsum(part[::-1])[::-1] for part in (centred, centred**2))
+    spread = ((squares - sums**2 / left) / left**2)[: count // 2 + 1]
+    return MSER_BATCH * int(np.argmax(spread <= spread.min() + ROUNDING * spread[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Second minus first of two series whose observations belong together in pairs.
+
+    Attributes:
+        relative: the difference over the first's mean; None where that is 0.
+        variance_reduction: 1 - var(b - a) / (var(a) + var(b)): the share of the difference's
+            variance that pairing has taken away; None where nothing varies.
+    """
+
+    difference: Interval
+    relative: Interval | None
+    variance_reduction: float | None
+
+    @classmethod
+    def of(cls, a: Values, b: Values, *, batches: bool) -> Paired:
+        """Args: ``batches``: observations are successive batches of one run, not runs."""
+        first, second = np.asarray(a, float), np.asarray(b, float)
+        smallest = ROUNDING * max(abs(first).max(), abs(second).max())
+        apart = second - first
+        apart[abs(apart) <= smallest] = 0.0
+        estimate = Interval.over_batches if batches else Interval.over
+        relative = None
+        if first.mean():
+            relative = estimate(ratio_observations(apart, first))
+        unpaired = float(first.var() + second.var())
+        reduction = None
+        if unpaired > smallest**2:
+            reduction = 1 - float(apart.var()) / unpaired
+        return cls(estimate(apart), relative, reduction)
+
+
+def _merged(values: Values) -> npt.NDArray[np.float64]:
+    """Neighbours in pairs if they are correlated and enough pairs are left, else as they are."""
+    given = np.asarray(values, float)
+    if len(given) < 2 * LEAST_BATCHES or len(given) % 2 or not is_correlated(given):
+        return given
+    pairs: npt.NDArray[np.float64] = given.reshape(-1, 2).mean(axis=1)
+    return pairs
