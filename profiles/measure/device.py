@@ -13,8 +13,8 @@ from typing import TypeAlias
 import torch
 
 from treepipe.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint
 from treepipe.profiles.measure.machine import Peak, peak_memory_mib, peak_probes
+from treepipe.profiles.measure.subject import Subject
 from treepipe.profiles.measure.timing import (
     Effort,
     Probe,
@@ -38,29 +38,10 @@ Say: TypeAlias = Callable[[str, int], None]
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
 CONTEXTS = (0, 256, 1024, 4096)
 GAPS_MS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-LAYERS = 4
-"""Most layers of the block that is timed."""
 IDLE_TOKENS = 16
 IDLE_CONTEXT = 256
 SHARES = {"peak figures": 0.05, "passes": 0.85, "idle effect": 0.10}
 """Of the time to spend."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What is measured.
-
-    Attributes:
-        name: of the target, as the profile is to say.
-        draft_name, draft: None without draft passes.
-        layers: of the block.
-    """
-
-    name: str
-    target: Checkpoint
-    draft_name: str | None
-    draft: Checkpoint | None
-    layers: int
 
 
 @dataclass(slots=True)
@@ -125,9 +106,9 @@ class DeviceSession:
             raise
         except (torch.OutOfMemoryError, MemoryError):
             raise UserError(
-                f"--model {self._subject.name}: {self._subject.layers} layers, caches and ends do "
-                f"not fit into the memory of {self._bench.device}; try --layers 1 or fewer "
-                f"--context"
+                f"--model {self._subject.target.name}: {self._subject.layers} layers, caches and "
+                f"ends do not fit into the memory of {self._bench.device}; try --layers 1 or a "
+                f"shorter --context"
             ) from None
 
     def _note(self, start: float) -> None:
@@ -143,18 +124,18 @@ class DeviceSession:
 
     def _probes(self) -> Iterator[Probe[Point]]:
         subject, bench = self._subject, self._bench
-        block = Block(subject.target, subject.layers, bench)
+        block = Block(subject.target.checkpoint, subject.layers, bench)
         yield from block.probes("block", max(bench.tokens))
         yield block.prune()
         if subject.layers > 1:
-            yield from Block(subject.target, 1, bench).probes("single", SINGLE_TOKENS)
-        yield from Ends(subject.target, bench).probes()
+            yield from Block(subject.target.checkpoint, 1, bench).probes("single", SINGLE_TOKENS)
+        yield from Ends(subject.target.checkpoint, bench).probes()
         if subject.draft is not None:
-            yield from Draft(subject.draft, bench).probes()
+            yield from Draft(subject.draft.checkpoint, bench).probes()
 
     def _idle(self, effort: Effort, tick: Callable[[float], None]) -> None:
         bench = replace(self._bench, tokens=(IDLE_TOKENS,), contexts=(IDLE_CONTEXT,))
-        block = Block(self._subject.target, self._subject.layers, bench)
+        block = Block(self._subject.target.checkpoint, self._subject.layers, bench)
         base = block.probe(("block", IDLE_TOKENS, IDLE_CONTEXT))
 
         def rest(gap_ms: float) -> Callable[[], None]:

@@ -6,6 +6,7 @@ hits all of them alike; a point is known well enough when the notch of its box p
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -159,7 +160,7 @@ class Sampler(Generic[Key]):
         """By the notch: median ± 1.57 interquartile ranges / sqrt(n) (McGill, Tukey and Larsen,
         "Variations of Box Plots", The American Statistician 32(1), 1978)."""
         found = summarize(self.samples[key])
-        return 1.57 * found.spread / found.passes**0.5 <= effort.precision
+        return 1.57 * found.spread <= effort.precision * math.sqrt(found.passes)
 
 
 def measured(samples: Samples[Key]) -> dict[Key, Summary]:

@@ -18,6 +18,7 @@ from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.messages import NO_PARENT
 from treepipe.profiles.measure.timing import Probe
+from treepipe.profiles.shapes import DType
 from treepipe.protocol import DraftPass
 
 Kind: TypeAlias = Literal["block", "single", "head", "embedding", "draft", "prune"]
@@ -25,6 +26,12 @@ Kind: TypeAlias = Literal["block", "single", "head", "embedding", "draft", "prun
 Point: TypeAlias = tuple[Kind, int, int]
 """Kind, tokens, context."""
 
+DTYPES: dict[DType, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+"""What can be computed in."""
 ROOTS = 4
 TOP_K = 10
 """Candidates asked per node of a draft pass."""
@@ -41,6 +48,11 @@ class Bench:
     dtype: torch.dtype
     tokens: tuple[int, ...]
     contexts: tuple[int, ...]
+
+    @property
+    def dtype_name(self) -> DType:
+        """As profiles call it."""
+        return next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
 
     @property
     def entries(self) -> int:
