@@ -83,6 +83,11 @@ class DeviceSession:
         self._subject, self._bench, self._seconds = subject, bench, seconds
         self._clock = clock_of(bench.device)
 
+    @property
+    def withheld(self) -> float:
+        """Share of the time timed that other processes had the processor; not counted."""
+        return self._clock.withheld
+
     def run(self, say: Say, save: Callable[[], None]) -> None:
         """Measure; ``save`` is called after each step, and on an interruption.
 

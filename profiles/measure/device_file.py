@@ -27,12 +27,15 @@ Table: TypeAlias = Mapping[int, Mapping[int, Summary]]
 
 
 def device_profile(
-    subject: Subject, bench: Bench, threads: int, found: Measurements
+    subject: Subject, bench: Bench, threads: int, withheld: float, found: Measurements
 ) -> DeviceProfile:
     """The profile of what is measured so far; parts that are not are left out.
 
     A layer's time is that of the block, less the overhead of a call, by the block's layers; the
     overhead is what a block of one layer takes more than that.
+
+    Args:
+        withheld: share of the time that other processes had the processor.
     """
     target, draft = subject.target, subject.draft
     overhead = call_overhead_ms(found, subject.layers)
@@ -43,7 +46,7 @@ def device_profile(
         prune_ms=prunes[0] if prunes else 0.0,
         idle_factor=idle_factors(found),
         roofline=_roofline(found, bench.dtype_name),
-        origin=_origin(subject, bench, threads, found),
+        origin=_origin(subject, bench, threads, withheld, found),
         layer=_layer(found, subject, overhead, bench),
         head=_measured(found, "head", target, bench),
         embedding=_measured(found, "embedding", target, bench),
@@ -122,7 +125,9 @@ def _roofline(found: Measurements, dtype: DType) -> Roofline | None:
     )
 
 
-def _origin(subject: Subject, bench: Bench, threads: int, found: Measurements) -> MeasuredOrigin:
+def _origin(
+    subject: Subject, bench: Bench, threads: int, withheld: float, found: Measurements
+) -> MeasuredOrigin:
     passes = [len(taken) for taken in found.passes.values()] or [0]
     weights = (
         "random weights"
@@ -135,6 +140,10 @@ def _origin(subject: Subject, bench: Bench, threads: int, found: Measurements) -
         f"a tree of 64 nodes in the block's caches",
         f"most memory held while measuring: {found.peak_memory_mib:.0f} MiB",
     ]
+    if withheld:
+        notes.append(
+            f"other processes had the processor for {withheld:.0%} of that time, not counted"
+        )
     if found.missing:
         notes.append(f"interrupted, not finished: {', '.join(found.missing)}")
     return MeasuredOrigin(

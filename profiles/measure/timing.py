@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -28,14 +29,44 @@ class Clock(Protocol):
 
     def time_ms(self, work: Callable[[], object]) -> float: ...
 
+    @property
+    def withheld(self) -> float:
+        """Share of the time timed that other processes had the device."""
+        ...
+
 
 class HostClock:
-    """The host's monotonic clock; for work that is done when the call returns."""
+    """The host's monotonic clock; for work that is done when the call returns.
+
+    Time in which the work could have gone on, but the system had given the processor to another
+    process, is not the device's: Linux counts it, and it is taken off. Elsewhere it stays in.
+    """
+
+    def __init__(self) -> None:
+        # nanoseconds of running, of waiting for a processor, and a count (sched-stats.rst)
+        path = Path("/proc/thread-self/schedstat")
+        self._counters = path.open("rb", buffering=0) if path.exists() else None
+        self.timed_ms, self.withheld_ms = 0.0, 0.0
 
     def time_ms(self, work: Callable[[], object]) -> float:
-        start = time.perf_counter()
+        withheld, start = self._withheld_ms(), time.perf_counter()
         work()
-        return (time.perf_counter() - start) * 1e3
+        taken = (time.perf_counter() - start) * 1e3
+        withheld = self._withheld_ms() - withheld
+        self.timed_ms += taken
+        self.withheld_ms += withheld
+        return max(0.0, taken - withheld)
+
+    @property
+    def withheld(self) -> float:
+        """Share of the time timed that the processor was not ours."""
+        return self.withheld_ms / self.timed_ms if self.timed_ms else 0.0
+
+    def _withheld_ms(self) -> float:
+        if self._counters is None:
+            return 0.0
+        self._counters.seek(0)
+        return int(self._counters.read().split()[1]) / 1e6
 
 
 class CudaClock:
@@ -43,6 +74,8 @@ class CudaClock:
 
     What the host does between the two (masks, launches) keeps the stream waiting and counts.
     """
+
+    withheld = 0.0
 
     def time_ms(self, work: Callable[[], object]) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
