@@ -57,8 +57,7 @@ def device(
     if context.invoked_subcommand is not None:
         return
     need_executor("calibrate")
-    from treepipe.presentation import Progress, console
-    from treepipe.profiles.display import show_profile
+    from treepipe.presentation import Progress
     from treepipe.profiles.measure.calibrate import calibrate_device, numbers
     from treepipe.profiles.measure.device import CONTEXTS, TOKENS
 
@@ -77,5 +76,86 @@ def device(
             seconds=seconds,
             force=force,
         )
+    _show(out, quiet)
+
+
+@app.command()
+def links(
+    peer: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where `treepipe calibrate peer` listens; default a process of this host.",
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Time to spend at most.")] = 20.0,
+    out: Out = Path("calibrated-link.toml"),
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the link to a peer by ping-pong: latency, bandwidth, overhead, jitter."""
+    need_executor("calibrate")
+    from treepipe.presentation import Progress
+    from treepipe.profiles.measure.calibrate import calibrate_link
+
+    with Progress(quiet) as say:
+        calibrate_link(peer, out, say, seconds=seconds, force=force)
+    _show(out, quiet)
+
+
+@app.command()
+def peer(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="An address of this host.")],
+) -> None:
+    """Answer `treepipe calibrate links` of another host, until interrupted."""
+    need_executor("calibrate")
+    from treepipe.presentation import console
+    from treepipe.profiles.measure.peer import listen as listen_at
+    from treepipe.profiles.measure.peer import parse_address
+
+    host, port = parse_address(listen, "--listen")
+    listen_at(host, port, lambda address: console().print(f"listening at {address}"))
+
+
+@app.command()
+def acceptance(
+    model: Annotated[str, typer.Option(metavar="DIR", help="The target.")] = "reference",
+    draft: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="DIR", help="A language model that drafts; default reference."),
+    ] = None,
+    head: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="DIR", help="An EAGLE head that drafts, instead."),
+    ] = None,
+    prompts: Annotated[
+        str, typer.Option(metavar="FILE.json", help="A list of texts, or a reference set.")
+    ] = "reference:calibration",
+    new_tokens: Annotated[int, typer.Option(min=2, help="Of the target's text, each.")] = 128,
+    task: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="What kind of text it is; default the name of the prompts."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the wrong tokens that are tried.")] = 0,
+    out: Out = Path("calibrated-acceptance.toml"),
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run target and draft over prompts: a recorded pool, and its profile."""
+    need_executor("calibrate")
+    from treepipe.presentation import Progress
+    from treepipe.profiles.measure.acceptance import open_pair
+    from treepipe.profiles.measure.calibrate import calibrate_acceptance
+
+    pair = open_pair(model, draft, head, prompts, new_tokens)
+    with Progress(quiet) as say:
+        calibrate_acceptance(pair, task or prompts, prompts, out, say, seed=seed, force=force)
+    _show(out, quiet)
+
+
+def _show(out: Path, quiet: bool) -> None:
+    from treepipe.presentation import console
+    from treepipe.profiles.display import show_profile
+
     if not quiet:
         show_profile(str(out.absolute()), None, console())

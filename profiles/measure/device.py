@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import torch
 
 from treepipe.errors import UserError
 from treepipe.profiles.measure.machine import Peak, peak_memory_mib, peak_probes
+from treepipe.profiles.measure.progress import Say, percent
 from treepipe.profiles.measure.subject import Subject
 from treepipe.profiles.measure.timing import (
     Effort,
@@ -32,8 +32,6 @@ from treepipe.profiles.measure.work import (
     Ends,
     Point,
 )
-
-Say: TypeAlias = Callable[[str, int], None]
 
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
 CONTEXTS = (0, 256, 1024, 4096)
@@ -101,7 +99,7 @@ class DeviceSession:
         try:
             for name, step in steps.items():
                 say(name, 100)
-                step(Effort(self._seconds * SHARES[name]), _percent(say))
+                step(Effort(self._seconds * SHARES[name]), percent(say))
                 self.found.missing.remove(name)
                 self._note(start)
                 save()
@@ -156,17 +154,3 @@ class DeviceSession:
 
         probes = [Probe(gap, base.work, rest(gap), warm=False) for gap in GAPS_MS]
         Sampler(self._clock, self.found.idle).measure(probes, effort, tick)
-
-
-def _percent(say: Say) -> Callable[[float], None]:
-    """A progress bar of 100 steps that is told shares of the work."""
-    shown = 0
-
-    def tick(share: float) -> None:
-        nonlocal shown
-        percent = int(100 * share)
-        if percent > shown:
-            say("", percent - shown)
-            shown = percent
-
-    return tick

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import resource
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
-import transformers
 
 import treepipe
 from treepipe.profiles.measure.timing import Probe
@@ -53,13 +53,16 @@ def _first_processor(path: Path) -> dict[str, str]:
 
 
 def versions(device: str, dtype: str, threads: int) -> str:
-    """Of the software, and how it was set."""
+    """Of the software that computes, and how it was set."""
     cuda = f"CUDA {torch.version.cuda}, " if device == "cuda" else ""
-    return (
-        f"treepipe {treepipe.__version__}, torch {torch.__version__}, {cuda}"
-        f"transformers {transformers.__version__}, Python {platform.python_version()}, "
-        f"{platform.system()} {platform.release()}; {dtype}, {threads} CPU threads"
-    )
+    return f"{cuda}{software('torch', 'transformers')}; {dtype}, {threads} CPU threads"
+
+
+def software(*libraries: str) -> str:
+    """Versions of ours, of these, and of what they run on."""
+    named = [f"{library} {importlib.metadata.version(library)}" for library in libraries]
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
+    return ", ".join([f"treepipe {treepipe.__version__}", *named, system])
 
 
 def memory_mib(device: str) -> float:

@@ -59,11 +59,11 @@ def write_text(text: str, out: Path) -> None:
 
 
 def _lines(profile: Section) -> Iterator[str]:
-    """Plain keys first, as TOML asks; then tables, then lists of tables."""
+    """Plain keys first, as TOML asks; then the origin, then what is measured."""
     data = profile.model_dump(exclude_defaults=True)
     plain = {key: value for key, value in data.items() if not _opens_table(key, value)}
     yield from _assignments(plain)
-    for key, value in data.items():
+    for key, value in sorted(data.items(), key=lambda item: item[0] != "origin"):
         if key not in plain:
             for table in value if isinstance(value, (tuple, list)) else [value]:
                 yield ""
@@ -79,9 +79,15 @@ def _opens_table(key: str, value: Any) -> bool:
 
 
 def _assignments(table: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in table.items():
-        if isinstance(value, Mapping) and any(isinstance(v, Mapping) for v in value.values()):
-            for inner, content in value.items():  # a line per context length
+    """A line per key; a table of tables comes last, with a line per inner table."""
+    nested = {
+        key: any(isinstance(inner, Mapping) for inner in value.values())
+        for key, value in table.items()
+        if isinstance(value, Mapping)
+    }
+    for key, value in sorted(table.items(), key=lambda item: nested.get(item[0], False)):
+        if nested.get(key):
+            for inner, content in value.items():
                 yield f"{key}.{_key(inner)} = {_value(content)}"
         elif value is not None:
             yield f"{key} = {_value(value)}"

@@ -1,7 +1,7 @@
 """How often something is timed, and with which clock; what is timed is in the other files.
 
-Law of this file: points are visited in turns, several times, so that a slow drift of the machine
-hits all of them alike; a point is known well enough when the notch of its box plot is narrow.
+Law of this file: all points are visited in turns until the end, so that a slow drift of the machine
+hits all of them alike; that is when the notch of every point's box plot is narrow, or time is up.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class Effort:
 
     Attributes:
         seconds: time to spend; every point is timed ``LEAST`` times, whatever that takes.
-        precision: a point is known well enough when the half-width of the 95 % interval of its
-            median, relative, is at most this.
+        precision: all is known well enough when the half-width of the 95 % interval of every
+            point's median, relative, is at most this.
         turns: and after so many turns at the earliest.
     """
 
@@ -159,23 +159,22 @@ class Sampler(Generic[Key]):
         self, probes: Iterable[Probe[Key]], effort: Effort, tick: Callable[[float], None]
     ) -> None:
         """Args: ``tick``: told after every visit which share of the work is done."""
-        waiting = list(probes)
-        total, start = len(waiting), time.perf_counter()
-        for probe in waiting:
+        everything, start = list(probes), time.perf_counter()
+        for probe in everything:
             probe.before()
             probe.work()  # warm-up: lazy initialization, first touch of memory
             self.samples[probe.key] = []
         turn, used = 0, 0.0
-        while waiting and (used < 1 or turn < LEAST):
+        while turn < effort.turns or not all(self._is_known(p.key, effort) for p in everything):
             turn += 1
-            for probe in waiting:
+            for probe in everything:
                 self._visit(probe)
                 used = (time.perf_counter() - start) / effort.seconds
-                tick(min(1.0, max(used, 1 - len(waiting) / total)))
+                tick(min(1.0, used))
                 if used >= 1 and turn > LEAST:
                     break
-            if turn >= effort.turns:
-                waiting = [each for each in waiting if not self._is_known(each.key, effort)]
+            if used >= 1 and turn >= LEAST:
+                break
         tick(1.0)
 
     def _visit(self, probe: Probe[Key]) -> None:
