@@ -25,6 +25,9 @@ from treepipe.profiles.shapes import DType
 Table: TypeAlias = Mapping[int, Mapping[int, Summary]]
 """Context -> tokens -> what was timed."""
 
+BUSY = 0.05
+"""Share of the time beyond which other processes are worth a warning."""
+
 
 def device_profile(
     subject: Subject, bench: Bench, threads: int, withheld: float, found: Measurements
@@ -143,6 +146,7 @@ def _origin(
     if withheld:
         notes.append(
             f"other processes had the processor for {withheld:.0%} of that time, not counted"
+            + ("; measure again when the machine is idle" if withheld > BUSY else "")
         )
     if found.missing:
         notes.append(f"interrupted, not finished: {', '.join(found.missing)}")

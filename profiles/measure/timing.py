@@ -20,6 +20,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 VISIT_MS = 8.0
 """A visit to a point goes on for about so long; a longer pass is timed once per visit."""
+SCHEDULER = Path("/proc/thread-self/schedstat")
+"""Nanoseconds of running and of waiting for a processor, and a count (Linux' sched-stats.rst)."""
 LEAST = 3
 """Timed passes that a point needs to count as measured."""
 
@@ -43,9 +45,7 @@ class HostClock:
     """
 
     def __init__(self) -> None:
-        # nanoseconds of running, of waiting for a processor, and a count (sched-stats.rst)
-        path = Path("/proc/thread-self/schedstat")
-        self._counters = path.open("rb", buffering=0) if path.exists() else None
+        self._counted = SCHEDULER.exists()
         self.timed_ms, self.withheld_ms = 0.0, 0.0
 
     def time_ms(self, work: Callable[[], object]) -> float:
@@ -63,10 +63,7 @@ class HostClock:
         return self.withheld_ms / self.timed_ms if self.timed_ms else 0.0
 
     def _withheld_ms(self) -> float:
-        if self._counters is None:
-            return 0.0
-        self._counters.seek(0)
-        return int(self._counters.read().split()[1]) / 1e6
+        return int(SCHEDULER.read_bytes().split()[1]) / 1e6 if self._counted else 0.0
 
 
 class CudaClock:
