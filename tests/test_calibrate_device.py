@@ -16,6 +16,7 @@ from treepipe.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.random_weights import RandomCheckpoint
 from treepipe.executor.stage_model import load_layer
+from treepipe.presentation import Progress
 from treepipe.profiles.check import check_file
 from treepipe.profiles.library import load_device
 from treepipe.profiles.measure.calibrate import calibrate_device, numbers
@@ -165,6 +166,28 @@ def test_an_interruption_keeps_what_is_measured(
     assert bool(profile.layer) == has_layers
     assert profile.roofline is not None
     assert missing in profile.origin.note
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "part"),
+    [("peak figures", "nothing is measured yet"), ("passes", "device.toml holds what is measured")],
+)
+def test_an_interruption_says_what_it_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pair: tuple[Path, Path],
+    tmp_path: Path,
+    stop_at: str,
+    part: str,
+) -> None:
+    def say(progress: Progress, what: str, steps: int) -> None:
+        if what == stop_at:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Progress, "__call__", say)
+    out = tmp_path / "device.toml"
+    assert call(monkeypatch, "calibrate", "--model", pair[0], "--out", out, *FEW) == 130
+    assert_sentence(capsys.readouterr().err, part)
 
 
 def test_an_interruption_before_anything_is_measured_writes_nothing(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -61,7 +63,7 @@ def device(
     from treepipe.profiles.measure.calibrate import calibrate_device, numbers
     from treepipe.profiles.measure.device import CONTEXTS, TOKENS
 
-    with Progress(quiet) as say:
+    with _kept(out), Progress(quiet) as say:
         calibrate_device(
             model,
             draft,
@@ -98,7 +100,7 @@ def links(
     from treepipe.presentation import Progress
     from treepipe.profiles.measure.calibrate import calibrate_link
 
-    with Progress(quiet) as say:
+    with _kept(out), Progress(quiet) as say:
         calibrate_link(peer, out, say, seconds=seconds, force=force)
     _show(out, quiet)
 
@@ -148,9 +150,25 @@ def acceptance(
     from treepipe.profiles.measure.calibrate import calibrate_acceptance
 
     pair = open_pair(model, draft, head, prompts, new_tokens)
-    with Progress(quiet) as say:
+    with _kept(out), Progress(quiet) as say:
         calibrate_acceptance(pair, task or prompts, prompts, out, say, seed=seed, force=force)
     _show(out, quiet)
+
+
+@contextmanager
+def _kept(out: Path) -> Iterator[None]:
+    """Say on an interruption whether the file holds what was measured until then."""
+
+    def written() -> int | None:
+        return out.stat().st_mtime_ns if out.is_file() else None
+
+    before = written()
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = "nothing is measured yet" if written() == before else f"{out} holds what is measured"
+        typer.echo(f"treepipe: interrupted; {kept}", err=True)
+        raise typer.Exit(130) from None
 
 
 def _show(out: Path, quiet: bool) -> None:

@@ -82,11 +82,12 @@ def open_pair(
         check_same_vocabulary(target.checkpoint, small.checkpoint)
     texts = tokenize(target.checkpoint.directory, load_texts(prompts, Path(), "--prompts"))
     limit = min(each.max_positions for each in models)
+    least = 1 if head is None else 2  # a head reads no entry for a text's first token
     for index, text in enumerate(texts):
-        if not 0 < len(text) <= limit - new_tokens:
+        if not least <= len(text) <= limit - new_tokens:
             raise UserError(
                 f"--prompts {prompts}: prompt {index} has {len(text)} tokens; with {new_tokens} "
-                f"new tokens (--new-tokens) it must have 1 to {limit - new_tokens}"
+                f"new tokens (--new-tokens) it must have {least} to {limit - new_tokens}"
             )
     path = None if head is None else (REFERENCE / "eagle" if head == "reference" else Path(head))
     return Pair(target, small, path, tuple(texts), new_tokens)

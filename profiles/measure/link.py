@@ -74,7 +74,7 @@ class LinkSession:
         if not self._trip(1, None, FIRST_MS):
             raise UserError(
                 f"--peer {self.peer.removeprefix('tcp://')}: no answer within "
-                f"{FIRST_MS / 1e3:.0f} s; does 'treepipe calibrate peer' listen there, and can "
+                f"{FIRST_MS / 1e3:g} s; does 'treepipe calibrate peer' listen there, and can "
                 f"it reach {self.end.inbox.address.removeprefix('tcp://')}?"
             )
 
