@@ -1,4 +1,4 @@
-"""A checkpoint that is only a ``config.json``: its tensors are random, of the right shapes.
+"""A checkpoint of which only the sizes are known: its tensors are random, of the right shapes.
 
 Times do not depend on what the weights are, so that a device can be measured without them.
 """
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from treepipe.executor.checkpoint import Checkpoint, read_config
-from treepipe.executor.families import FAMILIES
+from treepipe.executor.families import FAMILIES, AutoConfig
+from treepipe.profiles.shapes import Shape
 
 SPREAD = 0.02
 """Standard deviation of the weights: small, so that no state overflows in 16 bits."""
@@ -33,6 +34,29 @@ class RandomCheckpoint(Checkpoint):
         """Args: ``path``: of a ``config.json``. Raises ``UserError`` if it is not usable."""
         config, architecture = read_config(path)
         return cls(path.parent, config, architecture, {}, device, dtype)
+
+    @classmethod
+    def from_shape(
+        cls, name: str, shape: Shape, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    ) -> RandomCheckpoint:
+        """Of a model that is known by its sizes alone; how its layers are built follows from them.
+
+        Args: ``name``: what the model is called, in place of a directory.
+        """
+        family = "Qwen3" if shape.query_norm else "Qwen2" if shape.attention_bias else "Llama"
+        config = AutoConfig.for_model(
+            family.lower(),
+            hidden_size=shape.hidden_size,
+            intermediate_size=shape.intermediate_size,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            vocab_size=shape.vocabulary,
+            tie_word_embeddings=shape.tied,
+        )
+        config._attn_implementation = "sdpa"
+        return cls(Path(name), config, f"{family}ForCausalLM", {}, device, dtype)
 
     @property
     def tied(self) -> bool:

@@ -14,11 +14,12 @@ from tests.command_line import SCENARIO, assert_sentence, call
 from tests.tiny_models import save_random_checkpoint
 from treepipe.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.families import FAMILIES
 from treepipe.executor.random_weights import RandomCheckpoint
 from treepipe.executor.stage_model import load_layer
 from treepipe.presentation import Progress
 from treepipe.profiles.check import check_file
-from treepipe.profiles.library import load_device
+from treepipe.profiles.library import find_model, load_device, profile_names
 from treepipe.profiles.measure.calibrate import calibrate_device, numbers
 from treepipe.profiles.measure.device import Measurements
 from treepipe.profiles.measure.device_file import call_overhead_ms, idle_factors
@@ -124,6 +125,17 @@ def test_random_weights_have_the_shapes_of_real_ones(architecture: str, tmp_path
         shapes = {name: tensor.shape for name, tensor in real.tensors(prefix).items()}
         assert {name: tensor.shape for name, tensor in made.tensors(prefix).items()} == shapes
     load_layer(made, 1, torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("name", [n for n in profile_names("models") if "eagle" not in n])
+def test_a_model_profile_is_enough_to_build_its_layers(name: str) -> None:
+    model = find_model(name, "test")
+    made = RandomCheckpoint.from_shape(name, model)
+    with torch.device("meta"):
+        layer = FAMILIES[made.architecture].layer(made.config, 0)
+    assert sum(weight.numel() for weight in layer.parameters()) == model.layer_parameters
+    assert (made.vocabulary, made.hidden_size) == (model.vocabulary, model.hidden_size)
+    assert (made.layers, made.tied) == (model.layers, model.tied)
 
 
 def test_an_existing_file_is_kept_unless_forced(
@@ -232,6 +244,7 @@ def test_a_gpu_is_measured(pair: tuple[Path, Path], tmp_path: Path) -> None:
         (("--layers", "9"), "--layers 9: reference has 8 layers"),
         (("--model", "no-such-model"), "is neither a checkpoint directory nor a config.json"),
         (("--draft", "no-such-model"), "--draft no-such-model: is neither"),
+        (("--draft", "eagle-llama-2-7b"), "--draft eagle-llama-2-7b: is an EAGLE head"),
         (("--model", "none/config.json"), "there is no such file"),
         (("--out", "none/device.toml"), "there is no folder none"),
         (("--out", "."), "is a folder, not a file"),

@@ -25,13 +25,13 @@ def device(
     model: Annotated[
         str,
         typer.Option(
-            metavar="DIR|config.json",
+            metavar="DIR|config.json|PROFILE",
             help="A checkpoint, or the sizes of one: then its weights are random.",
         ),
     ] = "reference",
     draft: Annotated[
         Optional[str],  # noqa: UP045  (typer reads the annotation on Python 3.10, too)
-        typer.Option(metavar="DIR|config.json", help="Measure passes of this draft, too."),
+        typer.Option(metavar="DIR|config.json|PROFILE", help="Measure passes of this draft, too."),
     ] = None,
     dtype: Annotated[
         Optional[str],  # noqa: UP045

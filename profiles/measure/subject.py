@@ -1,7 +1,7 @@
 """What is measured: the models that the command line names, opened and checked.
 
-A checkpoint directory is read; a ``config.json`` gets random weights, since times do not depend on
-what the weights are.
+A checkpoint directory is read; a ``config.json`` or a model profile gets random weights, since
+times do not depend on what the weights are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from treepipe.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.random_weights import RandomCheckpoint
-from treepipe.profiles.library import REFERENCE, load_model
+from treepipe.profiles.library import LIBRARY, REFERENCE, load_model, profile_names
 from treepipe.profiles.shapes import Shape
 
 LAYERS = 4
@@ -47,7 +47,8 @@ class Subject:
 def open_subject(
     model: str, draft: str | None, layers: int | None, dtype: torch.dtype, device: str
 ) -> Subject:
-    """Args: ``model``, ``draft``: "reference", a checkpoint directory, or a ``config.json``.
+    """Args: ``model``, ``draft``: "reference", a checkpoint directory, a ``config.json``, or the
+        name of a model profile.
 
     Raises:
         UserError: there is no such thing, or it is not what it says it is.
@@ -67,18 +68,26 @@ def open_model(
 ) -> NamedModel:
     """Args: ``role``: of the bundled pair's, "target" or "draft"; others as ``open_subject``."""
     path = REFERENCE / role if named == "reference" else Path(named)
+    name, checkpoint = named, None
     if path.is_dir():
-        config, checkpoint = path / "config.json", Checkpoint.open(path)
+        checkpoint, shape = Checkpoint.open(path), _shape(path / "config.json")
+        name = named if named == "reference" else path.resolve().name
     elif path.suffix == ".json":
-        config, checkpoint = path, RandomCheckpoint.from_config(path, dtype, device)
+        checkpoint, shape = RandomCheckpoint.from_config(path, dtype, device), _shape(path)
+        name = path.resolve().parent.name if path.stem == "config" else path.stem
+    elif named in profile_names("models"):
+        shape = _shape(LIBRARY / "models" / f"{named}.toml")
     else:
         raise UserError(
-            f"{option} {named}: is neither a checkpoint directory nor a config.json, "
-            f"nor 'reference'"
+            f"{option} {named}: is neither a checkpoint directory nor a config.json, nor a model "
+            f"profile (treepipe profiles lists them), nor 'reference'"
         )
-    name = (
-        named if named == "reference" else (path if path.is_dir() else path.parent).resolve().name
+    if shape.eagle:
+        raise UserError(f"{option} {named}: is an EAGLE head, which is no model of its own")
+    return NamedModel(
+        name, shape, checkpoint or RandomCheckpoint.from_shape(name, shape, dtype, device)
     )
-    profile = load_model(config)
-    shape = Shape.model_validate(profile.model_dump(include=set(Shape.model_fields)))
-    return NamedModel(name, shape, checkpoint)
+
+
+def _shape(path: Path) -> Shape:
+    return Shape.model_validate(load_model(path).model_dump(include=set(Shape.model_fields)))
