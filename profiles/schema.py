@@ -63,6 +63,9 @@ class MeasuredTime(Section):
     dtype: DType = Field(description="of the weights")
     ms: ContextTable = Field(description="context length -> { tokens = ms }")
     shape: Shape | None = Field(None, description="of a model that has no profile")
+    iqr_ms: ContextTable | None = Field(
+        None, description="interquartile range of the passes whose median ms holds"
+    )
     fit_error: FitError | None = None
     source: str | None = Field(None, description="where it differs from the profile's")
 
