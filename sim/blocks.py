@@ -41,11 +41,13 @@ class Blocks:
             for size, offset in zip(pool.lengths, _offsets(pool.lengths), strict=True)
             for first in range(1 - length, size)
         ]
-        self._bounds = bounds
+        self._pool, self._bounds = pool, bounds
+        self._weights: Floats | None = None
         self._edges: list[float] | None = None
         if hit_ratio:
             weights = _tilt(pool, np.array(bounds), hit_ratio)
-            self._edges = np.cumsum(weights / weights.sum()).tolist()
+            self._weights = weights / weights.sum()
+            self._edges = np.cumsum(self._weights).tolist()
 
     def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
         """``count`` blocks as (first, stop)."""
@@ -55,6 +57,22 @@ class Blocks:
         last = len(bounds) - 1
         drawn = rng.random(count).tolist()
         return [bounds[min(bisect_right(edges, value), last)] for value in drawn]
+
+    def hit_ratio(self, top_k: int) -> float:
+        """Share of drawn positions whose target token is among the first ``top_k`` candidates."""
+        if self._weights is None:
+            return self._pool.hit_ratio(top_k)
+        firsts, stops = np.array(self._bounds).T
+        hits = _hits(self._pool, top_k)
+        return float(
+            self._weights @ (hits[stops] - hits[firsts]) / (self._weights @ (stops - firsts))
+        )
+
+
+def _hits(pool: Pool, top_k: int) -> npt.NDArray[np.int64]:
+    """How many of the first 0, 1, ... positions are hits."""
+    found: npt.NDArray[np.int64] = np.insert(np.cumsum(np.array(pool.ranks) < top_k), 0, 0)
+    return found
 
 
 def _offsets(lengths: list[int]) -> list[int]:
@@ -69,7 +87,6 @@ def _tilt(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, flo
     expected excess of hits is 0. That is where the logarithm of the sum is least (it is convex).
     """
     firsts, stops = bounds.T
-    ranks = np.array(pool.ranks)
     excess = []
     for k, ratio in sorted(hit_ratio.items()):
         if k > pool.candidates:
@@ -77,7 +94,7 @@ def _tilt(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, flo
                 f"key acceptance.hit_ratio: k = {k}, but the pool has {pool.candidates} candidates "
                 f"per position"
             )
-        hits = np.insert(np.cumsum(ranks < k), 0, 0)
+        hits = _hits(pool, k)
         excess.append(hits[stops] - hits[firsts] - ratio * (stops - firsts))
     table = np.array(excess, float).T
 

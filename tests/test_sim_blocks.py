@@ -62,9 +62,12 @@ def test_a_block_stays_within_its_prompt(ratio: dict[int, float] | None) -> None
 def test_tilted_blocks_reach_the_hit_ratios(length: int, ratio: dict[int, float]) -> None:
     pool = _uneven()
     ranks = np.array(pool.ranks)
-    drawn = Blocks(pool, length, ratio).draw(np.random.default_rng(1), 40_000)
+    blocks = Blocks(pool, length, ratio)
+    drawn = blocks.draw(np.random.default_rng(1), 40_000)
     text = np.concatenate([ranks[first:stop] for first, stop in drawn])
+    assert blocks.hit_ratio(2) == pytest.approx(np.mean(text < 2), abs=0.01)
     for k, share in ratio.items():
+        assert blocks.hit_ratio(k) == pytest.approx(share, abs=1e-3)
         assert np.mean(text < k) == pytest.approx(share, abs=0.01)
 
 
