@@ -13,7 +13,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from treepipe import cli_calibrate
 from treepipe.errors import RunError, UserError
+from treepipe.extras import need_executor
 
 app = typer.Typer(
     help="Plan and run tree speculative decoding over pipelines of devices.",
@@ -21,6 +23,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(cli_calibrate.app, name="calibrate")
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO.toml")]
 JsonTarget = Annotated[
@@ -157,7 +161,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Execute a scenario with real processes on this machine."""
-    _need_executor("run")
+    need_executor("run")
     from treepipe.executor.execute import execute
     from treepipe.presentation import Progress, show_result
     from treepipe.result import make_result
@@ -192,7 +196,7 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Predict four schedules, run them on real processes, and compare."""
-    _need_executor("demo")
+    need_executor("demo")
     from treepipe.presentation import Progress, show_demo
     from treepipe.studies.demo import claim_folder, run_demo, write_demo
 
@@ -227,7 +231,7 @@ def study(
         raise UserError("treepipe study needs a name; treepipe study --list shows them")
     found = find_study(name)
     if found.needs_executor:
-        _need_executor("study")
+        need_executor("study")
     perform(found, out, full=full, json=json, quiet=quiet)
 
 
@@ -262,20 +266,6 @@ def profiles(
 def _overrides(settings: list[str] | None, seed: int | None, runs: int | None) -> list[str]:
     given: dict[str, Any] = {"seed": seed, "runs": runs}
     return [*(settings or []), *(f"{k}={v}" for k, v in given.items() if v is not None)]
-
-
-def _need_executor(command: str) -> None:
-    try:
-        import safetensors  # noqa: F401
-        import tokenizers  # noqa: F401
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-        import zmq  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"treepipe {command} needs the extra 'executor' ({error.name} is not installed): "
-            f"pip install 'treepipe[executor]'"
-        ) from None
 
 
 def _complain(sentence: str) -> None:
