@@ -65,26 +65,18 @@ def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, Acceptance]:
 
     Raises ``UserError`` if a case has no acceptance and none can be calibrated.
     """
-    longest: dict[_Pair, int] = {}
-    for case in cases:
-        if _needs_calibration(case):
-            pair = _pair(case)
-            longest[pair] = max(longest.get(pair, 0), case.longest)
-    decoded = _decoded(cases)
-    contents = {}
-    for pair, length in longest.items():
-        case = next(each for each in cases if _needs_calibration(each) and _pair(each) == pair)
-        contents[pair] = _record(case, pair, length, decoded, say)
-    pools: dict[tuple[_Pair, int], Pool] = {}
+    groups: dict[_Pair, list[Prepared]] = {}
     found = {}
     for case in cases:
-        if not _needs_calibration(case):
+        if _needs_calibration(case):
+            groups.setdefault(_pair(case), []).append(case)
+        else:
             found[case.label] = Acceptance(*acceptance_pool(case.scenario, case.path))
-            continue
-        key = _pair(case), case.longest
-        if key not in pools:
-            pools[key] = Pool.from_content(_beginnings(contents[key[0]], case.longest))
-        found[case.label] = Acceptance(pools[key])
+    for pair, group in groups.items():
+        lengths = {case.longest for case in group}
+        content = _record(group[0], pair, max(lengths), _decoded(cases), say)
+        pools = {n: Acceptance(Pool.from_content(_beginnings(content, n))) for n in lengths}
+        found |= {case.label: pools[case.longest] for case in group}
     return found
 
 
@@ -100,6 +92,8 @@ def calibration_prompts(prompts: str) -> str:
 
 
 def _needs_calibration(case: Prepared) -> bool:
+    if case.calibrate_on is not None:
+        return True
     if isinstance(case.scenario.acceptance, Replay):
         raise UserError(
             f"{case.path}: key acceptance.source = 'replay': a recorded run cannot be predicted "

@@ -158,6 +158,35 @@ def run(
 
 
 @app.command()
+def validate(
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")],
+    calibrate_on: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
+    ] = None,
+    json: JsonTarget = None,
+    against: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
+    ] = None,
+    timelines: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),
+    ] = None,
+    seed: Seed = None,
+    runs: Runs = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict, execute, and explain how far off the prediction was."""
+    _need_executor("validate")
+    from treepipe.studies.validate import Request, perform
+
+    changes = _overrides(settings, seed, runs)
+    perform(Request(scenarios, changes, calibrate_on, json, against, timelines, quiet))
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for tables, plots and traces.")] = Path(
         "treepipe-demo"
