@@ -22,6 +22,8 @@ from treepipe.executor.clock import now_ms, wait_until
 from treepipe.messages import Beat, Close, Flight, Message
 from treepipe.timing import LinkTimes
 
+LOOPBACK = "127.0.0.1"
+
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -109,20 +111,34 @@ class Outbox:
 class Inbox:
     """A worker's incoming messages in the order in which they are due."""
 
-    def __init__(self, context: Any, port: int, worker: str) -> None:
-        """Args: ``port``: on loopback, 0 for any free one.
+    def __init__(
+        self,
+        context: Any,
+        port: int,
+        worker: str,
+        host: str = LOOPBACK,
+        asked_by: str = "key base_port",
+    ) -> None:
+        """Args:
+            port: 0 for any free one.
+            host: the address of this host to listen on.
+            asked_by: start of the error's sentence.
 
         Raises:
-            UserError: the port is in use.
+            UserError: the port is in use, or this host has no such address.
         """
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         try:
-            self._socket.bind(f"tcp://127.0.0.1:{port or '*'}")
-        except zmq.ZMQError:
+            self._socket.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise UserError(
+                    f"{asked_by}: {host} is no address that {worker} could listen on: {error}"
+                ) from None
             raise UserError(
-                f"key base_port: port {port}, wanted by {worker}, is in use on 127.0.0.1"
+                f"{asked_by}: port {port}, wanted by {worker}, is in use on {host}"
             ) from None
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._held: list[tuple[float, int, Received]] = []

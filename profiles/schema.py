@@ -63,6 +63,9 @@ class MeasuredTime(Section):
     dtype: DType = Field(description="of the weights")
     ms: ContextTable = Field(description="context length -> { tokens = ms }")
     shape: Shape | None = Field(None, description="of a model that has no profile")
+    iqr_ms: ContextTable | None = Field(
+        None, description="interquartile range of the passes whose median ms holds"
+    )
     fit_error: FitError | None = None
     source: str | None = Field(None, description="where it differs from the profile's")
 
@@ -219,7 +222,7 @@ class AcceptanceProfile(Section):
         return table
 
     @model_validator(mode="after")
-    def _one_source(self) -> AcceptanceProfile:
-        if (self.hit_ratio is None) == (self.pool is None):
-            raise ValueError("give hit_ratio or pool, exactly one of them")
+    def _has_source(self) -> AcceptanceProfile:
+        if self.hit_ratio is None and self.pool is None:
+            raise ValueError("give hit_ratio, or pool, or both: a pool drawn to reach the ratio")
         return self

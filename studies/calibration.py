@@ -17,6 +17,7 @@ from treepipe.executor.calibration import record_acceptance
 from treepipe.executor.launch import Launch
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.scenario import Replay, Scenario
+from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.pool import Pool
 from treepipe.sim.predict import acceptance_pool
 from treepipe.studies.study import Say
@@ -50,10 +51,15 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A pool, and how many of its positions are drawn together."""
+    """A pool, how many of its positions are drawn together, and the hit ratios to reach."""
 
     pool: Pool
     block: int = BLOCK
+    hit_ratio: Mapping[int, float] | None = None
+
+    def source(self, seed: int) -> PoolSource:
+        """Of one simulated run."""
+        return PoolSource(self.pool, self.block, seed, self.hit_ratio)
 
 
 _Pair: TypeAlias = tuple[Path, Path, str, Path]

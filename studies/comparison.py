@@ -21,7 +21,6 @@ from treepipe.executor.station import RoleSettings
 from treepipe.plan import Plan
 from treepipe.scenario import Scenario
 from treepipe.scenario_file import load_scenario
-from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.world import simulate
 from treepipe.studies.calibration import Acceptance, Prepared, calibrate
 from treepipe.studies.judgement import Cut, Prediction, Row, Texts, judge
@@ -77,8 +76,7 @@ def predict_case(
     traces = []
     for seed in run_seeds(scenario.seed, scenario.runs):
         trial = replace(plan, requests=requests, seed=seed)
-        source = PoolSource(acceptance.pool, acceptance.block, seed)
-        traces.append(simulate(trial, source))
+        traces.append(simulate(trial, acceptance.source(seed)))
         say("", 1)
     return Prediction(*summarize([cut(trace) for trace in traces]), traces[0])
 
