@@ -89,7 +89,7 @@ def run(say: Say, full: bool) -> StudyResult:
 def study(settings: Settings, say: Say) -> StudyResult:
     """Predict and run every number of targets."""
     cases = [_case(settings, targets) for targets in settings.targets]
-    named = {row.label: row for row in compare(SCENARIO, cases, say, steady)}
+    named = {row.label: row for row in compare(cases, say, steady)}
     rows = dict(zip(settings.targets, named.values(), strict=True))  # a cluster each: in order
     tokens = [row.metrics[TOKENS].mean for row in rows.values()]
     first = load_scenario(SCENARIO, cases[0].overrides)
@@ -152,6 +152,7 @@ def _measured_loads(rows: Mapping[int, Row]) -> dict[int, float]:
 def _case(settings: Settings, targets: int) -> Case:
     return Case(
         f"{targets} target{'s' if targets > 1 else ''}",
+        SCENARIO,
         (
             "schedule.name=starsd",
             f"schedule.gamma={GAMMA}",

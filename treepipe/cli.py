@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from treepipe import cli_calibrate
+from treepipe.cli_options import (
+    JsonTarget,
+    PlotFile,
+    Quiet,
+    Runs,
+    ScenarioFile,
+    Seed,
+    Settings,
+    TimelineFolder,
+    TraceFile,
+    Versus,
+    VersusSettings,
+    changes,
+)
 from treepipe.errors import RunError, UserError
 from treepipe.extras import need_executor
 
@@ -25,35 +39,6 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_calibrate.app, name="calibrate")
-
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO.toml")]
-JsonTarget = Annotated[
-    Optional[str],  # noqa: UP045  (typer reads the annotation on Python 3.10, too)
-    typer.Option("--json", metavar="FILE|-", help="Write the result here; - is standard output."),
-]
-TraceFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--trace", help="Write Chrome/Perfetto trace events of the first run here."),
-]
-PlotFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--plot", metavar="FILE.png", help="Draw the first run's timeline here."),
-]
-Seed = Annotated[Optional[int], typer.Option(min=0, help="Instead of the scenario's.")]  # noqa: UP045
-Runs = Annotated[Optional[int], typer.Option(min=1, help="Instead of the scenario's.")]  # noqa: UP045
-Settings = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a key, e.g. schedule.tree_size=40."),
-]
-Versus = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--versus", metavar="B.toml", help="Report this scenario's difference (B - A)."),
-]
-VersusSettings = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--versus-set", metavar="KEY=VALUE", help="Change a key in B only."),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
 
 
 def main() -> None:
@@ -91,7 +76,7 @@ def simulate(
     from treepipe.sim.predict import predict
     from treepipe.versus import Side, check_pairs, make_versus
 
-    overrides = _overrides(settings, seed, runs)
+    overrides = changes(settings, seed, runs)
     files = [(load_scenario(scenario, overrides), scenario)]
     if versus is not None or versus_settings:
         # Common random numbers: the other one takes this one's seed.
@@ -167,7 +152,7 @@ def run(
     from treepipe.result import make_result
     from treepipe.scenario_file import load_scenario
 
-    loaded = load_scenario(scenario, _overrides(settings, seed, runs))
+    loaded = load_scenario(scenario, changes(settings, seed, runs))
     with Progress(quiet) as say:
         execution = execute(loaded, scenario, say)
     if recording is not None:
@@ -186,6 +171,32 @@ def run(
     lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
     if lost:
         raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
+
+
+@app.command()
+def validate(
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")],
+    calibrate_on: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
+    ] = None,
+    json: JsonTarget = None,
+    against: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
+    ] = None,
+    timelines: TimelineFolder = None,
+    seed: Seed = None,
+    runs: Runs = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict, execute, and explain how far off the prediction was."""
+    need_executor("validate")
+    from treepipe.studies.validate import Request, perform
+
+    changed = changes(settings, seed, runs)
+    perform(Request(scenarios, changed, calibrate_on, json, against, timelines, quiet))
 
 
 @app.command()
@@ -261,11 +272,6 @@ def profiles(
         show_profiles(console())
     else:
         show_profile(name, plot, console())
-
-
-def _overrides(settings: list[str] | None, seed: int | None, runs: int | None) -> list[str]:
-    given: dict[str, Any] = {"seed": seed, "runs": runs}
-    return [*(settings or []), *(f"{k}={v}" for k, v in given.items() if v is not None)]
 
 
 def _complain(sentence: str) -> None:
