@@ -43,6 +43,15 @@ class TimeTable:
         """
         return self._cached[tokens] if tokens <= 1024 else self._time(tokens)
 
+    @property
+    def last_context(self) -> int | None:
+        """Longest context that was measured; None if the context does not matter."""
+        return None
+
+    def over(self, parts: Sequence[tuple[int, int]]) -> float:
+        """Milliseconds for one pass over (tokens, context) of several requests."""
+        return self(sum([tokens for tokens, _ in parts]))
+
     def extrapolates(self, tokens: int) -> bool:
         """True if no two points enclose ``tokens``."""
         return tokens > self._tokens[-1] and len(self._tokens) > 1
@@ -108,6 +117,21 @@ class ServiceTable(TimeTable):
         low = high - 1
         before, after = self._tables[low](tokens), self._tables[high](tokens)
         return before + (after - before) * (context - known[low]) / (known[high] - known[low])
+
+    @property
+    def last_context(self) -> int | None:
+        return self.contexts[-1] if len(self.contexts) > 1 else None
+
+    def over(self, parts: Sequence[tuple[int, int]]) -> float:
+        """Milliseconds for one pass over (tokens, context) of several requests.
+
+        All rows share a pass without context; each request's context adds to it what it adds to a
+        pass of its own, since no row attends to another request's tokens.
+        """
+        if len(parts) == 1:
+            return self(*parts[0])
+        together = self(sum([tokens for tokens, _ in parts]))
+        return together + sum([self(*part) - self(part[0]) for part in parts])
 
     def extrapolates(self, tokens: int) -> bool:
         """True if no two points enclose ``tokens``, at any context."""
