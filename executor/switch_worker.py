@@ -49,10 +49,10 @@ class SwitchWorker:
         for held, received in transfers:
             envelope = received.envelope
             size = message_bytes(envelope.body, plan.row_bytes)
-            transfer = self._wire(envelope.sender, envelope.receiver).transfer(now, size)
-            until = transfer.due_ms if plan.central_transfers else transfer.free_ms
-            heapq.heappush(self._ends, (until, held))
-            self._station.outboxes[envelope.receiver].hand_on(received, transfer)
+            wire = self._wire(envelope.sender, envelope.receiver)
+            begin, free, due = wire.transfer(now, size)
+            heapq.heappush(self._ends, (due if plan.central_transfers else free, held))
+            self._station.outboxes[envelope.receiver].hand_on(received, begin, due)
 
     def _wire(self, sender: str, receiver: str) -> Wire:
         """One per link, with random numbers of its own."""

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from treepipe.errors import RunError, UserError
 from treepipe.executor.clock import now_ms, wait_until
 from treepipe.messages import Beat, Close, Flight, Message
-from treepipe.transfers import Transfer, Wire
+from treepipe.transfers import Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class Outbox:
             begin, _, due = self._wire.transfer(sent_ms, size_bytes)
         self._send(Envelope(*self._ends, begin, due, body, rows, width), hidden)
 
-    def hand_on(self, received: Received, transfer: Transfer) -> None:
+    def hand_on(self, received: Received, begin_ms: float, due_ms: float) -> None:
         """Send what came from another worker, as its own, with the times of its transfer."""
-        envelope = replace(received.envelope, sent_ms=transfer.begin_ms, due_ms=transfer.due_ms)
+        envelope = replace(received.envelope, sent_ms=begin_ms, due_ms=due_ms)
         self._send(envelope, received.hidden)
 
     def _send(self, envelope: Envelope, hidden: torch.Tensor | None) -> None:

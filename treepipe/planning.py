@@ -12,6 +12,7 @@ from pathlib import Path
 
 from treepipe.errors import UserError
 from treepipe.links import named_link, pair_links
+from treepipe.machine import running_warnings
 from treepipe.memory import Footprint, check_memory
 from treepipe.placement import Placement
 from treepipe.plan import Plan, RequestSpec, Serving
@@ -70,7 +71,7 @@ def make_plan(
         central_transfers=section.central_transfers and section.name in LAYERED,
         never_misses=scenario.sampling.rule == "relaxed_best",
         seed=seed,
-        warnings=tuple(placement.warnings),
+        warnings=(*placement.warnings, *running_warnings(machines)),
         machines=machines,
     )
     footprint = footprint or placement.footprint

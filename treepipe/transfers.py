@@ -9,7 +9,7 @@ through in the order in which they were asked for, and each one that finds all o
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,14 +18,8 @@ from treepipe.timing import LinkTimes
 Item = TypeVar("Item")
 Held: TypeAlias = tuple[str, ...]
 """Names of all that a transfer has to itself while it lasts."""
-
-
-class Transfer(NamedTuple):
-    """Times of one message (ms): it begins, the sender's side is free again, it is delivered."""
-
-    begin_ms: float
-    free_ms: float
-    due_ms: float
+Transfer: TypeAlias = tuple[float, float, float]
+"""Times of one message (ms): it begins, the sender's side is free again, it is delivered."""
 
 
 class Wire:
@@ -34,6 +28,7 @@ class Wire:
     def __init__(self, times: LinkTimes, rng: np.random.Generator) -> None:
         """Args: ``rng``: of this link alone."""
         self._times, self._rng = times, rng
+        self._steady = not (times.loss or times.jitter_ms)
         self._free_ms = 0.0
         self._last_due_ms = 0.0
 
@@ -44,19 +39,21 @@ class Wire:
         is counted right behind the first try. A lost message holds up those behind it.
         """
         times = self._times
-        occupied, again = times.occupied_ms(size_bytes), 0
-        if times.loss:
-            again = int(self._rng.geometric(1.0 - times.loss)) - 1
+        occupied, delay = times.occupied_ms(size_bytes), times.latency_ms
+        if not self._steady:
+            again = int(self._rng.geometric(1.0 - times.loss)) - 1 if times.loss else 0
             occupied *= 1 + again
-        begin = max(now_ms, self._free_ms)
+            delay += again * times.retransmit_ms
+            if times.jitter_ms:
+                delay += times.draw_jitter_ms(self._rng)
+        free = self._free_ms
+        begin = now_ms if now_ms > free else free
         self._free_ms = free = begin + occupied
-        due = free + times.latency_ms
-        if times.jitter_ms:
-            due += times.draw_jitter_ms(self._rng)
-        if again:
-            due += again * times.retransmit_ms
-        self._last_due_ms = due = max(due, self._last_due_ms)
-        return Transfer(begin, free, due)
+        due = free + delay
+        if due < self._last_due_ms:
+            due = self._last_due_ms
+        self._last_due_ms = due
+        return begin, free, due
 
 
 class TransferQueue(Generic[Item]):
