@@ -18,7 +18,7 @@ from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import Place, places
-from treepipe.sim.pool import bernoulli_pool
+from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.world import simulate
 from treepipe.timing import LinkTimes
 from treepipe.trace import Trace
