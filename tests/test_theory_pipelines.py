@@ -58,7 +58,7 @@ def assert_equal(written: Written) -> None:
 
 
 def assert_within(intervals: Mapping[str, Interval], expected: Mapping[str, float]) -> None:
-    """Every expected value in the interval, and intervals of a few percent."""
+    """Every expected value in the interval, and intervals that say something."""
     for name, value in expected.items():
         found = intervals[name]
         assert found.low is not None
@@ -66,7 +66,7 @@ def assert_within(intervals: Mapping[str, Interval], expected: Mapping[str, floa
         # The last bit: what is constant has an interval of no length.
         slack = EXACTLY * abs(value)
         assert found.low - slack <= value <= found.high + slack, name
-        assert found.high - found.low <= 0.08 * abs(value), name
+        assert found.high - found.low <= 0.2 * abs(value), name
 
 
 # --- one segment per round -----------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_a_chain_knows_that_catching_up_takes_longer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["chain", "dsd"])
 @pytest.mark.parametrize("beta", [0.5, 0.9])
 def test_expected_values_of_chains(tmp_path: Path, name: str, beta: float) -> None:
-    written = Written(tmp_path, name, f"acceptance.beta={beta}", "runs=400")
+    written = Written(tmp_path, name, f"acceptance.beta={beta}", "runs=80")
     metrics, shares = summarize(written.simulated())
     expected = written.expected()
     assert expected.warnings == ()
@@ -198,7 +198,7 @@ def test_every_gap_of_layers_is_a_hit_or_a_miss(tmp_path: Path, group: int) -> N
 
 @pytest.mark.parametrize("beta", [0.5, 0.9])
 def test_expected_values_of_layers(tmp_path: Path, beta: float) -> None:
-    written = Written(tmp_path, "specpipe", f"acceptance.beta={beta}", "runs=400")
+    written = Written(tmp_path, "specpipe", f"acceptance.beta={beta}", "runs=80")
     metrics, _ = summarize(written.simulated())
     assert_within(metrics, written.expected().metrics)
 

@@ -22,7 +22,12 @@ from treepipe.sim.theory.queues import (
 )
 from treepipe.sim.theory.starsd import Cycle
 
-QUEUE = ("serving.places=1", "workload.requests=600", "runs=20", "workload.warmup_requests=100")
+SHORT = (
+    "pipelines=[{ stages = [{ device = { stage_ms = { 1 = 20.0 } } }] }]",
+    "workload.prompt_tokens=8",
+    "workload.new_tokens=6",
+)
+QUEUE = ("serving.places=1", "workload.requests=500", "runs=8", "workload.warmup_requests=50")
 
 
 def poisson(rate_per_s: float) -> str:
@@ -32,13 +37,13 @@ def poisson(rate_per_s: float) -> str:
 # --- open arrivals -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("load", [0.3, 0.6])
 @pytest.mark.parametrize("beta", [1.0, 0.6])
 def test_requests_wait_as_pollaczek_and_khinchin_say(
     tmp_path: Path, load: float, beta: float
 ) -> None:
     """M/D/1 if all drafted tokens are accepted, M/G/1 with the chain's own variance if not."""
-    settings = ("workload.new_tokens=12", f"acceptance.beta={beta}")
+    settings = (*SHORT, f"acceptance.beta={beta}")
     alone = Written(tmp_path, "chain", *settings).expected()
     rate = 1e3 * load / alone.metrics["request_latency_ms"]
     written = Written(tmp_path, "chain", *settings, *QUEUE, poisson(rate))
@@ -49,13 +54,13 @@ def test_requests_wait_as_pollaczek_and_khinchin_say(
         assert wait == pytest.approx(constant, rel=EXACTLY)
     else:
         assert wait > 1.05 * constant, "the variance is worth testing"
-    found, shares = summarize(written.simulated(), 100)
+    found, shares = summarize(written.simulated(), 50)
     for name in ("request_latency_ms", "time_to_first_token_ms", "throughput_tokens_s"):
         low, high = found[name].low, found[name].high
         assert low is not None
         assert high is not None
         assert low < expected.metrics[name] < high, name
-        assert high - low < 0.15 * expected.metrics[name], name
+        assert high - low < 0.4 * expected.metrics[name], name
     for device, share in expected.utilization.items():
         assert shares[device].mean == pytest.approx(share, rel=0.05), device
 
