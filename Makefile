@@ -12,7 +12,7 @@ test: setup check
 	$(BIN)/python -m pytest
 
 bench: setup
-	$(BIN)/python -m bench
+	$(BIN)/python -m treepipe.studies.benchmarks --out bench/results.json
 
 check: setup
 	$(BIN)/ruff check .

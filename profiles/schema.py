@@ -222,7 +222,7 @@ class AcceptanceProfile(Section):
         return table
 
     @model_validator(mode="after")
-    def _one_source(self) -> AcceptanceProfile:
-        if (self.hit_ratio is None) == (self.pool is None):
-            raise ValueError("give hit_ratio or pool, exactly one of them")
+    def _has_source(self) -> AcceptanceProfile:
+        if self.hit_ratio is None and self.pool is None:
+            raise ValueError("give hit_ratio, or pool, or both: a pool drawn to reach the ratio")
         return self

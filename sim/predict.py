@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from treepipe.errors import UserError
 from treepipe.plan import Plan, RequestSpec
 from treepipe.planning import make_plan
 from treepipe.recording import Recording
-from treepipe.scenario import Bernoulli, HitRatio, Replay, Scenario
+from treepipe.scenario import HitRatio, Replay, Scenario
+from treepipe.scenario import Pool as PoolSection
 from treepipe.schedule_factory import unused_warnings
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
-from treepipe.sim.pool import Pool, bernoulli_pool, hit_ratio_pool
+from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
+from treepipe.sim.pool import Pool
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.trace import Trace
@@ -40,11 +42,12 @@ def predict(
         traces = [_simulate(plan, replay, progress)]
         traces[0].warnings += replay.warnings()
     else:
-        pool, block = _pool(scenario, path)
+        pool, block, ratio = acceptance_pool(scenario, path)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             plan = make_plan(scenario, path, seed=seed)
-            traces.append(_simulate(plan, PoolSource(pool, block, seed), progress))
+            source = PoolSource(pool, block, seed, ratio)
+            traces.append(_simulate(plan, source, progress))
     rule = scenario.sampling.rule
     for trace in traces:
         if rule in ("relaxed_top_p", "adaptive"):
@@ -63,16 +66,17 @@ def _simulate(plan: Plan, source: AcceptanceSource, progress: Callable[[], None]
     return trace
 
 
-def _pool(scenario: Scenario, path: Path) -> tuple[Pool, int]:
+def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[int, float] | None]:
+    """What positions are drawn from (not of a replay; none is plain decoding), how many of them
+    together, and the hit ratios they are drawn to reach."""
     acceptance = scenario.acceptance
-    if acceptance is None:
-        return bernoulli_pool(1.0), MADE_BLOCK
-    if isinstance(acceptance, Bernoulli):
-        return bernoulli_pool(acceptance.beta), MADE_BLOCK
-    if isinstance(acceptance, HitRatio):
-        return hit_ratio_pool(acceptance.table), MADE_BLOCK
     assert not isinstance(acceptance, Replay)
-    return Pool.load(path.parent / acceptance.file), acceptance.block
+    if isinstance(acceptance, PoolSection):
+        pool = Pool.load(path.parent / acceptance.file)
+        return pool, acceptance.block, acceptance.hit_ratio
+    if isinstance(acceptance, HitRatio):
+        return hit_ratio_pool(acceptance.table), MADE_BLOCK, None
+    return bernoulli_pool(1.0 if acceptance is None else acceptance.beta), MADE_BLOCK, None
 
 
 def _recorded_requests(

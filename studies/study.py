@@ -93,6 +93,8 @@ class StudyResult:
         findings: its conclusions and warnings, in sentences.
         faults: why it failed (a text that is not plain decoding's); empty if it did not.
         figures: matplotlib figures by file name (without ``.png``).
+        sections: further lists of the study's page by their headings: what was calibrated on,
+            assumed, not predicted.
     """
 
     study: str
@@ -101,6 +103,7 @@ class StudyResult:
     figures: dict[str, Figure] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    sections: dict[str, list[str]] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
         """Of the JSON file."""
@@ -111,7 +114,25 @@ class StudyResult:
             "rows": rows,
             "findings": self.findings,
             "faults": self.faults,
+            "sections": self.sections,
         }
+
+    def page(self) -> str:
+        """In Markdown: findings, plots, tables, and what the study states about itself."""
+        parts = [f"# {self.study}", ""]
+        if self.study in STUDIES:
+            parts += [f"{STUDIES[self.study].summary}. Made by `treepipe study {self.study}`.", ""]
+        parts += [*_list(self.findings)]
+        for name in self.figures:
+            parts += [f"![{name}]({name}.png)", ""]
+        parts += [sheet.markdown() for sheet in self.tables]
+        for heading, sentences in self.sections.items():
+            parts += [f"## {heading}", "", *_list(sentences)]
+        return "\n".join(parts).rstrip() + "\n"
+
+
+def _list(sentences: Sequence[str]) -> list[str]:
+    return [*(f"- {sentence}" for sentence in sentences), ""] if sentences else []
 
 
 def find_study(name: str) -> Study:
@@ -130,13 +151,11 @@ def run_study(study: Study, say: Say, full: bool) -> StudyResult:
 
 
 def write_study(result: StudyResult, out: Path) -> None:
-    """JSON, a CSV file per table, all tables in Markdown, and the plots into ``out``."""
+    """JSON, a CSV file per table, a page in Markdown, and the plots into ``out``."""
     write_json(result.content(), str(out / f"{result.study}.json"))
     for sheet in result.tables:
         (out / f"{sheet.name}.csv").write_text(sheet.csv(), encoding="utf-8")
-    parts = [sheet.markdown() for sheet in result.tables]
-    parts += [f"- {finding}" for finding in result.findings]
-    (out / "tables.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
+    (out / f"{result.study}.md").write_text(result.page(), encoding="utf-8")
     for name, figure in result.figures.items():
         figure.savefig(out / f"{name}.png", dpi=110)
 
@@ -175,6 +194,10 @@ def show_study(result: StudyResult, out: Path) -> None:
         console.print(sheet.rich())
     for finding in result.findings:
         console.print(finding, highlight=False)
+    for heading, sentences in result.sections.items():
+        console.print(heading, style="bold")
+        for sentence in sentences:
+            console.print(f"- {sentence}", highlight=False)
     console.print(f"tables, plots and figures: {out}/", highlight=False)
 
 

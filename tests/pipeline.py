@@ -175,6 +175,7 @@ class Pipeline:
 
     def compute(self, n: int, move: Move) -> None:
         """The target answers from what the last stage's cache says that each row attends to."""
+        assert len(move.rows) == len(move.payloads) == len(move.flight.segments)
         if self._target is None or n + 1 < len(self.desks):
             return
         for segment in move.flight.segments:

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from tests.test_sim_world import make_plan, plain
-from treepipe.metrics import Interval, run_metrics
+from treepipe.metrics import run_metrics
 from treepipe.plan import Plan, RequestSpec, Serving
 from treepipe.scenario_file import load_scenario
 from treepipe.schedules.shared_draft import Assignment, Dispatcher
 from treepipe.sim.acceptance import PoolSource, RecordingSource
-from treepipe.sim.pool import bernoulli_pool
+from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.predict import predict
 from treepipe.sim.world import simulate
+from treepipe.statistics import Interval
 from treepipe.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.trace import Trace
 

@@ -14,7 +14,7 @@ from treepipe.planning import make_plan
 from treepipe.recording import Recording
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
-from treepipe.sim.pool import hit_ratio_pool
+from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate
 from treepipe.studies import shared_draft
 from treepipe.studies.comparison import (

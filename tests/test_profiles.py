@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,282 +39,8 @@ from treepipe.timing import TimeTable
 
 FILES = sorted(path for kind in KINDS for path in (LIBRARY / kind).glob("*.toml"))
 
-# Milliseconds of one layer's linear operations (or of the output projection) at so many tokens, as
-# measured: microsoft/vidur at 7d47513 (A40, A100, H100 in float16) and casys-kaist/LLMServingSim at
-# 5daddb2 (the others). These are points of the original tables, most of them no knots of ours.
-MEASURED: list[tuple[str, str, str, str, dict[int, float]]] = [
-    (
-        "a100",
-        "layer",
-        "llama-2-70b",
-        "float16",
-        {
-            1: 1.118,
-            24: 1.161,
-            64: 1.174,
-            80: 1.369,
-            112: 1.382,
-            192: 2.0825,
-            400: 3.989,
-            1024: 8.4845,
-            2048: 15.40175,
-        },
-    ),
-    (
-        "a100",
-        "layer",
-        "llama-2-7b",
-        "float16",
-        {
-            1: 0.29,
-            24: 0.29,
-            64: 0.303,
-            80: 0.358,
-            112: 0.38,
-            192: 0.4975,
-            400: 0.943,
-            1024: 2.123,
-            2048: 4.17075,
-        },
-    ),
-    (
-        "a100",
-        "layer",
-        "llama-3-8b",
-        "float16",
-        {
-            1: 0.303,
-            24: 0.327,
-            64: 0.351,
-            80: 0.391,
-            112: 0.4025,
-            192: 0.524,
-            400: 1.032,
-            1024: 2.348,
-            2048: 4.49,
-        },
-    ),
-    (
-        "a40",
-        "layer",
-        "llama-2-70b",
-        "float16",
-        {
-            1: 3.228,
-            24: 3.234,
-            64: 3.413,
-            80: 3.4845,
-            112: 3.4795,
-            192: 4.2515,
-            400: 8.926,
-            1024: 16.408,
-            2048: 31.174,
-        },
-    ),
-    (
-        "a40",
-        "layer",
-        "llama-2-7b",
-        "float16",
-        {
-            1: 0.748,
-            24: 0.822,
-            64: 0.939,
-            80: 0.949,
-            112: 0.936,
-            192: 1.09,
-            400: 2.084,
-            1024: 4.277,
-            2048: 8.10175,
-        },
-    ),
-    (
-        "a6000",
-        "layer",
-        "llama-3.1-8b",
-        "bfloat16",
-        {
-            1: 0.68583,
-            24: 0.71984,
-            64: 0.77454,
-            80: 0.85223,
-            112: 0.83152,
-            192: 1.17445,
-            400: 2.43325,
-            1024: 5.22658,
-            2048: 10.30107,
-        },
-    ),
-    (
-        "a6000",
-        "head",
-        "llama-3.1-8b",
-        "bfloat16",
-        {
-            1: 1.40628,
-            24: 1.43589,
-            64: 1.46562,
-            80: 1.4817,
-            112: 1.48619,
-            192: 2.00822,
-            400: 3.96696,
-            1024: 9.93613,
-            2048: 18.21411,
-        },
-    ),
-    (
-        "h100",
-        "layer",
-        "llama-2-70b",
-        "float16",
-        {
-            1: 0.625,
-            24: 0.623,
-            64: 0.6335,
-            80: 0.653,
-            112: 0.646,
-            192: 0.824,
-            400: 1.41,
-            1024: 2.9345,
-            2048: 5.33275,
-        },
-    ),
-    (
-        "h100",
-        "layer",
-        "llama-2-7b",
-        "float16",
-        {
-            1: 0.175,
-            24: 0.181,
-            64: 0.183,
-            80: 0.226,
-            112: 0.1995,
-            192: 0.2315,
-            400: 0.3965,
-            1024: 0.657,
-            2048: 1.26325,
-        },
-    ),
-    (
-        "h100",
-        "layer",
-        "llama-3.1-70b",
-        "bfloat16",
-        {
-            1: 0.64251,
-            24: 0.68195,
-            64: 0.7084,
-            80: 0.72052,
-            112: 0.73974,
-            192: 0.78935,
-            400: 1.39893,
-            1024: 2.89359,
-            2048: 5.96213,
-        },
-    ),
-    (
-        "h100",
-        "head",
-        "llama-3.1-70b",
-        "bfloat16",
-        {
-            1: 0.7164,
-            24: 0.7219,
-            64: 0.7221,
-            80: 0.72416,
-            112: 0.71847,
-            192: 0.74557,
-            400: 1.19468,
-            1024: 2.89795,
-            2048: 5.88431,
-        },
-    ),
-    (
-        "h100",
-        "layer",
-        "llama-3.1-8b",
-        "bfloat16",
-        {
-            1: 0.23866,
-            24: 0.26788,
-            64: 0.27898,
-            80: 0.28559,
-            112: 0.29793,
-            192: 0.32028,
-            400: 0.45969,
-            1024: 0.84252,
-            2048: 1.75245,
-        },
-    ),
-    (
-        "h100",
-        "head",
-        "llama-3.1-8b",
-        "bfloat16",
-        {
-            1: 0.36634,
-            24: 0.36696,
-            64: 0.37594,
-            80: 0.37761,
-            112: 0.37223,
-            192: 0.38707,
-            400: 0.60075,
-            1024: 1.43724,
-            2048: 2.86625,
-        },
-    ),
-    (
-        "rtx-3090",
-        "layer",
-        "llama-3.1-8b",
-        "bfloat16",
-        {
-            1: 0.64031,
-            24: 0.65369,
-            64: 0.72155,
-            80: 0.97881,
-            112: 0.98628,
-            192: 1.69428,
-            400: 3.63398,
-            1024: 7.62235,
-            2048: 15.29223,
-        },
-    ),
-    (
-        "rtx-3090",
-        "head",
-        "llama-3.1-8b",
-        "bfloat16",
-        {
-            1: 1.18484,
-            24: 1.23915,
-            64: 1.25707,
-            80: 1.83747,
-            112: 1.96513,
-            192: 3.63212,
-            400: 6.6692,
-            1024: 16.34164,
-            2048: 29.08897,
-        },
-    ),
-    (
-        "rtx-4090",
-        "layer",
-        "llama-3.1-8b",
-        "bfloat16",
-        {
-            1: 0.47556,
-            24: 0.52342,
-            64: 0.5427,
-            80: 0.55619,
-            112: 0.58752,
-            192: 0.71006,
-            400: 1.30548,
-            1024: 2.83959,
-            2048: 5.65905,
-        },
-    ),
+MEASURED = json.loads((Path(__file__).parent / "data" / "measured_times.json").read_text())[
+    "measured"
 ]
 
 
@@ -331,17 +59,15 @@ def test_library_holds_what_it_promises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "part", "model", "dtype", "points"), MEASURED, ids=lambda value: str(value)[:16]
+    "row", MEASURED, ids=lambda row: f"{row['device']}-{row['part']}-{row['model']}"
 )
-def test_tables_hold_the_measured_values(
-    device: str, part: str, model: str, dtype: str, points: dict[int, float]
-) -> None:
-    profile = find_device(device, "test")
+def test_tables_hold_the_measured_values(row: dict[str, Any]) -> None:
+    profile = find_device(row["device"], "test")
     assert isinstance(profile, DeviceProfile)
-    entries = {"layer": profile.layer, "head": profile.head}[part]
-    (entry,) = (e for e in entries if (e.model, e.dtype) == (model, dtype))
+    entries = {"layer": profile.layer, "head": profile.head}[row["part"]]
+    (entry,) = (e for e in entries if (e.model, e.dtype) == (row["model"], row["dtype"]))
     table = TimeTable(entry.ms[0])
-    for tokens, measured in points.items():
+    for tokens, measured in ((int(tokens), ms) for tokens, ms in row["ms"].items()):
         within = TOLERANCE if tokens <= NEAR else FAR_TOLERANCE
         assert table(tokens) == pytest.approx(measured, rel=within)
     assert entry.fit_error is not None

@@ -33,7 +33,7 @@ def written(result: StudyResult, out: Path) -> dict[str, Mapping[str, Any]]:
     for sheet in result.tables:
         with (out / f"{sheet.name}.csv").open() as file:
             assert len(list(csv.reader(file))) == 1 + len(sheet.rows)
-        assert sheet.title in (out / "tables.md").read_text()
+        assert sheet.title in (out / f"{result.study}.md").read_text()
     for name in result.figures:
         assert (out / f"{name}.png").stat().st_size > 5_000
     return {row["key"]: row for row in content["rows"]}
@@ -129,7 +129,7 @@ def test_perform_writes_and_prints(
     out = tmp_path / "new" / "folder"
     perform(made_study, out, quiet=False)
     assert "so it is" in capsys.readouterr().out
-    assert sorted(path.name for path in out.iterdir()) == ["made.csv", "made.json", "tables.md"]
+    assert sorted(path.name for path in out.iterdir()) == ["made.csv", "made.json", "made.md"]
     perform(made_study, out, quiet=True, json="-")  # again, into the same folder
     content = json.loads(capsys.readouterr().out)
     assert content["rows"] == [
@@ -151,7 +151,7 @@ def test_a_fault_is_a_failed_run_after_all_is_written(
 ) -> None:
     with pytest.raises(RunError, match="no"):
         perform(made_study, tmp_path / "out", full=True, quiet=True)
-    assert "NO" in (tmp_path / "out" / "tables.md").read_text()
+    assert "NO" in (tmp_path / "out" / "made.md").read_text()
 
 
 def test_a_foreign_folder_is_not_touched(made_study: study.Study, tmp_path: Path) -> None:

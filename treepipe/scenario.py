@@ -150,6 +150,9 @@ class Pool(Section):
     source: Literal["pool"]
     file: str
     block: Annotated[int, Field(ge=1)] = Field(16, description="positions drawn together")
+    hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
+        None, description="passages are drawn so that this is reached; default: as recorded"
+    )
 
 
 class Replay(Section):

@@ -268,6 +268,7 @@ class StageDesk:
         """The others of a flight go on without a session that was closed."""
         segments = tuple([s for s in gathering.flight.segments if s.session != session])
         gathering.flight = gathering.flight.holding(segments)
+        gathering.payloads.pop(session, None)
         if gathering.flight.beat is None and not segments:
             return
         move = self._complete(gathering)

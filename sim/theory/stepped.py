@@ -1,0 +1,101 @@
+"""PipeDec and SpecPipe on a plan: its steps, and what a request of finite length makes of them."""
+
+from __future__ import annotations
+
+from treepipe.sim.theory.layered import (
+    LockStep,
+    pipedec_latency_ms,
+    specpipe_even_tbt_ms,
+)
+from treepipe.sim.theory.passage import Passage
+from treepipe.sim.theory.tokens import Outcome, decoding_ms
+
+
+def steps_of(passage: Passage, width: int, group: int) -> LockStep:
+    """The steps of a plan; uneven stages and links count as the slowest one."""
+    first, *between, last = passage.links
+    return LockStep(
+        stages=len(passage.stages),
+        group=group,
+        stage_ms=max(passage.stage_ms(width)),
+        hop_ms=max([passage.hop_ms(link, width) for link in between], default=0.0),
+        end_ms=max(passage.hop_ms(link, width) for link in (first, last)),
+        prune_ms=max(stage.times.prune for stage in passage.stages),
+        decide_ms=passage.decide_ms(width),
+        marker_ms=passage.draft.times.decide,
+        draft_ms=passage.draft.times.draft(width),
+    )
+
+
+def stepped_metrics(
+    passage: Passage, steps: LockStep, hit: float, chunks: list[int], new_tokens: int
+) -> dict[str, float]:
+    """Expected values of a request that finds an empty pipeline."""
+    prefill = passage.prefill_ms(chunks)
+    left = new_tokens - 1
+    outcomes = [Outcome(hit, 1, steps.hit_ms), Outcome(1 - hit, 1, steps.miss_ms)]
+    decode = decoding_ms(left, steps.first_ms, outcomes)
+    found = {
+        "throughput_tokens_s": 1e3 * new_tokens / (prefill + decode),
+        "time_to_first_token_ms": prefill,
+        "request_latency_ms": prefill + decode,
+    }
+    if not left:
+        return found
+    rounds = 1 + (1 - hit) * (left - 1)
+    return found | {
+        "time_between_tokens_ms": decode / left,
+        "per_session_throughput_tokens_s": 1e3 * left / decode,
+        "tokens_per_round": left / rounds,
+        "hit_rate": 1 - rounds / left,
+        "flushes_per_100_tokens": 100 * rounds / left,
+    }
+
+
+def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
+    """The papers' own quantities: SpecPipe, eq. 2, in both readings; PipeDec, section 2.3."""
+    groups = steps.stages // steps.group
+    stage = steps.group * steps.stage_ms + (steps.group - 1) * steps.hop_ms
+    step = stage + steps.hop_ms
+    return {
+        "hit_probability": hit,
+        "hit_ms": steps.hit_ms,
+        "miss_ms": steps.miss_ms,
+        "long_run_time_between_tokens_ms": steps.tbt_ms(hit),
+        "specpipe_time_between_tokens_ms": specpipe_even_tbt_ms(step, hit, groups),
+        "specpipe_worst_time_between_tokens_ms": specpipe_even_tbt_ms(step, hit, groups, "N"),
+        "pipedec_latency_ms": pipedec_latency_ms(steps.draft_ms, [stage], [steps.hop_ms]),
+    }
+
+
+def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
+    """Assumptions of the steps that the plan breaks."""
+    found = []
+    first, *between, last = passage.links
+    words = [passage.plan.link(passage.draft.name, stage.name) for stage in passage.stages]
+    uneven = len(set(passage.stage_ms(width))) > 1
+    uneven |= len({stage.times.prune for stage in passage.stages}) > 1
+    if uneven or len({*between}) > 1 or len({first, last, *words}) > 1:
+        found.append("the closed form assumes equal stages and links; the slowest one counts")
+    if _times(passage, width) != _times(passage, 1):
+        found.append(
+            f"the closed form assumes that a layer takes as long as one of {width} rows, however "
+            f"few are left"
+        )
+    if steps.hop_ms > 2 * steps.end_ms + steps.decide_ms:
+        found.append(
+            "the closed form is the long run's: transfers between stages are slower than those to "
+            "the draft server and back, so steps differ"
+        )
+    if steps.draft_ms + steps.decide_ms > steps.pipeline_ms:
+        found.append(
+            f"the closed form assumes that drafting a layer ({steps.draft_ms:.4g} ms) hides behind "
+            f"a step where the pipeline is empty"
+        )
+    return found
+
+
+def _times(passage: Passage, rows: int) -> list[float]:
+    """All that a layer of so many rows takes in the pipeline."""
+    hops = [passage.hop_ms(link, rows) for link in passage.links]
+    return [*passage.stage_ms(rows), *hops, passage.decide_ms(rows)]

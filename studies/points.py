@@ -1,0 +1,107 @@
+"""Many simulated points of a study: side by side on all cores, and remembered between calls.
+
+Law of this file: a point is a scenario and nothing else, so its result is known by the scenario's
+content, the files it names and the simulator's own sources; it is simulated once. Studies decide
+which points, and what their metrics say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from joblib import Memory, Parallel, delayed  # type: ignore[import-untyped]
+
+from treepipe.distributions import ArrivalTrace
+from treepipe.estimates import observe
+from treepipe.profiles.library import LIBRARY
+from treepipe.scenario import Pool, Scenario
+from treepipe.scenario_file import load_scenario
+from treepipe.sim.predict import predict
+from treepipe.statistics import Interval
+
+PACKAGE = Path(__file__).parents[1]
+"""Of all sources; the root folders are linked into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A scenario file with settings as ``--set`` takes them. ``label``: for the study itself."""
+
+    label: str
+    path: Path
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was predicted at a point: metrics and utilization by name, and the warnings."""
+
+    metrics: Mapping[str, Interval]
+    utilization: Mapping[str, Interval]
+    warnings: tuple[str, ...] = ()
+
+
+def simulate_points(
+    points: Sequence[Point], progress: Callable[[str, int], None], title: str = "simulating"
+) -> dict[str, Outcome]:
+    """The outcomes by label, in the points' order.
+
+    Raises:
+        UserError: a scenario is wrong.
+        RunError: a simulation came to a standstill.
+    """
+    scenarios = [load_scenario(point.path, point.settings) for point in points]
+    progress(title, len(points))
+    remembered = _memory().cache(_simulate)
+    jobs = [
+        delayed(remembered)(scenario.model_dump_json(), _fingerprint(scenario, point), point.path)
+        for scenario, point in zip(scenarios, points, strict=True)
+    ]
+    found = {}
+    outcomes: Iterable[Outcome] = Parallel(n_jobs=os.cpu_count(), return_as="generator")(jobs)
+    for point, outcome in zip(points, outcomes, strict=True):
+        found[point.label] = outcome
+        progress("", 1)
+    return found
+
+
+def _simulate(content: str, fingerprint: str, path: Path) -> Outcome:
+    """Args: ``fingerprint``: of everything else that the outcome depends on, for the cache;
+    ``path``: of the scenario, for the names in it."""
+    scenario = Scenario.model_validate_json(content)
+    traces = predict(scenario, path)
+    estimates = observe(traces, scenario.workload.warmup_requests)
+    warnings = {*(w for trace in traces for w in trace.warnings), *estimates.warnings}
+    return Outcome(*estimates.intervals, tuple(sorted(warnings)))
+
+
+def _memory() -> Memory:
+    """In the user's cache folder (``XDG_CACHE_HOME``); it may be deleted at any time."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Memory(Path(root) / "treepipe", verbose=0)
+
+
+def _fingerprint(scenario: Scenario, point: Point) -> str:
+    """Of the sources, the profile library, and the files that the scenario names."""
+    digest = hashlib.sha256(_sources().encode())
+    arrivals, acceptance = scenario.workload.arrivals, scenario.acceptance
+    named = [part.file for part in (arrivals, acceptance) if isinstance(part, ArrivalTrace | Pool)]
+    for file in named:
+        digest.update((point.path.parent / file).read_bytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    digest = hashlib.sha256()
+    files = [file for file in PACKAGE.glob("*.py") if file.name != "cli.py"]
+    files += [*(PACKAGE / "schedules").glob("*.py"), *(PACKAGE / "sim").glob("**/*.py")]
+    files += [*LIBRARY.glob("*.py"), *LIBRARY.glob("**/*.toml")]
+    for file in sorted(files):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,143 @@
+"""What every study of published results shares: published facts, scores, the page's sections.
+
+Law of this file: it knows no paper. A study states what it was calibrated on, what is a true
+prediction, what was assumed, and what was not predicted and why; and it sets its error beside that
+of a trivial predictor, which it must beat to be worth anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from treepipe.statistics import Interval
+from treepipe.studies.sheet import Column, Sheet
+from treepipe.studies.study import Entry
+from treepipe.toml_file import read_toml
+
+PUBLISHED = Path(__file__).parent / "published.toml"
+
+
+@lru_cache(maxsize=1)
+def published() -> Mapping[str, Any]:
+    """The papers' figures that studies are calibrated on or held against, by paper."""
+    return read_toml(PUBLISHED)
+
+
+def predicted(
+    key: str, unit: str, value: Interval | float, published: float | None = None
+) -> Entry:
+    """A figure that nothing was fitted to."""
+    interval = value if isinstance(value, Interval) else Interval(value, None, None)
+    return Entry(key, unit, interval.mean, interval.low, interval.high, published=published)
+
+
+def calibrated(key: str, unit: str, value: Interval | float, published: float) -> Entry:
+    """A figure whose published value was used to find a parameter."""
+    interval = value if isinstance(value, Interval) else Interval(value, None, None)
+    return Entry(
+        key,
+        unit,
+        interval.mean,
+        interval.low,
+        interval.high,
+        published=published,
+        role="calibrated",
+    )
+
+
+def relative_error(entry: Entry) -> float | None:
+    """Predicted over published - 1; None where either is missing."""
+    if entry.predicted is None or not entry.published:
+        return None
+    return entry.predicted / entry.published - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Errors over the published cells that were predicted.
+
+    Attributes:
+        mean, worst: absolute relative error.
+        bias: mean of the signed errors.
+    """
+
+    cells: int
+    mean: float
+    worst: float
+    bias: float
+
+
+def score(entries: Sequence[Entry], predictions: Mapping[str, float] | None = None) -> Score | None:
+    """Of the entries that are true predictions with a published figure; None if there is none.
+
+    Args:
+        predictions: by key, another predictor's (the trivial one's); cells it has none for are
+            left out.
+    """
+    errors = []
+    for entry in entries:
+        if entry.role != "predicted" or not entry.published:
+            continue
+        value = entry.predicted if predictions is None else predictions.get(entry.key)
+        if value is not None:
+            errors.append(value / entry.published - 1)
+    if not errors:
+        return None
+    sizes = [abs(error) for error in errors]
+    return Score(len(errors), fmean(sizes), max(sizes), fmean(errors))
+
+
+@dataclass(slots=True)
+class ScoreSheet:
+    """The table of predictors and their errors."""
+
+    name: str
+    title: str = "Error of the predictions (published figures that nothing was fitted to)"
+    rows: list[tuple[str, Score]] = field(default_factory=list)
+
+    def add(self, predictor: str, found: Score | None) -> None:
+        if found is not None:
+            self.rows.append((predictor, found))
+
+    def sheet(self) -> Sheet:
+        sheet = Sheet(
+            self.name,
+            self.title,
+            [
+                Column("predictor"),
+                Column("figures", shown="d"),
+                Column("mean |error|", shown=".1%"),
+                Column("worst |error|", shown=".1%"),
+                Column("bias", shown="+.1%"),
+            ],
+        )
+        for predictor, each in self.rows:
+            sheet.add(predictor, each.cells, each.mean, each.worst, each.bias)
+        return sheet
+
+
+def comparison_sheet(name: str, title: str, entries: Sequence[Entry]) -> Sheet:
+    """Published, predicted with its interval, error, and which of them were fitted."""
+    sheet = Sheet(
+        name,
+        title,
+        [
+            Column("figure"),
+            Column("unit"),
+            Column("published", shown=".4g"),
+            Column("predicted", shown=".4g"),
+            Column("low", shown=".4g"),
+            Column("high", shown=".4g"),
+            Column("error", shown="+.1%"),
+            Column("role"),
+        ],
+    )
+    for entry in entries:
+        values = (entry.published, entry.predicted, entry.low, entry.high, relative_error(entry))
+        sheet.add(entry.key, entry.unit, *values, entry.role)
+    return sheet
