@@ -131,7 +131,10 @@ class DeviceSession:
         yield from block.probes("block", max(bench.tokens))
         yield block.prune()
         if subject.layers > 1:
-            yield from Block(subject.target.checkpoint, 1, bench).probes("single", SINGLE_TOKENS)
+            # Behind the shortest context: a single layer's longer caches would stay in the
+            # processor's, those of a block do not.
+            short = replace(bench, contexts=(min(bench.contexts),))
+            yield from Block(subject.target.checkpoint, 1, short).probes("single", SINGLE_TOKENS)
         yield from Ends(subject.target.checkpoint, bench).probes()
         if subject.draft is not None:
             yield from Draft(subject.draft.checkpoint, bench).probes()
