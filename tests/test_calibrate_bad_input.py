@@ -11,7 +11,9 @@ import torch
 from tests.command_line import assert_sentence, call
 from tests.tiny_models import save_random_checkpoint
 from treepipe.errors import UserError
+from treepipe.profiles.library import load_device
 from treepipe.profiles.measure.calibrate import numbers
+from treepipe.profiles.schema import DeviceProfile
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +92,23 @@ def test_a_checkpoint_that_is_not_its_configs_is_refused(
     assert call(monkeypatch, "calibrate", "--model", model, "--out", out) == 2
     assert_sentence(capsys.readouterr().err, part)
     assert not out.exists()
+
+
+def test_what_does_not_fit_into_memory_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    checkpoint: Path,
+    tmp_path: Path,
+) -> None:
+    """A cache of 10^15 entries; the peak figures, which were measured before, are kept."""
+    out = tmp_path / "device.toml"
+    arguments = ("--model", checkpoint, "--context", 10**15, "--seconds", 1, "--out", out)
+    assert call(monkeypatch, "calibrate", *arguments) == 2
+    sentence = "3 layers, caches and ends do not fit into the memory of cpu; try --layers 1"
+    assert_sentence(capsys.readouterr().err, sentence)
+    profile = load_device(out)
+    assert isinstance(profile, DeviceProfile)
+    assert profile.roofline is not None
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "architectures"])
