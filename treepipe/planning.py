@@ -8,12 +8,13 @@ Everything that can be wrong with a scenario beyond its shape is found here and 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from treepipe.errors import UserError
 from treepipe.links import named_link, pair_links
 from treepipe.machine import running_warnings
-from treepipe.memory import Footprint, check_memory
+from treepipe.memory import Footprint, Need, check_memory, memory_needs, unchecked_memory
 from treepipe.placement import Placement
 from treepipe.plan import Plan, RequestSpec, Serving
 from treepipe.scenario import Scenario
@@ -21,7 +22,6 @@ from treepipe.schedule_factory import (
     LAYERED,
     ScheduleFactory,
     check_schedule,
-    most_tree_tokens,
 )
 from treepipe.schedules.shared_draft import ServiceLevels
 from treepipe.workload import draw_requests
@@ -75,10 +75,11 @@ def make_plan(
         machines=machines,
     )
     footprint = footprint or placement.footprint
+    needs: list[Need] = []
     if footprint is not None:
-        longest = max(len(stages) for stages in pipelines)
-        check_memory(plan, footprint, most_tree_tokens(section, longest), path)
-    return plan
+        needs = memory_needs(plan, section, footprint, placement.draft_footprints)
+    check_memory(plan, needs, path)
+    return replace(plan, warnings=(*plan.warnings, *unchecked_memory(plan, needs)))
 
 
 def _serving(scenario: Scenario, path: Path, pipelines: int) -> Serving:
