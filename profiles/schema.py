@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from treepipe.profiles.shapes import DType, Shape
 from treepipe.section import Count, Milliseconds, Positive, Section, TokenTable
+from treepipe.timing import JitterKind
 
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 ContextTable: TypeAlias = Annotated[
@@ -94,11 +95,12 @@ class Power(Section):
     busy_w: Positive
 
 
-class Hardware(Section):
-    """A device by what one layer of a model costs on it; see ``service.py`` for a stage's time."""
+class AnyHardware(Section):
+    """What every device may say, however its times are given."""
 
-    memory_mib: Positive | None = Field(None, description="for weights and caches")
-    call_overhead_ms: Milliseconds = Field(0.0, description="once per pass, whatever its size")
+    memory_mib: Positive | None = Field(
+        None, description="for weights, caches, buffers; a plan that does not fit is refused"
+    )
     decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
     prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
     idle_factor: GapTable | None = Field(
@@ -106,6 +108,12 @@ class Hardware(Section):
     )
     price_usd_per_hour: Positive | None = None
     power: Power | None = None
+
+
+class Hardware(AnyHardware):
+    """A device by what one layer of a model costs on it; see ``service.py`` for a stage's time."""
+
+    call_overhead_ms: Milliseconds = Field(0.0, description="once per pass, whatever its size")
     roofline: Roofline | None = None
     layer: tuple[LayerTime, ...] = Field((), description="measured decoder layers")
     head: tuple[MeasuredTime, ...] = Field((), description="measured output projections")
@@ -119,17 +127,12 @@ class Hardware(Section):
         return self
 
 
-class Device(Section):
+class Device(AnyHardware):
     """A device by milliseconds against tokens for a role's whole work (piecewise linear)."""
 
     stage_ms: TokenTable = Field({1: 20.0}, description="a pass through the stage's layers")
     draft_ms: TokenTable = Field({1: 3.0}, description="one draft pass")
     evaluate_ms: TokenTable = Field({1: 0.0}, description="output projection of returned rows")
-    decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
-    prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
-    memory_mib: Positive | None = Field(
-        None, description="for weights and caches; a plan that does not fit is refused"
-    )
 
 
 class DeviceProfile(Hardware):
@@ -174,15 +177,27 @@ class Link(Section):
         None, description="instead of a bandwidth: bytes -> ms on the wire, besides the latency"
     )
     jitter_ms: Milliseconds = Field(0.0, description="scale of what is added to the latency")
-    jitter: Literal["half_normal", "exponential"] = Field(
-        "half_normal", description="|normal(0, jitter_ms)|, or exponential with this mean"
+    jitter: JitterKind = Field(
+        "half_normal", description="|normal(0, jitter_ms)|; the others have the mean jitter_ms"
+    )
+    jitter_cv: Positive = Field(1.0, description="lognormal: standard deviation over mean")
+    loss: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="probability that a message is lost and sent again"
+    )
+    retransmit_ms: Milliseconds = Field(
+        200.0, description="after which a lost message is sent again (Linux: TCP's least timeout)"
     )
     duplex: Literal["full", "half"] = Field("full", description="half: one direction at a time")
+    medium: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="all links that name the same one carry one message at a time"
+    )
 
     @model_validator(mode="after")
     def _one_rate(self) -> Link:
         if self.transfer_ms is not None and self.bandwidth_mbit_s is not None:
             raise ValueError("give bandwidth_mbit_s or transfer_ms, not both")
+        if "jitter_cv" in self.model_fields_set and self.jitter != "lognormal":
+            raise ValueError(f"key jitter_cv is for jitter = 'lognormal', not {self.jitter!r}")
         return self
 
 

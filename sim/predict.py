@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from treepipe.errors import UserError
+from treepipe.memory import cache_entries
 from treepipe.plan import Plan, RequestSpec
 from treepipe.planning import make_plan
 from treepipe.recording import Recording
@@ -102,21 +103,22 @@ def _recorded_requests(
 
 
 def extrapolation_warnings(plan: Plan, trace: Trace) -> list[str]:
-    """Token counts beyond a device's table: its last slope was continued."""
+    """Token counts and contexts beyond a device's table: its last slope was continued."""
     largest: dict[tuple[str, str], int] = {}
     for span in trace.spans:
         if span.kind in ("compute", "draft", "evaluate"):
             key = (span.device, span.kind)
             largest[key] = max(largest.get(key, 0), span.tokens)
+    longest = cache_entries(plan, 0)
     found = []
     for placed in plan.placed:
         times = placed.times
         tables = {"compute": times.stage, "draft": times.draft, "evaluate": times.evaluate}
         for kind, table in tables.items():
-            tokens = largest.get((placed.name, kind), 0)
+            tokens, last = largest.get((placed.name, kind), 0), table.last_context
+            times_of = f"{placed.name}: {kind} times were extrapolated to"
             if table.extrapolates(tokens):
-                found.append(
-                    f"{placed.name}: {kind} times were extrapolated to {tokens} tokens, "
-                    f"the table ends at {max(table.points)}"
-                )
+                found.append(f"{times_of} {tokens} tokens, the table ends at {max(table.points)}")
+            if tokens and last is not None and last < longest:
+                found.append(f"{times_of} a context of {longest} tokens, the table ends at {last}")
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from simpy.core import EmptySchedule
@@ -18,8 +19,9 @@ from treepipe.plan import Plan, message_bytes
 from treepipe.schedules.shared_draft import Assignment
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
-from treepipe.sim.link import CentralScheduler, Link
-from treepipe.sim.roles import Host, Stage, World
+from treepipe.sim.device import places
+from treepipe.sim.link import Claim, Link, Traffic
+from treepipe.sim.roles import DraftServer, Stage, World
 from treepipe.trace import Kind, RequestTrace, Span, Trace
 
 
@@ -29,14 +31,19 @@ class Simulation(World):
     def __init__(self, plan: Plan, source: AcceptanceSource, record_spans: bool) -> None:
         self.clock = Clock()
         self.plan = plan
-        self.trace = Trace(plan.devices)
+        self.trace = Trace(plan.devices, machines=plan.machines)
         self.records = record_spans
         self._row_bytes = plan.row_bytes
-        self.hosts = [Host(self, plan, draft, source) for draft in range(len(plan.drafts))]
+        staged = {stage.name for stages in plan.pipelines for stage in stages}
+        at = places(self.clock, {name: plan.machine(name) for name in plan.devices}, staged)
+        self.drafts = [
+            DraftServer(self, plan, number, source, at[placed.name])
+            for number, placed in enumerate(plan.drafts)
+        ]
         self.stages = [
-            Stage(self, plan, pipeline, number)
+            Stage(self, plan, pipeline, number, at[placed.name])
             for pipeline, stages in enumerate(plan.pipelines)
-            for number in range(1, len(stages) + 1)
+            for number, placed in enumerate(stages, start=1)
         ]
         self._dispatcher = plan.dispatcher()
         self._links = self._connect()
@@ -54,14 +61,14 @@ class Simulation(World):
             now = self.clock.now
             raise RunError(f"deadlock at {now:.3f} ms: {'; '.join(waiting)}") from None
         if self.records:
-            self.trace.turns += [turn for host in self.hosts for turn in host.turns]
+            self.trace.turns += [turn for draft in self.drafts for turn in draft.turns]
         self.trace.requests.sort(key=lambda request: request.session)
         return self.trace
 
     @property
-    def _roles(self) -> list[Host | Stage]:
+    def _roles(self) -> list[DraftServer | Stage]:
         """In the order of the plan's devices."""
-        return [*self.hosts, *self.stages]
+        return [*self.drafts, *self.stages]
 
     @property
     def events(self) -> int:
@@ -72,10 +79,7 @@ class Simulation(World):
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
         size = message_bytes(message, self._row_bytes)
         for receiver in receivers:
-            sent, due = self._links[sender, receiver].send(message, size)
-            if self.records:
-                rows = message.rows if isinstance(message, Flight) else 0
-                self._span(f"{sender}->{receiver}", "transfer", sent, due, message.session, rows)
+            self._links[sender, receiver].send(message, size)
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
         if self.records:
@@ -102,12 +106,16 @@ class Simulation(World):
                 refused = RequestTrace.refused(session, len(spec.prompt), assignment.asked_ms)
                 self.trace.requests.append(refused)
             else:
-                self.hosts[assignment.draft].open(session, assignment)
+                self.drafts[assignment.draft].open(session, assignment)
         if self._dispatcher.done:
             self.clock.after(0, self._end)
 
     def _end(self, _: object) -> None:
         self._over = True
+
+    def _note_transfer(self, device: str, message: Message, begin: float, due: float) -> None:
+        rows = message.rows if isinstance(message, Flight) else 0
+        self._span(device, "transfer", begin, due, message.session, rows)
 
     def _span(
         self, device: str, kind: Kind, start: float, end: float, session: int, tokens: int
@@ -125,17 +133,18 @@ class Simulation(World):
             pairs += [(stages[-1], draft) for draft in drafts]
         roles = dict(zip(plan.devices, self._roles, strict=True))
         seeds = np.random.SeedSequence(plan.seed).spawn(len(pairs))
-        central = CentralScheduler(self.clock) if plan.central_transfers else None
-        return {
-            pair: Link(
+        traffic, links = Traffic(self.clock), dict[tuple[str, str], Link[Message]]()
+        for pair, seed in zip(pairs, seeds, strict=True):
+            held = plan.held(*pair)
+            links[pair] = Link(
                 self.clock,
                 plan.link(*pair),
                 roles[pair[1]].deliver,
                 np.random.default_rng(seed),
-                (central, pair) if central is not None else None,
+                Claim(traffic, held, plan.central_transfers) if held else None,
+                partial(self._note_transfer, "->".join(pair)) if self.records else None,
             )
-            for pair, seed in zip(pairs, seeds, strict=True)
-        }
+        return links
 
 
 def simulate(plan: Plan, source: AcceptanceSource, *, record_spans: bool = True) -> Trace:

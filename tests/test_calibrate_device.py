@@ -12,7 +12,6 @@ import torch
 
 from tests.command_line import SCENARIO, assert_sentence, call
 from tests.tiny_models import save_random_checkpoint
-from treepipe.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import FAMILIES
 from treepipe.executor.random_weights import RandomCheckpoint
@@ -20,10 +19,7 @@ from treepipe.executor.stage_model import load_layer
 from treepipe.presentation import Progress
 from treepipe.profiles.check import check_file
 from treepipe.profiles.library import find_model, load_device, profile_names
-from treepipe.profiles.measure.calibrate import calibrate_device, numbers
-from treepipe.profiles.measure.device import Measurements
-from treepipe.profiles.measure.device_file import call_overhead_ms, idle_factors
-from treepipe.profiles.measure.timing import Effort, HostClock, Probe, Sampler, measured
+from treepipe.profiles.measure.calibrate import calibrate_device
 from treepipe.profiles.schema import DeviceProfile
 
 FEW = ("--seconds", "1", "--tokens", "1,4", "--context", "0,16", "--quiet")
@@ -227,164 +223,3 @@ def test_a_gpu_is_measured(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert isinstance(profile, DeviceProfile)
     assert profile.layer[0].dtype == "float16"
     assert torch.cuda.get_device_name() in profile.origin.hardware
-
-
-# --- bad input ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (("--device", "tpu"), "--device tpu: must be one of cpu, cuda"),
-        (("--dtype", "int8"), "quantized weights are not measured"),
-        (("--dtype", "float"), "--dtype float: must be one of float32, float16, bfloat16"),
-        (("--tokens", "0,4"), "--tokens 0,4: must be whole numbers of at least 1"),
-        (("--tokens", "1;4"), "--tokens 1;4: must be whole numbers"),
-        (("--context", "-1"), "--context -1: must be whole numbers of at least 0"),
-        (("--layers", "9"), "--layers 9: reference has 8 layers"),
-        (("--model", "no-such-model"), "is neither a checkpoint directory nor a config.json"),
-        (("--draft", "no-such-model"), "--draft no-such-model: is neither"),
-        (("--draft", "eagle-llama-2-7b"), "--draft eagle-llama-2-7b: is an EAGLE head"),
-        (("--model", "none/config.json"), "there is no such file"),
-        (("--out", "none/device.toml"), "there is no folder none"),
-        (("--out", "."), "is a folder, not a file"),
-        (("--out", "/proc/device.toml"), "cannot be written"),
-    ],
-)
-def test_bad_arguments_end_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    arguments: tuple[str, str],
-    part: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, "calibrate", *arguments) == 2
-    assert_sentence(capsys.readouterr().err, part)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_cuda_without_a_gpu_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    out = tmp_path / "device.toml"
-    assert call(monkeypatch, "calibrate", "--device", "cuda", "--out", out) == 2
-    assert_sentence(capsys.readouterr().err, "--device cuda: torch")
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "part"),
-    [
-        ("hidden_size", 64, "keys vocab_size and hidden_size say (61, 64), but tensor"),
-        ("num_hidden_layers", 2, "num_hidden_layers = 2, but the weights hold further layers"),
-        ("num_hidden_layers", 4, "tensor model.layers.3.self_attn.q_proj.weight is missing"),
-        ("num_key_value_heads", 4, "num_key_value_heads, head_dim and hidden_size say (32, 32)"),
-        ("architectures", ["GPT2LMHeadModel"], "'GPT2LMHeadModel' is not supported"),
-    ],
-)
-def test_a_checkpoint_that_is_not_its_configs_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    pair: tuple[Path, Path],
-    tmp_path: Path,
-    key: str,
-    value: object,
-    part: str,
-) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    for file in pair[0].iterdir():
-        (model / file.name).write_bytes(file.read_bytes())
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**config, key: value}))
-    out = tmp_path / "device.toml"
-    assert call(monkeypatch, "calibrate", "--model", model, "--out", out) == 2
-    assert_sentence(capsys.readouterr().err, part)
-    assert not out.exists()
-
-
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "architectures"])
-def test_a_config_that_lacks_a_size_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    pair: tuple[Path, Path],
-    tmp_path: Path,
-    key: str,
-) -> None:
-    config = json.loads((pair[0] / "config.json").read_text())
-    del config[key]
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    out = tmp_path / "device.toml"
-    assert call(monkeypatch, "calibrate", "--model", path, "--out", out) == 2
-    assert_sentence(capsys.readouterr().err, key)
-
-
-# --- how it is measured ------------------------------------------------------------------------
-
-
-class CountingClock:
-    """Runs the work; the time is whatever the work returns."""
-
-    withheld = 0.0
-
-    def time_ms(self, work: Callable[[], object]) -> float:
-        found = work()
-        assert isinstance(found, float)
-        return found
-
-
-def test_points_are_visited_in_turns_until_all_are_known() -> None:
-    visits: list[str] = []
-
-    def probe(name: str, time_ms: float) -> Probe[str]:
-        def work() -> float:
-            visits.append(name)
-            return time_ms
-
-        return Probe(name, work, warm=False)
-
-    sampler = Sampler[str](CountingClock())
-    sampler.measure([probe("a", 5.0), probe("b", 7.0)], Effort(60.0, turns=4), lambda _: None)
-    assert visits == ["a", "b"] * 5  # the warm-up, and four turns
-    found = measured(sampler.samples)
-    assert (found["a"].median, found["b"].median, found["b"].passes) == (5.0, 7.0, 4)
-
-
-def test_a_median_stands_beside_its_quartiles() -> None:
-    found = measured({"few": [1.0, 2.0], "odd": [4.0, 1.0, 2.0, 3.0, 100.0]})
-    assert list(found) == ["odd"]
-    assert (found["odd"].low, found["odd"].median, found["odd"].high) == (2.0, 3.0, 4.0)
-    assert found["odd"].spread == pytest.approx(2 / 3)
-
-
-def test_waiting_for_a_processor_is_not_counted() -> None:
-    clock = HostClock()
-    work_ms = clock.time_ms(lambda: sum(range(200_000)))
-    assert 0 < work_ms <= clock.timed_ms
-    assert work_ms == pytest.approx(clock.timed_ms - clock.withheld_ms)
-    assert 0 <= clock.withheld < 1
-
-
-def test_overhead_is_what_one_layer_takes_more() -> None:
-    """A call of n layers takes 0.3 + 2 n ms."""
-    found = Measurements()
-    for tokens in (1, 2, 4):
-        found.passes["block", tokens, 0] = [8.3] * 3
-        found.passes["single", tokens, 0] = [2.3] * 3
-    assert call_overhead_ms(found, 4) == pytest.approx(0.3)
-    assert call_overhead_ms(Measurements(), 4) == 0.0
-
-
-def test_idle_factors_are_relative_to_no_gap() -> None:
-    found = Measurements(idle={0.0: [2.0] * 3, 10.0: [3.0] * 3, 100.0: [4.0] * 2})
-    assert idle_factors(found) == {0.0: 1.0, 10.0: 1.5}
-    assert idle_factors(Measurements()) is None
-
-
-def test_numbers_are_sorted_and_unique() -> None:
-    assert numbers("8,1,8", "--tokens", 1) == (1, 8)
-    with pytest.raises(UserError, match=r"^--tokens : must be"):
-        numbers("", "--tokens", 1)

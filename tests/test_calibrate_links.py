@@ -100,6 +100,7 @@ def test_an_interruption_keeps_what_is_measured(tmp_path: Path) -> None:
         (("links", "--peer", "no.such.host.invalid:5555"), "there is no host of that name"),
         (("links", "--peer", "127.0.0.1:1"), "--peer 127.0.0.1:1: no answer within 0.2 s"),
         (("links", "--out", "none/link.toml"), "there is no folder none"),
+        (("--out", "link.toml", "links"), "--out: stands before 'links' and would not count"),
         (("peer", "--listen", "5555"), "--listen 5555: must be HOST:PORT"),
         (("peer", "--listen", "192.0.2.1:5555"), "192.0.2.1 is no address that calibration could"),
     ],

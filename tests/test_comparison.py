@@ -15,6 +15,7 @@ from treepipe.recording import Recording
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.theory.starsd import Cycle
 from treepipe.sim.world import simulate
 from treepipe.studies import shared_draft
 from treepipe.studies.calibration import Acceptance
@@ -218,7 +219,7 @@ def test_return_times_are_per_pipeline_and_without_beginnings() -> None:
 
 
 def test_the_closed_form_idles_as_starsd_says() -> None:
-    cycle = shared_draft.Cycle(back_ms=42, service_ms=15, tokens=2.5)
+    cycle = Cycle(back_ms=42, service_ms=15, tokens=2.5)
     assert [cycle.idle_ms(n) for n in (1, 2, 3, 4, 5)] == [42, 27, 12, 0, 0]
     assert cycle.n_full == 4
     assert cycle.throughput(1) == pytest.approx(1e3 * 2.5 / 57)

@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from treepipe.errors import UserError
 from treepipe.extras import need_executor
 
 app = typer.Typer(invoke_without_command=True)
@@ -57,6 +58,7 @@ def device(
 ) -> None:
     """Measure this machine as a device; `links` and `acceptance` measure those."""
     if context.invoked_subcommand is not None:
+        _refuse_options(context, context.invoked_subcommand)
         return
     need_executor("calibrate")
     from treepipe.presentation import Progress
@@ -153,6 +155,18 @@ def acceptance(
     with _kept(out), Progress(quiet) as say:
         calibrate_acceptance(pair, task or prompts, prompts, out, say, seed=seed, force=force)
     _show(out, quiet)
+
+
+def _refuse_options(context: typer.Context, command: str) -> None:
+    """Options before a command would measure nothing; raises ``UserError`` at the first."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0]
+            raise UserError(
+                f"{option}: stands before {command!r} and would not count; options of "
+                f"'treepipe calibrate {command}' come after it"
+            )
 
 
 @contextmanager

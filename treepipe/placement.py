@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from treepipe.errors import UserError
+from treepipe.machine import Home, Machine, make_machines
 from treepipe.memory import Footprint
 from treepipe.plan import Placed
 from treepipe.profiles.library import (
@@ -35,6 +36,7 @@ class Placement:
     Attributes:
         target: what is known of the target from a profile or a checkpoint's ``config.json``; None
             where nothing asks for it.
+        draft_footprints: per draft server, as far as they are known, with the number of layers.
         warnings: sentences for the result.
     """
 
@@ -43,6 +45,8 @@ class Placement:
         self._scenario, self._path = scenario, path
         self.warnings: list[str] = []
         self._services: dict[str, ServiceTimes] = {}
+        self._homes: list[Home] = []
+        self.draft_footprints: dict[str, tuple[Footprint, int]] = {}
         self.target: ServedModel | None = None
         if scenario.target.profile is not None or self._names_hardware():
             self.target = self._model(scenario.target, "target", "target")
@@ -61,8 +65,7 @@ class Placement:
         given = Footprint.of(self._scenario.target)
         if given is not None or self.target is None:
             return given
-        shape, dtype = self.target.shape, self.target.dtype
-        return Footprint(shape.layer_bytes(dtype), shape.kv_bytes(dtype))
+        return Footprint.of_shape(self.target.shape, self.target.dtype)
 
     def drafts(self) -> tuple[Placed, ...]:
         """The draft servers."""
@@ -74,8 +77,13 @@ class Placement:
                 times = _device_times(device)
             else:
                 times = self._draft_times(device, draft, key)
+            footprint = self._draft_footprint(draft, device, key)
             for _ in range(draft.count):
-                placed.append(Placed(f"draft{len(placed)}", times))
+                role = f"draft{len(placed)}"
+                if footprint is not None:
+                    self.draft_footprints[role] = footprint
+                self._homes.append(Home(role, device, draft.host, f"key {key}"))
+                placed.append(Placed(role, times))
         return tuple(placed)
 
     def pipelines(self) -> tuple[tuple[Placed, ...], ...]:
@@ -86,6 +94,10 @@ class Placement:
                 name = f"pipeline{len(pipelines)}"
                 pipelines.append(self._stages(pipeline, name, f"pipelines.{index}"))
         return tuple(pipelines)
+
+    def machines(self) -> tuple[Machine, ...]:
+        """What the draft servers and stages placed so far work on."""
+        return make_machines(self._homes, self._scenario.hosts, self._path)
 
     def _stages(self, pipeline: Pipeline, name: str, key: str) -> tuple[Placed, ...]:
         """Args: ``name``: of the pipeline's first copy or a further one; ``key``: in the file."""
@@ -102,8 +114,9 @@ class Placement:
                 times = _device_times(device)
             else:
                 times = self._stage_times(device, stage.device, at, count)
-            layers = range(first, first + count)
-            placed.append(Placed(f"{name}.stage{number}", times, layers, device.memory_mib))
+            role = f"{name}.stage{number}"
+            self._homes.append(Home(role, device, stage.host, f"key {key}.stages.{index}"))
+            placed.append(Placed(role, times, range(first, first + count)))
             first += count
         return tuple(placed)
 
@@ -124,6 +137,19 @@ class Placement:
         evaluation = service.evaluation(target)
         return DeviceTimes(NO_WORK, passes, evaluation, hardware.decide_ms, hardware.prune_ms)
 
+    def _draft_footprint(
+        self, draft: Draft, device: Device | Hardware, key: str
+    ) -> tuple[Footprint, int] | None:
+        if draft.source == "ngram":
+            return Footprint(0.0, 0.0), 0
+        given, layers = Footprint.of(draft.model), draft.model.layers
+        if given is not None and layers is not None:
+            return given, layers
+        if draft.model.profile is None and not isinstance(device, Hardware):
+            return None
+        model = self._draft_model(draft, key)
+        return Footprint.of_shape(model.shape, model.dtype), model.shape.layers
+
     def _service(self, hardware: Hardware, named: AnyDevice, key: str) -> ServiceTimes:
         """One per device, so that each of its warnings is given once."""
         name = named if isinstance(named, str) else key
@@ -133,10 +159,6 @@ class Placement:
                 self.warnings.append(
                     f"device {name}: its profile is an estimate, uncertain by "
                     f"{hardware.origin.uncertainty:.0%}"
-                )
-            if hardware.idle_factor is not None:
-                self.warnings.append(
-                    f"device {name}: the effect of idle gaps (key idle_factor) is not modelled"
                 )
         return self._services[name]
 

@@ -9,16 +9,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from treepipe.draft_desk import DraftDesk
+from treepipe.machine import Machine
 from treepipe.messages import Close, Flight, Message
 from treepipe.protocol import Schedule, Started
 from treepipe.schedules.shared_draft import ArrivalQueue, Dispatcher, Policy, ServiceLevels
 from treepipe.stage_desk import StageDesk
 from treepipe.timing import DeviceTimes, LinkTimes
+from treepipe.transfers import Held
 
 HEADER_BYTES = 64
 """Size that a message's header is counted with, on top of its rows."""
 SWITCH = "switch"
-"""Name of the process that schedules transfers centrally; it is no device of the plan."""
+"""Name of the process that lets transfers wait for each other; it is no device of the plan."""
+
+AT_ONCE = LinkTimes(0.0)
+"""A link that takes no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +34,11 @@ class Placed:
         name: as metrics and traces show it ("draft0", "pipeline0.stage1").
         times: what its device needs for each kind of work.
         layers: the target's layers it holds (empty for a draft).
-        memory_mib: what its device has, None if that is not known.
     """
 
     name: str
     times: DeviceTimes
     layers: range = range(0)
-    memory_mib: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Plan:
 
     Attributes:
         default_link, links: link times, by (sender, receiver) where they differ.
+        local_link: between roles of one machine.
         row_bytes: bytes of one row's hidden state between stages.
         group_size: stages in a row that work one after another within a step.
         central_transfers: a device takes part in one transfer at a time.
@@ -84,6 +88,7 @@ class Plan:
         requests: in the order in which they are asked for; all of them arrive, or none does.
         seed: root of every random stream.
         warnings: what the times rest on besides measurements; for the result.
+        machines: what the roles work on; one that is in none has a plain device of its own.
     """
 
     name: str
@@ -100,6 +105,8 @@ class Plan:
     never_misses: bool = False
     seed: int = 0
     warnings: tuple[str, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    local_link: LinkTimes = AT_ONCE
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -111,7 +118,31 @@ class Plan:
         return (*self.drafts, *(stage for stages in self.pipelines for stage in stages))
 
     def link(self, sender: str, receiver: str) -> LinkTimes:
-        return self.links.get((sender, receiver), self.default_link)
+        """Times of one direction between two roles."""
+        found = self.links.get((sender, receiver))
+        if found is not None:
+            return found
+        local = any({sender, receiver} <= set(machine.roles) for machine in self.machines)
+        return self.local_link if local else self.default_link
+
+    def held(self, sender: str, receiver: str) -> Held:
+        """What a transfer between two roles has to itself while it lasts; mostly nothing."""
+        link = self.link(sender, receiver)
+        found = (sender, receiver) if self.central_transfers else ()
+        if link.medium is not None:
+            return (*found, f"medium {link.medium}")
+        return (*found, "<->".join(sorted((sender, receiver)))) if link.half_duplex else found
+
+    @property
+    def queues_transfers(self) -> bool:
+        """Whether any transfer may have to wait for one of another link."""
+        links = (self.default_link, self.local_link, *self.links.values())
+        shared = any(link.half_duplex or link.medium is not None for link in links)
+        return self.central_transfers or shared
+
+    def machine(self, role: str) -> Machine:
+        """What a role works on."""
+        return next((m for m in self.machines if role in m.roles), Machine(role, (role,)))
 
     @property
     def arrivals_ms(self) -> tuple[float, ...]:

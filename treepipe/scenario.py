@@ -22,10 +22,21 @@ class Pair(Link):
 
     ends: tuple[str, str]
     one_way: bool = False
+    profile: str | None = Field(None, description="a link profile, instead of the keys of a link")
+
+    @model_validator(mode="after")
+    def _one_description(self) -> Pair:
+        given = self.model_fields_set & set(Link.model_fields)
+        if self.profile is not None and given:
+            raise ValueError(f"give profile or {', '.join(sorted(given))}, not both")
+        return self
 
 
 class Links(Section):
     default: Link | str = Link()
+    local: Link | str = Field(
+        Link(latency_ms=0.0), description="between roles of one host; default: no time at all"
+    )
     pairs: tuple[Pair, ...] = ()
 
 
@@ -48,6 +59,12 @@ class Model(Section):
     )
 
 
+class HostSection(Section):
+    """A machine that the roles naming it share."""
+
+    capacity: Count = Field(1, description="pieces of work at once, e.g. cores; others wait")
+
+
 class Draft(Section):
     """A draft server, or ``count`` equal ones."""
 
@@ -59,6 +76,7 @@ class Draft(Section):
     ngram: Count = Field(3, description="longest suffix that prompt lookup matches")
     weight: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="hybrid: of the model")
     device: AnyDevice = Device()
+    host: str | None = Field(None, description="the machine it shares with all that name it")
     count: Count = 1
 
 
@@ -66,6 +84,7 @@ class Stage(Section):
     """A stage, or ``count`` equal ones; layers are split evenly where no number is given."""
 
     device: AnyDevice
+    host: str | None = Field(None, description="the machine it shares with all that name it")
     layers: Annotated[int, Field(ge=1)] | None = Field(None, description="layers of each stage")
     count: Annotated[int, Field(ge=1)] = 1
 
@@ -231,6 +250,7 @@ class Scenario(Section):
     target: Model
     drafts: Annotated[tuple[Draft, ...], Field(min_length=1)] = (Draft(),)
     pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)]
+    hosts: dict[str, HostSection] = Field({}, description="by the name that roles give")
     links: Links = Links()
     schedule: ScheduleSection
     acceptance: Acceptance | None = None

@@ -6,8 +6,14 @@ Both worlds read these: the simulator waits for them, the executor's emulation p
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log, log1p, sqrt
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+JitterKind: TypeAlias = Literal["half_normal", "exponential", "lognormal", "uniform"]
 
 
 class TimeTable:
@@ -37,20 +43,52 @@ class TimeTable:
         """
         return self._cached[tokens] if tokens <= 1024 else self._time(tokens)
 
+    @property
+    def last_context(self) -> int | None:
+        """Longest context that was measured; None if the context does not matter."""
+        return None
+
+    def over(self, parts: Sequence[tuple[int, int]]) -> float:
+        """Milliseconds for one pass over (tokens, context) of several requests."""
+        return self(sum([tokens for tokens, _ in parts]))
+
     def extrapolates(self, tokens: int) -> bool:
         """True if no two points enclose ``tokens``."""
         return tokens > self._tokens[-1] and len(self._tokens) > 1
 
     def _time(self, tokens: int) -> float:
-        known, times = self._tokens, self._times
-        if tokens <= 0:
-            return 0.0
-        if tokens <= known[0] or len(known) == 1:
-            return times[0]
-        high = min(bisect_left(known, tokens), len(known) - 1)
-        low = high - 1
-        slope = (times[high] - times[low]) / (known[high] - known[low])
-        return times[low] + slope * (tokens - known[low])
+        return _between(self._tokens, self._times, tokens) if tokens > 0 else 0.0
+
+
+def _between(known: Sequence[float], values: Sequence[float], at: float) -> float:
+    """Piecewise linear; below the first point its value, beyond the last one the last slope."""
+    if at <= known[0] or len(known) == 1:
+        return values[0]
+    high = min(bisect_left(known, at), len(known) - 1)
+    low = high - 1
+    slope = (values[high] - values[low]) / (known[high] - known[low])
+    return values[low] + slope * (at - known[low])
+
+
+class IdleFactor:
+    """How much longer work takes that begins after an idle gap: a factor against the gap.
+
+    Piecewise linear between the given points; a longer gap than the last one counts as the last.
+
+    >>> factor = IdleFactor(((0.0, 1.0), (10.0, 1.0), (30.0, 1.6)))
+    >>> factor(5.0), factor(20.0), factor(1000.0)
+    (1.0, 1.3, 1.6)
+    >>> IdleFactor(())(20.0)
+    1.0
+    """
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        """Args: ``points``: (gap in ms, factor), ascending; none: idling has no effect."""
+        self._gaps = [gap for gap, _ in points] or [0.0]
+        self._factors = [factor for _, factor in points] or [1.0]
+
+    def __call__(self, gap_ms: float) -> float:
+        return _between(self._gaps, self._factors, min(gap_ms, self._gaps[-1]))
 
 
 class ServiceTable(TimeTable):
@@ -79,6 +117,21 @@ class ServiceTable(TimeTable):
         low = high - 1
         before, after = self._tables[low](tokens), self._tables[high](tokens)
         return before + (after - before) * (context - known[low]) / (known[high] - known[low])
+
+    @property
+    def last_context(self) -> int | None:
+        return self.contexts[-1] if len(self.contexts) > 1 else None
+
+    def over(self, parts: Sequence[tuple[int, int]]) -> float:
+        """Milliseconds for one pass over (tokens, context) of several requests.
+
+        All rows share a pass without context; each request's context adds to it what it adds to a
+        pass of its own, since no row attends to another request's tokens.
+        """
+        if len(parts) == 1:
+            return self(*parts[0])
+        together = self(sum([tokens for tokens, _ in parts]))
+        return together + sum([self(*part) - self(part[0]) for part in parts])
 
     def extrapolates(self, tokens: int) -> bool:
         """True if no two points enclose ``tokens``, at any context."""
@@ -111,9 +164,13 @@ class LinkTimes:
     Attributes:
         latency_ms: propagation, independent of size.
         bandwidth_mbit_s: None if size does not matter.
-        jitter_ms: scale of the addition to the latency, |normal(0, jitter_ms)|.
+        jitter_ms: scale of what is drawn and added to the latency.
         message_ms: keeps the sender busy once per message, whatever its size.
         transfer_ms: against bytes, instead of a bandwidth.
+        jitter, jitter_cv: its distribution; standard deviation over mean of a lognormal one.
+        loss: probability that a message is lost; it is sent again after ``retransmit_ms``.
+        half_duplex: one direction at a time.
+        medium: name of what carries one message at a time, for all links that name it.
     """
 
     latency_ms: float
@@ -121,6 +178,24 @@ class LinkTimes:
     jitter_ms: float = 0.0
     message_ms: float = 0.0
     transfer_ms: TimeTable | None = None
+    jitter: JitterKind = "half_normal"
+    jitter_cv: float = 1.0
+    loss: float = 0.0
+    retransmit_ms: float = 0.0
+    half_duplex: bool = False
+    medium: str | None = None
+
+    def draw_jitter_ms(self, rng: np.random.Generator) -> float:
+        """One addition to the latency, >= 0."""
+        scale = self.jitter_ms
+        if self.jitter == "half_normal":
+            return abs(rng.normal(0.0, scale))
+        if self.jitter == "exponential":
+            return rng.exponential(scale)
+        if self.jitter == "uniform":
+            return rng.uniform(0.0, 2 * scale)
+        variance = log1p(self.jitter_cv**2)
+        return rng.lognormal(log(scale) - variance / 2, sqrt(variance))
 
     def occupied_ms(self, size_bytes: int) -> float:
         """How long a message of ``size_bytes`` keeps the sender's side busy."""

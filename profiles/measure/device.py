@@ -107,7 +107,9 @@ class DeviceSession:
             self._note(start)
             save()
             raise
-        except (torch.OutOfMemoryError, MemoryError):
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
             raise UserError(
                 f"--model {self._subject.target.name}: {self._subject.layers} layers, caches and "
                 f"ends do not fit into the memory of {self._bench.device}; try --layers 1 or a "
@@ -131,7 +133,10 @@ class DeviceSession:
         yield from block.probes("block", max(bench.tokens))
         yield block.prune()
         if subject.layers > 1:
-            yield from Block(subject.target.checkpoint, 1, bench).probes("single", SINGLE_TOKENS)
+            # Behind the shortest context: a single layer's longer caches would stay in the
+            # processor's, those of a block do not.
+            short = replace(bench, contexts=(min(bench.contexts),))
+            yield from Block(subject.target.checkpoint, 1, short).probes("single", SINGLE_TOKENS)
         yield from Ends(subject.target.checkpoint, bench).probes()
         if subject.draft is not None:
             yield from Draft(subject.draft.checkpoint, bench).probes()
@@ -154,3 +159,9 @@ class DeviceSession:
 
         probes = [Probe(gap, base.work, rest(gap), warm=False) for gap in GAPS_MS]
         Sampler(self._clock, self.found.idle).measure(probes, effort, tick)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Torch has a kind of error for a GPU's memory only."""
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "can't allocate memory" in str(error)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 import torch
 import zmq
 
@@ -78,8 +77,8 @@ class End:
     def send(self, address: str, message: Flight | Close, hidden: torch.Tensor | None) -> None:
         """Args: ``address``: of the other end's inbox."""
         if address not in self._outboxes:
-            ends, rng = (self.inbox.address, address), np.random.default_rng(0)
-            self._outboxes[address] = Outbox(self._context, address, ends, None, rng)
+            ends = (self.inbox.address, address)
+            self._outboxes[address] = Outbox(self._context, address, ends, None)
         self._outboxes[address].send(message, ANY_TIME, 0, hidden)
 
     def forget(self, address: str) -> None:

@@ -100,7 +100,7 @@ class LockStep:
         >>> LockStep(4, 1, 20.0, 1.0, 1.0, 0.5, 3.0).pipeline_ms, LockStep(4, 2, 20.0).pipeline_ms
         (25.5, 40.0)
         """
-        passed = self.group * self.stage_ms + (self.group - 1) * self.hop_ms
+        passed = self.group * self.stage_ms + self._group_hops_ms
         groups, ends = self.stages // self.group, 2 * self.end_ms + self.decide_ms
         around = ((groups - 1) * self.hop_ms + ends) / groups
         return passed + self.prune_ms + max(ends, around)
@@ -135,7 +135,7 @@ class LockStep:
         >>> LockStep(4, 1, 20.0, 1.0, 1.0, 0.5, 3.0).miss_ms
         88.5
         """
-        return self.prune_ms + self._decided_ms(3 * self.end_ms)
+        return self.prune_ms + self._decided_ms(self._group_hops_ms + 3 * self.end_ms)
 
     def _decided_ms(self, told_ms: float) -> float:
         """Of a root that leaves at 0, behind markers in all groups but the first.
@@ -150,8 +150,12 @@ class LockStep:
         told = told_ms + self.marker_ms
         for passed in range(self.group, self.stages, self.group):
             latest = max(latest, told + self._way_ms(self.stages - passed))
-            told += max(2 * self.end_ms, self.draft_ms) + self.marker_ms
+            told += max(self._group_hops_ms + 2 * self.end_ms, self.draft_ms) + self.marker_ms
         return latest + self.end_ms + self.decide_ms
+
+    @property
+    def _group_hops_ms(self) -> float:
+        return (self.group - 1) * self.hop_ms
 
     def _way_ms(self, stages: int) -> float:
         """Of the root through the last ``stages``."""
