@@ -165,7 +165,7 @@ def overruns(executed: Trace, replay: Trace) -> list[str]:
         if took > OVERRUN * wanted:
             found.append(
                 f"{kind}: {took:.1f} ms in the median, {wanted:.1f} ms by the profile; this "
-                f"machine is slower than the emulated device"
+                f"machine is slower than the profile's device"
             )
     return found
 
