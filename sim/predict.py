@@ -56,7 +56,7 @@ def predict(
                 f"sampling.rule = {rule!r}: the simulator takes acceptance as it was recorded; use "
                 f"a recording made with this rule"
             )
-        trace.warnings += _warnings(plan, trace)
+        trace.warnings += extrapolation_warnings(plan, trace)
         trace.warnings += unused_warnings(scenario) + workload_warnings(scenario)
     return traces
 
@@ -102,7 +102,7 @@ def _recorded_requests(
     )
 
 
-def _warnings(plan: Plan, trace: Trace) -> list[str]:
+def extrapolation_warnings(plan: Plan, trace: Trace) -> list[str]:
     """Token counts and contexts beyond a device's table: its last slope was continued."""
     largest: dict[tuple[str, str], int] = {}
     for span in trace.spans:

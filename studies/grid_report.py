@@ -51,11 +51,12 @@ process started, then run on real processes with emulated devices (the draft's i
 `emulated-20ms`). Acceptance was calibrated on 160 (code) or 64 (prose) prompts of the cell's kind;
 those decoded come from other texts ({requests} prompts of {new_tokens} tokens per cell,
 {chain_requests} for chains and `specinfer`, {plain_requests} for `pp`). `make validate` measures
-again, and says what changed against `validation.json`.
+again, and says what changed since `validation.json`.
 
-Measured {date} on {machine}. {cells} cells in {minutes:.1f} minutes, calibration, predictions and
-starts of processes included. Other work may have run on these cores meanwhile: the load average was
-{load:.1f} in the median of the cells (column *load*; the grid's own is about 1).
+Measured {date} on {machine}.
+{cells} cells in {minutes:.1f} minutes, calibration, predictions and starts of processes included.
+Other work may have run on these cores meanwhile: the load average was {load:.1f} in the median of
+the cells (column *load*; the grid's own is about 1).
 
 *Durations*: what is left of the error when the simulator replays the run's own acceptance. The rest
 is *acceptance*: a cell's few prompts differ from those that were calibrated on. Errors are relative
@@ -120,7 +121,9 @@ def by_level(found: Found, factor: str) -> Sheet:
     groups: dict[Any, list[Mapping[str, Any]]] = {}
     for cell, entry in found:
         groups.setdefault(FACTORS[factor](cell), []).append(entry["metrics"][METRIC])
-    for level, times in groups.items():
+    levels = groups if factor == "schedule" else sorted(groups)
+    for level in levels:
+        times = groups[level]
         cells: list[Any] = [level, len(times)]
         for part in ("error", "duration_error"):
             errors = [time[part] for time in times]
@@ -164,7 +167,7 @@ def _text(found: Found, content: Mapping[str, Any], settings: Any) -> str:
         minutes=content["took_s"] / 60,
         load=statistics.median([entry["load"] for _, entry in found]),
     )
-    parts = ["# Validation: the standard grid", how]
+    parts = ["# Validation: the standard grid\n", how]
     parts += [f"- {sentence}" for sentence in aims(summary)]
     if summary["pearson_r"] is not None:
         parts.append(f"- predicted and measured: Pearson's r = {summary['pearson_r']:.4f}")
