@@ -42,7 +42,7 @@ def predict(
         traces = [_simulate(plan, replay, progress)]
         traces[0].warnings += replay.warnings()
     else:
-        pool, block, ratio = _pool(scenario, path)
+        pool, block, ratio = acceptance_pool(scenario, path)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             plan = make_plan(scenario, path, seed=seed)
@@ -66,8 +66,9 @@ def _simulate(plan: Plan, source: AcceptanceSource, progress: Callable[[], None]
     return trace
 
 
-def _pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[int, float] | None]:
-    """With the length of its blocks and the hit ratios they are drawn to reach."""
+def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[int, float] | None]:
+    """What positions are drawn from (not of a replay), how many of them together, and the hit
+    ratios they are drawn to reach."""
     acceptance = scenario.acceptance
     assert not isinstance(acceptance, Replay)
     if isinstance(acceptance, PoolSection):
