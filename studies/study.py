@@ -54,6 +54,13 @@ _ALL = (
         "treepipe.studies.shared_draft",
     ),
     Study(
+        "specpipe-width",
+        "SpecPipe's figures: where is the best width and why, against static trees, on one server "
+        "and two",
+        "treepipe.studies.layered.specpipe_width",
+        needs_executor=False,
+    ),
+    Study(
         "width-sweep",
         "SpecPipe: width of a tree layer against time between tokens and hit rate, predicted and "
         "run",
