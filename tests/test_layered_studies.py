@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from treepipe.sim.pool import Pool
-from treepipe.studies.layered import specpipe_width
+from treepipe.studies.layered import pipedec_stages, specpipe_width
 from treepipe.studies.layered.calibration import POOL, Effort, Levels, build, plain_ms
 from treepipe.studies.layered.cluster import Card, fourteen, one_server, twenty_one, two_servers
 from treepipe.studies.study import STUDIES, StudyResult
@@ -63,6 +63,44 @@ def test_specpipe_is_faster_than_a_static_tree_and_that_than_none(specpipe: Stud
     times = [found[f"one-server/{n}/time_between_tokens_ms"] for n in ("specpipe", "specinfer")]
     assert 0 < times[0] < times[1] < found["one-server/pp/time_between_tokens_ms"]
     assert found["batch=2/specpipe_db/throughput_tokens_s"] > 1e3 / times[0] / 2
+
+
+@pytest.fixture(scope="module")
+def pipedec() -> StudyResult:
+    tiny = Effort(2, 24)
+    settings = pipedec_stages.Settings(tiny, tiny, (8, 32), (2, 16), (1, 2), 2, 8, LEVELS)
+    return pipedec_stages.study(settings, _unseen)
+
+
+def test_pipedec_has_the_promised_keys(pipedec: StudyResult) -> None:
+    keys = {row.key for row in pipedec.rows}
+    assert len(keys) == len(pipedec.rows)
+    for stages in ("7-stage", "14-stage", "21-stage"):
+        for over in ("over_pp", "over_stpp"):
+            assert {f"{stages}/{over}/{which}" for which in ("mean", "low", "high")} <= keys
+    assert {"gain_7_to_14", "best_width", "best_children"} <= keys
+    assert "k=2/pipedec/throughput_tokens_s" in keys
+
+
+def test_pipedec_serves_one_after_another(pipedec: StudyResult) -> None:
+    found = {row.key: row.predicted or 0.0 for row in pipedec.rows}
+    alone, two = (found[f"k={k}/pipedec/throughput_tokens_s"] for k in (1, 2))
+    assert two == pytest.approx(alone)
+    assert found["k=2/pp/throughput_tokens_s"] > 1.8 * found["k=1/pp/throughput_tokens_s"]
+
+
+def test_more_stages_are_faster_and_its_ends_are_those_of_the_levels(pipedec: StudyResult) -> None:
+    found = {row.key: row.predicted or 0.0 for row in pipedec.rows}
+    assert found["14-stage/over_pp/mean"] > found["7-stage/over_pp/mean"]
+    low, mean, high = (found[f"14-stage/over_pp/{which}"] for which in ("low", "mean", "high"))
+    assert low < mean < high
+    assert found["gain_7_to_14"] > 0
+    assert set(pipedec.sections) == {
+        "Calibrated on",
+        "True predictions",
+        "Assumptions",
+        "Not predicted, and why",
+    }
 
 
 def test_the_plain_pipeline_is_met() -> None:

@@ -10,6 +10,7 @@ from treepipe.statistics import Interval
 from treepipe.studies.layered.calibration import METRIC, MISSES, SHARPNESS, Levels
 from treepipe.studies.layered.cluster import PRUNE_MS, Cluster, pass_ms
 from treepipe.studies.layered.specpipe_figures import batch_figure, schedule_figure, width_figure
+from treepipe.studies.layered.speedup import speedup
 from treepipe.studies.points import Outcome
 from treepipe.studies.reproduction import (
     ScoreSheet,
@@ -157,9 +158,9 @@ def _entries(found: Found) -> list[Entry]:
 
 def _ratios(name: str, server: Server) -> list[Entry]:
     """The least and the largest speed-up over the six levels."""
-    over_plain = [_ratio(server.plain_ms, time) for time in server.specpipe]
+    over_plain = [speedup(server.plain_ms, time) for time in server.specpipe]
     static = [
-        _ratio(slow.mean, time)
+        speedup(slow.mean, time)
         for slow, time in zip(server.specinfer, server.specpipe, strict=True)
     ]
     return [
@@ -167,12 +168,6 @@ def _ratios(name: str, server: Server) -> list[Entry]:
         for key, ratios in (("over_pp", over_plain), ("over_specinfer", static))
         for end, which in (("low", min), ("high", max))
     ]
-
-
-def _ratio(slow_ms: float, time: Interval) -> Interval:
-    """Of a slower time to this one."""
-    ends = [None if end is None else slow_ms / end for end in (time.high, time.low)]
-    return Interval(slow_ms / time.mean, *ends)
 
 
 def _profiled_ms(device: str, stages: int) -> float:
