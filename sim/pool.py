@@ -80,6 +80,19 @@ class Pool:
     def __len__(self) -> int:
         return len(self.ranks)
 
+    def sharpened(self, power: float) -> Pool:
+        """This pool with all probabilities to this power, normalized over the candidates.
+
+        A draft may guess right more often than it is sure; a power makes it as sure as it is right,
+        without changing what it proposes (temperature scaling: Guo et al. 2017, "On calibration of
+        modern neural networks").
+        """
+        if power != 1.0:
+            scaled = self.vectors * power
+            self.vectors = scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)
+            self._leading.clear()
+        return self
+
     def row(self, position: int, depth: int) -> int:
         """The row that answers for a position when the last ``depth`` tokens are not verified."""
         return position + len(self.ranks) * min(depth, self.depths)

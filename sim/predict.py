@@ -73,7 +73,7 @@ def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[
     acceptance = scenario.acceptance
     assert not isinstance(acceptance, Replay)
     if isinstance(acceptance, PoolSection):
-        pool = Pool.load(path.parent / acceptance.file)
+        pool = Pool.load(path.parent / acceptance.file).sharpened(acceptance.sharpness)
         return pool, acceptance.block, acceptance.hit_ratio
     if isinstance(acceptance, HitRatio):
         return hit_ratio_pool(acceptance.table), MADE_BLOCK, None

@@ -49,9 +49,23 @@ _ALL = (
         "treepipe.studies.all_schedules",
     ),
     Study(
+        "pipedec-stages",
+        "PipeDec's figures: 7, 14 and 21 stages against plain pipeline and static tree, width and "
+        "candidates, requests side by side",
+        "treepipe.studies.layered.pipedec_stages",
+        needs_executor=False,
+    ),
+    Study(
         "shared-draft",
         "StarSD: one draft process for 1 to 6 targets, predicted and run; when is it fully loaded?",
         "treepipe.studies.shared_draft",
+    ),
+    Study(
+        "specpipe-width",
+        "SpecPipe's figures: where is the best width and why, against static trees, on one server "
+        "and two",
+        "treepipe.studies.layered.specpipe_width",
+        needs_executor=False,
     ),
     Study(
         "width-sweep",

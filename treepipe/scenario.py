@@ -172,6 +172,9 @@ class Pool(Section):
     hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
         None, description="passages are drawn so that this is reached; default: as recorded"
     )
+    sharpness: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="power of the draft's probabilities; above 1 it is surer than recorded"
+    )
 
 
 class Replay(Section):
