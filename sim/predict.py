@@ -44,11 +44,11 @@ def predict(
         traces[0].warnings += replay.warnings()
     else:
         pool, block, ratio = acceptance_pool(scenario, path)
+        source = PoolSource(pool, block, scenario.seed, ratio)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             plan = make_plan(scenario, path, seed=seed)
-            source = PoolSource(pool, block, seed, ratio)
-            traces.append(_simulate(plan, source, progress))
+            traces.append(_simulate(plan, source.reseeded(seed), progress))
     rule = scenario.sampling.rule
     for trace in traces:
         if rule in ("relaxed_top_p", "adaptive"):
