@@ -70,13 +70,12 @@ class Link(Generic[Item]):
         self._clock, self._deliver, self._claim, self._note = clock, deliver, claim, note
         self._wire = Wire(times, rng)
         self._under_way: deque[Item] = deque()
+        self.send: Callable[[Item, int], object] = self._begin if claim is None else self._ask
+        """Send an item of so many bytes now, or as soon as what its transfer needs is free."""
 
-    def send(self, item: Item, size_bytes: int) -> None:
-        """Send now, or as soon as what the transfer needs is free."""
-        if self._claim is None:
-            self._begin(item, size_bytes)
-        else:
-            self._claim.traffic.ask(self._claim.held, partial(self._begin, item, size_bytes))
+    def _ask(self, item: Item, size_bytes: int) -> None:
+        assert self._claim is not None
+        self._claim.traffic.ask(self._claim.held, partial(self._begin, item, size_bytes))
 
     def _begin(self, item: Item, size_bytes: int) -> float:
         now = self._clock.now

@@ -156,6 +156,7 @@ class DraftServer:
         self._placed = plan.drafts[draft]
         self._desk = plan.draft_desk(draft)
         self._stages = [[stage.name for stage in stages] for stages in plan.pipelines]
+        self._by_context = self._placed.times.draft.last_context is not None
         self._texts: dict[int, _Text] = {}
         self._inbox: deque[tuple[Flight, float]] = deque()
         self._idle = True
@@ -213,7 +214,10 @@ class DraftServer:
                 return
             if isinstance(work, Draft):
                 rows = work.rows
-                self._place.work(self._draft_ms(work, rows), partial(self._drafted, work, rows))
+                duration = self._placed.times.draft(rows)
+                if self._by_context:
+                    duration = self._in_context_ms(work)
+                self._place.work(duration, partial(self._drafted, work, rows))
                 return
             self._place.fresh = True  # a turn begins
             if isinstance(work, Begin):
@@ -221,11 +225,8 @@ class DraftServer:
             elif self._evaluate(work.flight):
                 return
 
-    def _draft_ms(self, work: Draft, rows: int) -> float:
-        table = self._placed.times.draft
-        if table.last_context is None:
-            return table(rows)
-        texts = self._texts
+    def _in_context_ms(self, work: Draft) -> float:
+        texts, table = self._texts, self._placed.times.draft
         return table.over([texts[session].context.part(order) for session, order in work.passes])
 
     def _drafted(self, work: Draft, rows: int, event: object) -> None:

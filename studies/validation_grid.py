@@ -84,8 +84,8 @@ class Settings:
     """
 
     cells: int = 5 * len(SCHEDULES)
-    requests: int = 12
-    chain_requests: int = 24
+    requests: int = 10
+    chain_requests: int = 20
     plain_requests: int = 2
     new_tokens: int = 16
 

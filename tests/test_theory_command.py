@@ -153,7 +153,8 @@ def test_acceptance_is_needed_but_for_plain_decoding(
 @pytest.mark.parametrize(
     ("schedule", "settings", "part"),
     [
-        ("pp", ("links.default.jitter_ms=0.5",), "mean of the links' jitter"),
+        ("pp", ("links.default.jitter_ms=0.5",), "links' jitter and losses"),
+        ("pp", ("links.default.loss=0.1",), "jitter and losses"),
         ("dsd", ("drafts=[{ device = { draft_ms = { 1 = 30.0 } } }]",), "drafting hides behind"),
         (
             "dsd",

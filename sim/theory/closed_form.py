@@ -154,10 +154,18 @@ def _check_arrivals(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
 def _bent(scenario: Scenario, plan: Plan) -> list[str]:
     """Assumptions of all closed forms."""
     found = []
-    if any(link.jitter_ms for link in (plan.default_link, *plan.links.values())):
-        found.append("the closed form knows the mean of the links' jitter, not its spread")
-    if plan.central_transfers:
+    links = (plan.default_link, plan.local_link, *plan.links.values())
+    if any(link.jitter_ms or link.loss for link in links):
+        found.append("the closed form knows the mean of the links' jitter and losses, no spread")
+    if plan.queues_transfers:
         found.append("the closed form assumes that no transfer waits for another one")
+    if any(len(machine.roles) > 1 for machine in plan.machines):
+        found.append("the closed form assumes that every role has a device of its own")
+    if any(machine.idle_factor for machine in plan.machines):
+        found.append("the closed form leaves out the effect of idle gaps")
+    tables = [table for placed in plan.placed for table in (placed.times.stage, placed.times.draft)]
+    if any(table.last_context is not None for table in tables):
+        found.append("the closed form takes times without context")
     acceptance = scenario.acceptance
     if acceptance is not None and acceptance.source == "pool" and scenario.schedule.name != "pp":
         found.append(
