@@ -9,6 +9,7 @@ pool of its own ("Off the path, less sure").
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Protocol
 
 import numpy as np
@@ -56,6 +57,12 @@ class PoolSource:
         """Args: ``block``, ``hit_ratio``: as ``Blocks`` takes them."""
         self._pool, self._seed = pool, seed
         self._blocks = Blocks(pool, block, hit_ratio)
+
+    def reseeded(self, seed: int) -> PoolSource:
+        """The same pool and blocks, drawn otherwise."""
+        other = copy(self)
+        other._seed = seed
+        return other
 
     def open(self, session: int, prompt_tokens: int) -> Oracle:
         rng = np.random.default_rng([self._seed, session])

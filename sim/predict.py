@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from treepipe.errors import UserError
@@ -43,12 +44,11 @@ def predict(
         traces = [_simulate(plan, replay, progress)]
         traces[0].warnings += replay.warnings()
     else:
-        pool, block, ratio = acceptance_pool(scenario, path)
+        source = _source(scenario, path)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             plan = make_plan(scenario, path, seed=seed)
-            source = PoolSource(pool, block, seed, ratio)
-            traces.append(_simulate(plan, source, progress))
+            traces.append(_simulate(plan, source.reseeded(seed), progress))
     rule = scenario.sampling.rule
     for trace in traces:
         if rule in ("relaxed_top_p", "adaptive"):
@@ -65,6 +65,28 @@ def _simulate(plan: Plan, source: AcceptanceSource, progress: Callable[[], None]
     trace = simulate(plan, source)
     progress()
     return trace
+
+
+def _source(scenario: Scenario, path: Path) -> PoolSource:
+    acceptance = scenario.acceptance
+    if isinstance(acceptance, PoolSection):
+        file = path.parent / acceptance.file
+        if file.is_file():
+            ratio = tuple((acceptance.hit_ratio or {}).items())
+            return _recorded_source(file, file.stat().st_mtime_ns, acceptance.block, ratio)
+    pool, block, reached = acceptance_pool(scenario, path)
+    return PoolSource(pool, block, scenario.seed, reached)
+
+
+@lru_cache(maxsize=2)
+def _recorded_source(
+    file: Path, written_ns: int, block: int, ratio: tuple[tuple[int, float], ...]
+) -> PoolSource:
+    """Remembered, as many points of a study draw from the same pool.
+
+    Args: ``written_ns``: when the file was written last, as it may be written again.
+    """
+    return PoolSource(Pool.load(file), block, 0, dict(ratio))
 
 
 def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[int, float] | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -30,20 +30,32 @@ PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A scenario file with settings as ``--set`` takes them. ``label``: for the study itself."""
+    """A scenario file with settings as ``--set`` takes them.
+
+    Attributes:
+        label: for the study itself.
+        scenario: instead of what the file holds; names in it still count from the file.
+    """
 
     label: str
     path: Path
     settings: tuple[str, ...] = ()
+    scenario: Scenario | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was predicted at a point: metrics and utilization by name, and the warnings."""
+    """What was predicted at a point: metrics and utilization by name, and the warnings.
+
+    Attributes:
+        observations: of every metric, one per run (or batch of a single run), to compare points
+            in pairs.
+    """
 
     metrics: Mapping[str, Interval]
     utilization: Mapping[str, Interval]
     warnings: tuple[str, ...] = ()
+    observations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 def simulate_points(
@@ -55,11 +67,11 @@ def simulate_points(
         UserError: a scenario is wrong.
         RunError: a simulation came to a standstill.
     """
-    scenarios = [load_scenario(point.path, point.settings) for point in points]
+    scenarios = [point.scenario or load_scenario(point.path, point.settings) for point in points]
     progress(title, len(points))
     remembered = _memory().cache(_simulate)
     jobs = [
-        delayed(remembered)(scenario.model_dump_json(), _fingerprint(scenario, point), point.path)
+        delayed(remembered)(_content(scenario), _fingerprint(scenario, point), point.path)
         for scenario, point in zip(scenarios, points, strict=True)
     ]
     found = {}
@@ -70,6 +82,11 @@ def simulate_points(
     return found
 
 
+def _content(scenario: Scenario) -> str:
+    """Only the keys that were given, as the simulator warns of those without effect."""
+    return scenario.model_dump_json(exclude_unset=True)
+
+
 def _simulate(content: str, fingerprint: str, path: Path) -> Outcome:
     """Args: ``fingerprint``: of everything else that the outcome depends on, for the cache;
     ``path``: of the scenario, for the names in it."""
@@ -77,7 +94,8 @@ def _simulate(content: str, fingerprint: str, path: Path) -> Outcome:
     traces = predict(scenario, path)
     estimates = observe(traces, scenario.workload.warmup_requests)
     warnings = {*(w for trace in traces for w in trace.warnings), *estimates.warnings}
-    return Outcome(*estimates.intervals, tuple(sorted(warnings)))
+    observations = {name: tuple(values.tolist()) for name, values in estimates.metrics.items()}
+    return Outcome(*estimates.intervals, tuple(sorted(warnings)), observations)
 
 
 def _memory() -> Memory:

@@ -17,6 +17,7 @@ FACES = {
     "cli.py",
     "cli_calibrate.py",
     "cli_options.py",
+    "cli_plan.py",
     "extras.py",
     "presentation.py",
 }

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from treepipe import cli_calibrate
+from treepipe import cli_calibrate, cli_plan
 from treepipe.cli_options import (
     JsonTarget,
     PlotFile,
@@ -39,6 +39,7 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_calibrate.app, name="calibrate")
+app.command()(cli_plan.plan)
 
 
 def main() -> None:

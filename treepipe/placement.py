@@ -47,6 +47,7 @@ class Placement:
         self._services: dict[str, ServiceTimes] = {}
         self._homes: list[Home] = []
         self.draft_footprints: dict[str, tuple[Footprint, int]] = {}
+        self._stages_known: dict[tuple[str, int], TimeTable] = {}
         self.target: ServedModel | None = None
         if scenario.target.profile is not None or self._names_hardware():
             self.target = self._model(scenario.target, "target", "target")
@@ -124,7 +125,10 @@ class Placement:
         self, hardware: Hardware, named: AnyDevice, key: str, layers: int
     ) -> DeviceTimes:
         service = self._service(hardware, named, key)
-        stage = service.stage(self._known_target(key), layers)
+        known = (named if isinstance(named, str) else key, layers)
+        if known not in self._stages_known:
+            self._stages_known[known] = service.stage(self._known_target(key), layers)
+        stage = self._stages_known[known]
         return DeviceTimes(stage, NO_WORK, NO_WORK, hardware.decide_ms, hardware.prune_ms)
 
     def _draft_times(self, hardware: Hardware, draft: Draft, key: str) -> DeviceTimes:

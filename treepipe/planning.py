@@ -45,6 +45,33 @@ def make_plan(
         requests: with real prompts, or recorded ones; None draws the workload's.
         seed: of the run; None is the scenario's.
     """
+    plan, needs = lay_out(
+        scenario,
+        path,
+        layers=layers,
+        row_bytes=row_bytes,
+        requests=requests,
+        footprint=footprint,
+        seed=seed,
+    )
+    check_memory(plan, needs, path)
+    return replace(plan, warnings=(*plan.warnings, *unchecked_memory(plan, needs)))
+
+
+def lay_out(
+    scenario: Scenario,
+    path: Path,
+    *,
+    layers: int | None = None,
+    row_bytes: int | None = None,
+    requests: tuple[RequestSpec, ...] | None = None,
+    footprint: Footprint | None = None,
+    seed: int | None = None,
+) -> tuple[Plan, list[Need]]:
+    """A plan that may not fit its devices, and what each role needs of their memory.
+
+    Args: as ``make_plan`` takes them. Needs are empty if nothing tells the target's size.
+    """
     check_schedule(scenario, path)
     placement = Placement(scenario, path, layers)
     drafts, pipelines = placement.drafts(), placement.pipelines()
@@ -78,8 +105,7 @@ def make_plan(
     needs: list[Need] = []
     if footprint is not None:
         needs = memory_needs(plan, section, footprint, placement.draft_footprints)
-    check_memory(plan, needs, path)
-    return replace(plan, warnings=(*plan.warnings, *unchecked_memory(plan, needs)))
+    return plan, needs
 
 
 def _serving(scenario: Scenario, path: Path, pipelines: int) -> Serving:

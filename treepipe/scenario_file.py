@@ -20,12 +20,12 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """
     data = read_toml(path)
     for override in overrides:
-        _override(data, override)
-    _take_acceptance(data, path)
+        override_key(data, override)
+    take_acceptance(data, path)
     return validated(Scenario, data, path)
 
 
-def _take_acceptance(data: dict[str, Any], path: Path) -> None:
+def take_acceptance(data: dict[str, Any], path: Path) -> None:
     """``source = "profile"`` becomes what that profile holds: a hit-ratio table or a pool."""
     section = data.get("acceptance")
     if not isinstance(section, dict) or section.get("source") != "profile":
@@ -48,11 +48,17 @@ def _take_acceptance(data: dict[str, Any], path: Path) -> None:
         data["acceptance"] = {"source": "hit_ratio", "table": profile.hit_ratio}
 
 
-def _override(data: dict[str, Any], text: str) -> None:
+def override_key(data: dict[str, Any], text: str) -> None:
+    """Change one key, given as the command line's ``--set`` takes it; ``UserError`` if wrong."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UserError(f"setting {text!r}: must look like key=value, e.g. schedule.tree_size=40")
-    *parents, last = key.strip().split(".")
+    assign_key(data, key.strip(), toml_value(value), text)
+
+
+def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
+    """Change a dotted key of a file's content. Args: ``text``: who asks, for the error."""
+    *parents, last = key.split(".")
     place: Any = data
     for index, name in enumerate(parents):
         try:
@@ -63,8 +69,8 @@ def _override(data: dict[str, Any], text: str) -> None:
             raise UserError(f"setting {text!r}: {'.'.join(parents[: index + 1])} is not a table")
     try:
         if isinstance(place, list):
-            place[int(last)] = toml_value(value)
+            place[int(last)] = value
         else:
-            place[last] = toml_value(value)
+            place[last] = value
     except (ValueError, IndexError):
         raise UserError(f"setting {text!r}: {last!r} is no index of the list") from None

@@ -156,21 +156,22 @@ def most_tree_tokens(section: ScheduleSection, stages: int) -> int:
 
 def most_pass_tokens(section: ScheduleSection) -> int:
     """Most rows that one pass computes for one request."""
+    return max(most_segment_tokens(section), section.prefill_chunk)
+
+
+def most_segment_tokens(section: ScheduleSection) -> int:
+    """Most tree nodes of one request in one pass, that is, without its prompt."""
     name = section.name
     if name == "pp":
-        rows = 1
-    elif name in LAYERED:
-        rows = section.width * section.layers_per_step
-    elif name == "eagle":
-        rows = section.tree_size + 1
-    elif name in ("specinfer", "chain", "starsd", "dsd"):
-        rows = most_tree_tokens(section, 1)
-    else:
-        expansion = section.expand_size if name.startswith("flowspec") else 0
-        rows = max(
-            section.segment_tokens, expansion, section.score_aware_size * section.score_aware
-        )
-    return max(rows, section.prefill_chunk)
+        return 1
+    if name in LAYERED:
+        return section.width * section.layers_per_step
+    if name == "eagle":
+        return section.tree_size + 1
+    if name in ("specinfer", "chain", "starsd", "dsd"):
+        return most_tree_tokens(section, 1)
+    expansion = section.expand_size if name.startswith("flowspec") else 0
+    return max(section.segment_tokens, expansion, section.score_aware_size * section.score_aware)
 
 
 def most_scratch_tokens(section: ScheduleSection, stages: int) -> int:

@@ -33,7 +33,7 @@ class TimeTable:
         self.points = dict(sorted(points.items()))
         self._tokens = list(self.points)
         self._times = list(self.points.values())
-        self._cached = [self._time(tokens) for tokens in range(1025)]
+        self._cached = self._first_times(1025)
 
     def __call__(self, tokens: int, context: int = 0) -> float:
         """Milliseconds for a pass over ``tokens``; no tokens cost nothing.
@@ -55,6 +55,19 @@ class TimeTable:
     def extrapolates(self, tokens: int) -> bool:
         """True if no two points enclose ``tokens``."""
         return tokens > self._tokens[-1] and len(self._tokens) > 1
+
+    def _first_times(self, count: int) -> list[float]:
+        """Of 0, 1, ... tokens: the same operations as ``_time``, on all of them at once."""
+        known, values, at = np.array(self._tokens), np.array(self._times), np.arange(count)
+        if len(known) == 1:
+            return [0.0, *[self._times[0]] * (count - 1)]
+        high = np.clip(np.searchsorted(known, at), 1, len(known) - 1)
+        slopes = np.diff(values) / np.diff(known)
+        times = values[high - 1] + slopes[high - 1] * (at - known[high - 1])
+        times[at <= known[0]] = values[0]
+        times[0] = 0.0
+        found: list[float] = times.tolist()
+        return found
 
     def _time(self, tokens: int) -> float:
         return _between(self._tokens, self._times, tokens) if tokens > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Reading and validating TOML files; every fault is worded as one sentence.
+"""Reading, validating and writing TOML files; every fault is worded as one sentence.
 
 What the files say is in ``scenario.py`` and ``profiles/schema.py``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import sys
 import types
 import typing
@@ -58,6 +59,42 @@ def toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def toml_text(data: Mapping[str, Any]) -> str:
+    """A file's text: plain keys, then its tables; tables inside lists or tables stay inline.
+
+    >>> print(toml_text({"name": "a", "links": {"default": "wan"}, "stages": [{"count": 2}]}))
+    name = "a"
+    stages = [{ count = 2 }]
+    <BLANKLINE>
+    [links]
+    default = "wan"
+    <BLANKLINE>
+    """
+    plain = [f"{_key(key)} = {_inline(v)}" for key, v in data.items() if not isinstance(v, Mapping)]
+    tables = []
+    for key, table in data.items():
+        if isinstance(table, Mapping):
+            lines = [f"{_key(name)} = {_inline(value)}" for name, value in table.items()]
+            tables.append("\n".join([f"\n[{_key(key)}]", *lines]))
+    return "\n".join([*plain, *tables]) + "\n"
+
+
+def _inline(value: Any) -> str:
+    """A value on one line; what JSON writes of text, numbers and truth is TOML, too."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(str(key))} = {_inline(each)}" for key, each in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_inline(each) for each in value) + "]"
+    if isinstance(value, str | int | float):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)  # a date
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def _sentence(model: type[BaseModel], error: ValidationError) -> str:

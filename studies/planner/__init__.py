@@ -1,0 +1,1 @@
+"""The planner: which schedule, with which parameters and partition, suits a cluster best."""

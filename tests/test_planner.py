@@ -1,0 +1,250 @@
+"""The planner: what it searches, what it refuses, and what it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import assert_sentence, call
+from treepipe.errors import UserError
+from treepipe.estimates import observe
+from treepipe.scenario_file import load_scenario
+from treepipe.sim.predict import predict
+from treepipe.studies.planner.candidates import find_candidates
+from treepipe.studies.planner.cluster import ClusterFile, load_cluster
+from treepipe.studies.planner.halving import Found, search
+from treepipe.studies.planner.report import plan_content, verdict
+
+CLUSTER = """
+name = "small"
+runs = 6
+[target]
+layers = 8
+layer_mib = 100.0
+kv_kib = 4.0
+[[drafts]]
+device = { draft_ms = { 1 = 4.0, 64 = 5.0 } }
+[[pipelines]]
+stages = [{ count = 2, device = { stage_ms = { 1 = 20, 16 = 21, 64 = 60 }, memory_mib = 450 } }]
+[links]
+default = { latency_ms = 1.0 }
+[acceptance]
+source = "hit_ratio"
+table = { 1 = 0.7, 8 = 0.95 }
+[workload]
+requests = 2
+new_tokens = 24
+[search]
+schedules = ["pp", "chain", "specpipe"]
+[search.grid]
+schedule.gamma = [1, 4]
+schedule.width = [1, 4, 16, 64]
+schedule.children = [8]
+"""
+EQUAL = (
+    'search.schedules=["pp","chain","starsd"]',
+    "search.grid={schedule={gamma=[3],branching=[[1,1,1]]}}",
+)
+"""StarSD's branching of a chain."""
+EXAMPLE = Path(__file__).parents[1] / "studies" / "clusters" / "five-jetsons.toml"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def loaded(tmp_path: Path, text: str = CLUSTER, *settings: str) -> ClusterFile:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    return load_cluster(path, settings)
+
+
+def found(tmp_path: Path, *settings: str) -> Found:
+    return search(loaded(tmp_path, CLUSTER, *settings), lambda *_: None)
+
+
+# --- the search -------------------------------------------------------------------------------
+
+
+def test_the_best_is_that_of_an_exhaustive_search(tmp_path: Path) -> None:
+    halved = found(tmp_path, "search.keep=2")
+    assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(7, 2), (4, 4), (3, 6)]
+    candidates, refused = find_candidates(halved.file)
+    assert not refused
+    values = {}
+    for each in candidates:
+        metrics, _ = observe(predict(each.scenario, halved.file.path)).intervals
+        values[each.label] = metrics["time_between_tokens_ms"].mean
+    best = min(values, key=lambda label: values[label])
+    assert halved.best.candidate.label == best
+    mean = halved.best.outcome.metrics["time_between_tokens_ms"].mean
+    assert mean == pytest.approx(values[best])
+    assert {each.candidate.schedule for each in halved.ranking} == {"pp", "chain", "specpipe"}
+
+
+def test_throughput_is_better_large(tmp_path: Path) -> None:
+    ranking = found(tmp_path, "search.goal=throughput_tokens_s").ranking
+    rates = [each.outcome.metrics["throughput_tokens_s"].mean for each in ranking]
+    assert rates == sorted(rates, reverse=True)
+    assert ranking[-1].gap is not None
+    assert ranking[-1].gap.mean < 0
+
+
+def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> None:
+    """A chain shared by one target is StarSD's."""
+    text = CLUSTER.split("[search]")[0]
+    ranked = search(loaded(tmp_path, text, *EQUAL), lambda *_: None)
+    by_name = ranked.best_of_each
+    assert ranked.best.tied
+    assert {name for name, each in by_name.items() if each.tied} == {"chain", "starsd"}
+    gap = by_name["starsd" if ranked.best.candidate.schedule == "chain" else "chain"].gap
+    assert gap is not None
+    assert gap.mean == 0
+    assert by_name["pp"].gap is not None
+    assert by_name["pp"].gap.low is not None
+    assert by_name["pp"].gap.low > 0
+    assert "not distinguishable from it" in verdict(ranked)[1]
+
+
+def test_a_limit_on_a_figure_refuses_what_breaks_it(tmp_path: Path) -> None:
+    limited = found(tmp_path, "search.limits.time_between_tokens_ms=35")
+    (plain,) = [each for each in limited.refused if each.schedule == "pp"]
+    assert "time_between_tokens_ms is 4" in plain.reason
+    assert "above search.limits.time_between_tokens_ms = 35" in plain.reason
+    assert all(each.candidate.schedule != "pp" for each in limited.ranking)
+
+
+# --- candidates -------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_listed_with_its_reason(tmp_path: Path) -> None:
+    file = loaded(tmp_path, CLUSTER, "target.kv_kib=50")
+    candidates, refused = find_candidates(file)
+    assert {each.settings.get("schedule.width") for each in refused} == {64}
+    assert "pipeline0.stage1 needs 400.0 MiB for 4 layers" in refused[0].reason
+    assert "its device has 450 MiB" in refused[0].reason
+    assert len(candidates) == 6
+
+
+def test_a_share_of_the_memory(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"device's 450 MiB search\.limits\.memory_share = 0\.8"):
+        find_candidates(loaded(tmp_path, CLUSTER, "search.limits.memory_share=0.8"))
+    assert find_candidates(loaded(tmp_path, CLUSTER, "search.limits.memory_share=0.95"))[0]
+
+
+def test_the_default_grids_give_plans_for_every_schedule(tmp_path: Path) -> None:
+    text = CLUSTER.split("[search]")[0]
+    file = loaded(tmp_path, text, "workload.concurrency=2")
+    candidates, refused = find_candidates(file)
+    assert not refused
+    assert {each.schedule for each in candidates} == set(file.search.schedules)
+    assert len(file.search.schedules) == 13
+    labels = [each.label for each in candidates]
+    assert len(labels) == len(set(labels))
+
+
+def test_a_key_of_the_file_holds_for_all_and_a_named_schedule_is_the_only_one(
+    tmp_path: Path,
+) -> None:
+    text = CLUSTER.split("[search]")[0]
+    file = loaded(tmp_path, text, "schedule.name=specpipe", "schedule.children=3")
+    candidates, _ = find_candidates(file)
+    assert {each.schedule for each in candidates} == {"specpipe"}
+    assert {each.scenario.schedule.children for each in candidates} == {3}
+    assert len({each.scenario.schedule.width for each in candidates}) == len(candidates) > 3
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def test_the_example_is_planned_and_its_best_plan_is_a_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best, figures, again = tmp_path / "best.toml", tmp_path / "plan.json", tmp_path / "again.json"
+    small = ("--set", "workload.new_tokens=12", "--set", 'search.schedules=["pp","specpipe"]')
+    grid = ("--set", "search.grid={schedule={width=[4,32]}}", "--runs", 3)
+    assert call(monkeypatch, "plan", EXAMPLE, "--out", best, "--json", figures, *small, *grid) == 0
+    shown = capsys.readouterr().out
+    assert "best: specpipe" in shown
+    assert str(best) in shown.replace("\n", "")
+    content = json.loads(figures.read_text())
+    assert content["schema"] == "treepipe.plan/1"
+    first = content["ranking"][0]
+    assert first["schedule"] == "specpipe"
+    assert first["layers"] == [[8, 8, 8, 8]]
+    assert content["rungs"][-1]["runs"] == 3
+    assert call(monkeypatch, "simulate", best, "--quiet", "--json", again) == 0
+    metric = json.loads(again.read_text())["metrics"]["time_between_tokens_ms"]
+    assert metric["mean"] == pytest.approx(first["time_between_tokens_ms"]["mean"])
+
+
+def test_the_content_says_all(tmp_path: Path) -> None:
+    content = plan_content(found(tmp_path, "search.limits.time_between_tokens_ms=35"))
+    json.dumps(content)
+    assert content["goal"] == "time_between_tokens_ms"
+    assert content["ranking"][0]["relative_to_best"] is None
+    assert content["ranking"][0]["indistinguishable"]
+    assert [each["schedule"] for each in content["refused"]] == ["pp"]
+
+
+BAD = [
+    ("search.goal=speed", "key search.goal = \"speed\": input should be 'time_between_tokens_ms'"),
+    ("search.gaol=1", "key search.gaol is unknown; did you mean 'goal'?"),
+    ("serch.goal=1", "key serch is unknown; did you mean 'search'?"),
+    ('search.schedules=["specpip"]', 'key search.schedules.0 = "specpip": input should be'),
+    ("search.schedules=[]", "key search.schedules = []"),
+    ("search.grid={schedule={widht=[1]}}", "search.grid.schedule.widht is unknown; did you mean"),
+    ("search.grid={schedule={tree_size=[1]}}", "schedule.tree_size is read by no schedule that"),
+    ("search.grid={schedule={width=[]}}", "key search.grid.schedule.width = []"),
+    ("search.grid={schedule={width=[0]}}", "key schedule.width = 0: input should be greater"),
+    ('search.grid={"drafts.0.device"=["l4"]}', "no such profile in devices; did you mean 'l40'?"),
+    ('search.grid={"links.defualt"=["wan"]}', "key links.defualt is unknown"),
+    ("search.limits.memory_share=1.5", "key search.limits.memory_share = 1.5"),
+    ("search.limits.time_between_tokens_ms=1", "no plan keeps the limits: time_between_tokens_ms"),
+    ("search.first_runs=1", "key search.first_runs = 1"),
+    ("runs=1", "key runs = 1: a ranking needs at least search.first_runs = 2 runs"),
+    ("schedule.tree_sise=1", "key schedule.tree_sise is unknown; did you mean 'tree_size'?"),
+    ("schedule=3", "keys schedule and search are tables"),
+    ('acceptance={source="replay",file="x"}', "key acceptance.source = 'replay': a search draws"),
+    ("workload.new_tokens=1", "key search.goal = 'time_between_tokens_ms' does not apply"),
+]
+
+
+@pytest.mark.parametrize(("setting", "sentence"), BAD)
+def test_bad_input_is_one_sentence(
+    setting: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(CLUSTER)
+    assert call(monkeypatch, "plan", path, "--quiet", "--set", setting) == 2
+    assert_sentence(capsys.readouterr().err, sentence)
+    assert not (tmp_path / "cluster-best.toml").exists()
+
+
+def test_outputs_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(CLUSTER)
+    common = (
+        "plan",
+        path,
+        "--quiet",
+        "--set",
+        'search.schedules=["chain"]',
+        "--set",
+        "search.grid={}",
+    )
+    assert call(monkeypatch, *common, "--out", path) == 2
+    assert_sentence(capsys.readouterr().err, "is the cluster's own file")
+    assert call(monkeypatch, *common, "--out", tmp_path / "none" / "best.toml") == 2
+    assert_sentence(capsys.readouterr().err, "cannot be written: No such file")
+    assert call(monkeypatch, *common) == 0
+    assert load_scenario(tmp_path / "cluster-best.toml").schedule.name == "chain"

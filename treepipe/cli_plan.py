@@ -1,0 +1,43 @@
+"""``treepipe plan``: its arguments; the searching is done in ``studies/planner``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from treepipe.cli_options import JsonTarget, Quiet, Seed, Settings, changes
+
+
+def plan(
+    cluster: Annotated[Path, typer.Argument(metavar="CLUSTER.toml")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="BEST.toml", help="The best plan; default CLUSTER-best.toml."),
+    ] = None,
+    json: JsonTarget = None,
+    seed: Seed = None,
+    runs: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=2, help="Of the last rung, instead of the file's."),
+    ] = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Search schedules, parameters and partitions for a cluster and a goal."""
+    from treepipe.presentation import Progress, console
+    from treepipe.result import write_json
+    from treepipe.studies.planner.cluster import load_cluster
+    from treepipe.studies.planner.halving import search
+    from treepipe.studies.planner.report import default_out, plan_content, show_plan, write_best
+
+    file = load_cluster(cluster, changes(settings, seed, runs))
+    with Progress(quiet) as say:
+        found = search(file, say)
+    out = default_out(cluster) if out is None else out
+    write_best(found, out)
+    if json is not None:
+        write_json(plan_content(found), json)
+    if not quiet and json != "-":
+        show_plan(found, out, console())
