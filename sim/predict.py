@@ -40,7 +40,7 @@ def predict(
         traces = [_simulate(plan, replay, progress)]
         traces[0].warnings += replay.warnings()
     else:
-        pool, block = _pool(scenario, path)
+        pool, block = acceptance_pool(scenario, path)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             plan = make_plan(scenario, path, seed=seed)
@@ -63,7 +63,8 @@ def _simulate(plan: Plan, source: AcceptanceSource, progress: Callable[[], None]
     return trace
 
 
-def _pool(scenario: Scenario, path: Path) -> tuple[Pool, int]:
+def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int]:
+    """What positions are drawn from (not of a replay), and how many of them together."""
     acceptance = scenario.acceptance
     if acceptance is None:
         return bernoulli_pool(1.0), MADE_BLOCK

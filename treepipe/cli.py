@@ -115,6 +115,33 @@ def simulate(
 
 
 @app.command()
+def theory(
+    scenario: ScenarioFile,
+    json: JsonTarget = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict a scenario by the papers' closed forms, where one applies."""
+    from treepipe.presentation import show_theory
+    from treepipe.result import make_theory_result
+    from treepipe.scenario_file import load_scenario
+    from treepipe.sim.theory.closed_form import closed_form
+
+    loaded = load_scenario(scenario, settings or ())
+    found = closed_form(loaded, scenario)
+    result = make_theory_result(
+        loaded.name,
+        loaded.seed,
+        found.form,
+        found.metrics,
+        found.utilization,
+        found.terms,
+        found.warnings,
+    )
+    show_theory(result, json, quiet)
+
+
+@app.command()
 def run(
     scenario: ScenarioFile,
     json: JsonTarget = None,

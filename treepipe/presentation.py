@@ -77,6 +77,22 @@ def show_result(
         _print_result(result)
 
 
+def show_theory(result: Mapping[str, Any], json: str | None, quiet: bool) -> None:
+    """The same for a closed form, whose own quantities follow the metrics."""
+    _write_files(result, json, [], None, str(result["scenario"]), None)
+    if quiet or json == "-":
+        return
+    _print_result(result)
+    form = result["closed_form"]
+    table = Table(title=form["source"])
+    table.add_column("term (its unit in its name)")
+    table.add_column("value", justify="right")
+    for name, value in form["terms"].items():
+        table.add_row(name, f"{value:.4g}")
+    if form["terms"]:
+        console().print(table)
+
+
 def show_versus(
     versus: Mapping[str, Any],
     traces: Sequence[Trace],
@@ -137,7 +153,9 @@ def _print_result(result: Mapping[str, Any]) -> None:
 
 
 def _basis(result: Mapping[str, Any]) -> str:
-    """What the figures rest on: runs, batches, warm-up."""
+    """What the figures rest on: a closed form, or runs, batches, warm-up."""
+    if not result["runs"]:
+        return "expected values"
     text = "1 run" if result["runs"] == 1 else f"{result['runs']} runs"
     if result["intervals_over"] == "batches":
         text += " in batches"

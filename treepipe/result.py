@@ -1,4 +1,4 @@
-"""Traces -> the result file (``treepipe.result/1``), the product's face; see ``docs/files.md``."""
+"""Traces, or a closed form, -> the result file (``treepipe.result/1``); see ``docs/files.md``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Literal
 from treepipe.errors import UserError
 from treepipe.estimates import Estimates, observe
 from treepipe.metrics import UNITS
+from treepipe.statistics import Interval
 from treepipe.trace import Trace
 
 SCHEMA = "treepipe.result/1"
@@ -61,6 +62,46 @@ def make_result(
             name: {"peak_memory_bytes": size, "unit": "bytes"} for name, size in memory.items()
         }
     return result
+
+
+def make_theory_result(
+    scenario: str,
+    seed: int,
+    form: str,
+    metrics: Mapping[str, float],
+    utilization: Mapping[str, float],
+    terms: Mapping[str, float],
+    warnings: Sequence[str],
+) -> dict[str, Any]:
+    """The content of a result file without runs: expected values, so no intervals.
+
+    Args:
+        form: source of the formulas.
+        terms: the formulas' own quantities, units in their names.
+    """
+    return {
+        "schema": SCHEMA,
+        "source": "theory",
+        "scenario": scenario,
+        "seed": seed,
+        "runs": 0,
+        "intervals_over": None,
+        "warmup_requests": 0,
+        "metrics": {
+            name: {**_exactly(metrics[name]), "unit": unit}
+            for name, unit in UNITS.items()
+            if name in metrics
+        },
+        "utilization": {name: _exactly(share) for name, share in utilization.items()},
+        "sessions": [],
+        "lossless": True,
+        "warnings": list(warnings),
+        "closed_form": {"source": form, "terms": dict(terms)},
+    }
+
+
+def _exactly(value: float) -> dict[str, float | None]:
+    return Interval(value, None, None).as_dict()
 
 
 def _session(trace: Trace) -> list[dict[str, Any]]:

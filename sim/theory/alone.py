@@ -1,0 +1,196 @@
+"""A request that has a pipeline to itself, round after round of one segment: pp, chain, dsd.
+
+Law of this file: what a decision may be and what follows it is written down per schedule; metrics
+follow from it for all of them in the same way, as expected values of requests of finite length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treepipe.sim.theory import dsd
+from treepipe.sim.theory.passage import Passage
+from treepipe.sim.theory.tokens import (
+    Outcome,
+    acceptances,
+    committed,
+    decoding_moments,
+    decoding_ms,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """The rounds of one request, a segment each.
+
+    Attributes:
+        rows: of a segment.
+        first_ms: from the first token to the first decision.
+        outcomes: of a decision; ``then_ms`` is the time to the next one.
+        first_draft_ms, draft_ms: of it the draft's passes; per outcome.
+        told: whether stages prune after a decision.
+        warnings: assumptions that the plan breaks.
+    """
+
+    rows: int
+    first_ms: float
+    outcomes: tuple[Outcome, ...]
+    first_draft_ms: float = 0.0
+    draft_ms: tuple[float, ...] = (0.0,)
+    told: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def plain(passage: Passage) -> Decoding:
+    """Plain decoding: every token is a lap (PipeDec, section 2.2)."""
+    lap = passage.lap_ms(1) + passage.decide_ms(1)
+    return Decoding(1, lap, (Outcome(1.0, 1, lap),))
+
+
+def chain(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -> Decoding:
+    """Draft ``gamma`` tokens one by one, verify them in one lap; nothing overlaps.
+
+    Exact: the first pass reads what was committed since (``l`` accepted tokens and the new root).
+    """
+    draft, rows = passage.draft.times.draft, gamma + 1
+    drafts = [draft(accepted + 1) + (gamma - 1) * draft(1) for accepted in range(rows)]
+    decide = passage.decide_ms(rows)
+    outcomes = tuple(
+        Outcome(
+            share, accepted + 1, passage.round_ms(rows, drafts[accepted], accepted + 1) + decide
+        )
+        for accepted, share in enumerate(acceptances(beta, gamma))
+    )
+    first = draft(prompt_tokens + 1) + (gamma - 1) * draft(1)
+    lap = first + passage.lap_ms(rows) + decide
+    return Decoding(rows, lap, outcomes, first, tuple(drafts), told=True)
+
+
+def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -> Decoding:
+    """DSD: as ``chain``, but the next window and the token before it are drafted under way.
+
+    They are of use if all of the window and that token are right (``beta`` to the power of
+    ``gamma`` + 1); then the next window leaves at once.
+    """
+    draft, rows = passage.draft.times.draft, gamma + 1
+    plain_chain = chain(passage, beta, gamma, prompt_tokens)
+    decide = passage.decide_ms(rows)
+    hit = passage.round_ms(rows, 0.0, rows) + decide
+    *misses, whole = plain_chain.outcomes
+    outcomes = (
+        *misses,
+        Outcome(whole.probability * (1 - beta), rows, whole.then_ms),
+        Outcome(whole.probability * beta, rows, hit),
+    )
+    ahead = rows * draft(1)
+    drafts = (*(each + ahead for each in plain_chain.draft_ms), ahead)
+    warnings = []
+    if ahead > passage.round_ms(rows, 0.0, 1):
+        warnings.append(
+            f"the closed form assumes that drafting hides behind a window's way, but {rows} passes "
+            f"take {ahead:.4g} ms and the way {passage.round_ms(rows, 0.0, 1):.4g} ms"
+        )
+    if draft(rows) != draft(1):
+        warnings.append(
+            f"the closed form assumes that a draft pass takes as long for {rows} tokens as for one"
+        )
+    first = plain_chain.first_draft_ms + ahead
+    return Decoding(
+        rows, plain_chain.first_ms, outcomes, first, drafts, told=True, warnings=tuple(warnings)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Expected values of a request: prompt chunks, then ``new_tokens`` of which the first one comes
+    with the prompt."""
+
+    passage: Passage
+    decoding: Decoding
+    chunks: Sequence[int]
+    new_tokens: int
+
+    @property
+    def prefill_ms(self) -> float:
+        return self.passage.prefill_ms(list(self.chunks))
+
+    @property
+    def decoding_ms(self) -> tuple[float, float]:
+        """Mean and variance (ms^2)."""
+        return decoding_moments(self._left, self.decoding.first_ms, self.decoding.outcomes)
+
+    @property
+    def rounds(self) -> float:
+        return self._expect(1.0, [1.0] * len(self.decoding.outcomes))
+
+    def metrics(self) -> dict[str, float]:
+        """Of requests one after another."""
+        prefill, decode = self.prefill_ms, self.decoding_ms[0]
+        found = {
+            "throughput_tokens_s": 1e3 * self.new_tokens / (prefill + decode),
+            "time_to_first_token_ms": prefill,
+            "request_latency_ms": prefill + decode,
+        }
+        left, rounds = self._left, self.rounds
+        if not left:
+            return found
+        return found | {
+            "time_between_tokens_ms": decode / left,
+            "per_session_throughput_tokens_s": 1e3 * left / decode,
+            "tokens_per_round": left / rounds,
+            "tokens_per_step": left / rounds,
+            "hit_rate": 1 - rounds / left,
+            "flushes_per_100_tokens": 100 * rounds / left,
+            "wasted_node_share": 1 - left / (rounds * self.decoding.rows),
+        }
+
+    def busy_ms(self) -> dict[str, float]:
+        """Per device and request."""
+        passage, decoding = self.passage, self.decoding
+        rounds, rows = self.rounds, decoding.rows
+        drafting = self._expect(decoding.first_draft_ms, decoding.draft_ms)
+        prefill = len(self.chunks) * passage.decide_ms(1)
+        found = {passage.draft.name: prefill + drafting + rounds * passage.decide_ms(rows)}
+        words = max(0.0, rounds - 1) if decoding.told else 0.0
+        for stage in passage.stages:
+            times = stage.times
+            found[stage.name] = (
+                sum(times.stage(chunk) for chunk in self.chunks)
+                + rounds * times.stage(rows)
+                + words * times.prune
+            )
+        return found
+
+    @property
+    def _left(self) -> int:
+        return self.new_tokens - 1
+
+    def _expect(self, first: float, then: Sequence[float]) -> float:
+        """Expected sum of something that is ``first`` before the first decision, and ``then``
+        after each outcome that another decision follows."""
+        outcomes = [
+            Outcome(each.probability, each.tokens, cost)
+            for each, cost in zip(self.decoding.outcomes, then, strict=True)
+        ]
+        return decoding_ms(self._left, first, outcomes)
+
+
+def dsd_terms(passage: Passage, beta: float, gamma: int) -> dict[str, float]:
+    """DSD's own quantities (section 3): t0 of all stages, t1 the mean of the links between them."""
+    between = passage.links[1:-1]
+    nodes = len(passage.stages)
+    compute, window = sum(passage.stage_ms(1)), sum(passage.stage_ms(gamma + 1))
+    link = sum(passage.hop_ms(each, 1) for each in between) / len(between) if between else 0.0
+    tokens = committed(beta, gamma)
+    speculative = dsd.speculative_ms(0.0, window, nodes, link)
+    return {
+        "compute_ms": compute,
+        "link_ms": link,
+        "plain_token_ms": dsd.plain_ms(1, nodes, compute, link),
+        "window_ms": speculative,
+        "window_tokens": tokens,
+        "saving_per_token_ms": dsd.saving_ms(tokens, nodes, link),
+        "gain": dsd.gain(tokens, nodes, compute, link, speculative),
+        "in_regime": float(dsd.in_regime(nodes, compute, link)),
+    }

@@ -1,0 +1,275 @@
+"""Scenario -> closed form: which one applies, with which numbers, and which it breaks.
+
+Law of this file: a scenario that no closed form describes is refused with one sentence; one that
+bends an assumption gets a warning that names it. The formulas are in the neighbouring files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from treepipe.distributions import Poisson
+from treepipe.errors import UserError
+from treepipe.plan import Plan
+from treepipe.planning import make_plan
+from treepipe.scenario import Replay, Scenario
+from treepipe.schedule_factory import unused_warnings
+from treepipe.sim.pool import Pool
+from treepipe.sim.predict import acceptance_pool
+from treepipe.sim.theory import alone, shared, stepped
+from treepipe.sim.theory.passage import Passage, chunks_of
+from treepipe.sim.theory.queues import pollaczek_khinchine_ms
+
+FORMS = {
+    "pp": "PipeDec, section 2.2",
+    "chain": "Leviathan et al. 2023, eq. 1, over a pipeline",
+    "dsd": "DSD, section 3",
+    "starsd": "StarSD, eq. 3-12",
+    "pipedec": "PipeDec, section 2.3",
+    "specpipe": "SpecPipe, eq. 1-2",
+}
+"""Schedules that have a closed form, and its source."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedForm:
+    """What a closed form says of a scenario.
+
+    Attributes:
+        form: source of the formulas.
+        metrics: by the names of ``metrics.py``, in their units.
+        utilization: per device, where it is known.
+        terms: the formulas' own quantities, units in their names.
+        warnings: assumptions that the scenario bends.
+    """
+
+    form: str
+    metrics: Mapping[str, float]
+    utilization: Mapping[str, float]
+    terms: Mapping[str, float]
+    warnings: tuple[str, ...]
+
+
+def closed_form(scenario: Scenario, path: Path) -> ClosedForm:
+    """Expected values of a scenario.
+
+    Args:
+        path: of the scenario, for errors.
+
+    Raises:
+        UserError: no closed form describes it, or something it names is wrong.
+    """
+    plan = make_plan(scenario, path)
+    _check(scenario, plan, path)
+    pool = _pool(scenario, path)
+    name = scenario.schedule.name
+    if name in ("pipedec", "specpipe"):
+        found = _stepped(scenario, plan, pool)
+    elif name == "starsd":
+        found = _shared(scenario, plan, pool)
+    else:
+        found = _alone(scenario, plan, pool, path)
+    warnings = {*found.warnings, *_bent(scenario, plan), *plan.warnings}
+    return ClosedForm(
+        found.form,
+        found.metrics,
+        found.utilization,
+        found.terms,
+        tuple(sorted({*warnings, *unused_warnings(scenario)})),
+    )
+
+
+# --- what applies --------------------------------------------------------------------------------
+
+
+def _check(scenario: Scenario, plan: Plan, path: Path) -> None:
+    """Raises ``UserError`` where no closed form applies, naming the key and what would do."""
+    name, workload = scenario.schedule.name, scenario.workload
+    refuse = _Refusal(path)
+    if name not in FORMS:
+        refuse("schedule.name", f"{name!r} has none; {', '.join(FORMS)} have")
+    if isinstance(scenario.acceptance, Replay):
+        refuse("acceptance.source", "a replay has one text; bernoulli, hit_ratio or pool would do")
+    if scenario.sampling.rule not in ("exact", "rejection"):
+        refuse("sampling.rule", f"{scenario.sampling.rule!r} has none; 'exact' has")
+    if len(plan.drafts) > 1:
+        refuse("drafts", f"it is for one draft server, not {len(plan.drafts)}")
+    if not isinstance(workload.prompt_tokens, int) or not isinstance(workload.new_tokens, int):
+        refuse("workload", "prompt_tokens and new_tokens must be numbers, not distributions")
+    if scenario.serving.admission is not None:
+        refuse("serving.admission", "it is for requests that are all served")
+    if workload.arrivals is None:
+        _check_clients(scenario, plan, refuse)
+    else:
+        _check_arrivals(scenario, plan, refuse)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    path: Path
+
+    def __call__(self, key: str, reason: str) -> None:
+        raise UserError(f"{self.path}: key {key}: no closed form applies: {reason}")
+
+
+def _check_clients(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
+    clients, pipelines = plan.serving.clients, len(plan.pipelines)
+    if scenario.schedule.name != "starsd":
+        if pipelines > 1:
+            refuse("pipelines", f"it is for one pipeline, not {pipelines}; starsd's is for several")
+        if clients > 1 and plan.serving.limit != 1:
+            refuse("workload.concurrency", f"it is for one request at a time, not {clients}")
+        return
+    section = scenario.schedule
+    if section.adaptive_depth or any(count != 1 for count in section.branching or ()):
+        refuse("schedule", "starsd's is for chains of constant depth")
+    if clients != pipelines:
+        refuse("workload.concurrency", f"it is for one request per target, {pipelines} in all")
+    if scenario.serving.queue != "fifo":
+        refuse("serving.queue", "it is for 'fifo'")
+    rows = section.gamma + 1
+    laps = [
+        (Passage(plan, n).lap_ms(rows), Passage(plan, n).stage_ms(rows)) for n in range(pipelines)
+    ]
+    if any(lap != laps[0] for lap in laps):
+        refuse("pipelines", "starsd's is for equal targets")
+
+
+def _check_arrivals(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
+    if scenario.schedule.name not in ("pp", "chain", "dsd"):
+        refuse("workload.arrivals", "it is for pp, chain and dsd")
+    if not isinstance(scenario.workload.arrivals, Poisson):
+        refuse("workload.arrivals.process", "it is for 'poisson'")
+    if len(plan.pipelines) > 1 or plan.serving.limit != 1:
+        refuse(
+            "serving.places",
+            "with arrivals it is for one pipeline that serves one request at a time "
+            "(serving.places = 1)",
+        )
+
+
+def _bent(scenario: Scenario, plan: Plan) -> list[str]:
+    """Assumptions of all closed forms."""
+    found = []
+    if any(link.jitter_ms for link in (plan.default_link, *plan.links.values())):
+        found.append("the closed form knows the mean of the links' jitter, not its spread")
+    if plan.central_transfers:
+        found.append("the closed form assumes that no transfer waits for another one")
+    acceptance = scenario.acceptance
+    if acceptance is not None and acceptance.source == "pool" and scenario.schedule.name != "pp":
+        found.append(
+            "the closed form assumes that acceptance at a position does not depend on the last one"
+        )
+    return found
+
+
+# --- the forms -----------------------------------------------------------------------------------
+
+
+def _alone(scenario: Scenario, plan: Plan, pool: Pool | None, path: Path) -> ClosedForm:
+    passage, section = Passage(plan), scenario.schedule
+    prompt, new_tokens = _lengths(scenario)
+    chunks = chunks_of(prompt, section.prefill_chunk)
+    terms: dict[str, float] = {}
+    if pool is None:
+        decoding = alone.plain(passage)
+    else:
+        beta = pool.hit_ratio(1)
+        make = alone.chain_ahead if section.name == "dsd" else alone.chain
+        decoding = make(passage, beta, section.gamma, prompt)
+        terms["acceptance"] = beta
+        if section.name == "dsd":
+            terms |= alone.dsd_terms(passage, beta, section.gamma)
+    request = alone.Alone(passage, decoding, chunks, new_tokens)
+    metrics, busy = request.metrics(), request.busy_ms()
+    rate_s = 1e3 / metrics["request_latency_ms"]
+    if isinstance(scenario.workload.arrivals, Poisson):
+        rate_s = scenario.workload.arrivals.rate_per_s
+        terms |= _queue(request, rate_s, metrics, path)
+    shares = {name: time * rate_s / 1e3 for name, time in busy.items()}
+    return ClosedForm(FORMS[section.name], metrics, shares, terms, decoding.warnings)
+
+
+def _queue(
+    request: alone.Alone, rate_s: float, metrics: dict[str, float], path: Path
+) -> dict[str, float]:
+    """Poisson arrivals at a server whose service is a whole request: M/G/1, and M/D/1 if all take
+    as long (Pollaczek and Khinchin). Changes the metrics that waiting is part of."""
+    service, variance = metrics["request_latency_ms"], request.decoding_ms[1]
+    try:
+        wait = pollaczek_khinchine_ms(rate_s, service, math.sqrt(variance) / service)
+    except ValueError as error:
+        raise UserError(
+            f"{path}: key workload.arrivals.rate_per_s = {rate_s:g}: no closed form applies: "
+            f"{error}"
+        ) from None
+    metrics["time_to_first_token_ms"] += wait
+    metrics["request_latency_ms"] += wait
+    metrics["throughput_tokens_s"] = rate_s * request.new_tokens
+    return {"load": rate_s * service / 1e3, "request_service_ms": service, "queue_wait_ms": wait}
+
+
+def _shared(scenario: Scenario, plan: Plan, pool: Pool | None) -> ClosedForm:
+    assert pool is not None  # only pp needs none
+    section, passage, targets = scenario.schedule, Passage(plan), len(plan.pipelines)
+    gamma = len(section.branching) if section.branching else section.gamma
+    cycle = shared.cycle_of(passage, pool.hit_ratio(1), gamma)
+    warnings = ["the closed form is the steady state: it leaves out prefill and requests' ends"]
+    if passage.draft.times.draft(gamma + 1) != passage.draft.times.draft(1):
+        warnings.append(
+            f"the closed form assumes that a draft pass takes as long for {gamma + 1} tokens as "
+            f"for one"
+        )
+    return ClosedForm(
+        FORMS[section.name],
+        shared.shared_metrics(cycle, targets),
+        shared.shared_utilization(passage, cycle, targets, gamma + 1),
+        shared.shared_terms(passage, cycle, pool.hit_ratio(1), gamma),
+        tuple(warnings),
+    )
+
+
+def _stepped(scenario: Scenario, plan: Plan, pool: Pool | None) -> ClosedForm:
+    assert pool is not None
+    section, passage = scenario.schedule, Passage(plan)
+    offered = min(section.width, section.children)
+    hit = pool.hit_ratio(offered)
+    steps = stepped.steps_of(passage, section.width, section.group_size)
+    prompt, new_tokens = _lengths(scenario)
+    chunks = chunks_of(prompt, section.prefill_chunk)
+    warnings = stepped.bent(passage, steps, section.width)
+    if pool.hit_ratio(1) < hit:
+        warnings.append(
+            f"the closed form takes P(w) to be the share of tokens among the draft's first "
+            f"{offered}, of which other branches may crowd some out: an upper bound"
+        )
+    if section.layers_per_step > 1 or not section.draft_reuse:
+        warnings.append("the closed form assumes one layer per step and a draft that is reused")
+    if scenario.workload.requests > 1:
+        warnings.append("the closed form assumes that every request finds an empty pipeline")
+    return ClosedForm(
+        FORMS[section.name],
+        stepped.stepped_metrics(passage, steps, hit, chunks, new_tokens),
+        {},
+        stepped.stepped_terms(passage, steps, hit, section.width),
+        tuple(warnings),
+    )
+
+
+def _lengths(scenario: Scenario) -> tuple[int, int]:
+    workload = scenario.workload
+    assert isinstance(workload.prompt_tokens, int)
+    assert isinstance(workload.new_tokens, int)  # checked before
+    return workload.prompt_tokens, workload.new_tokens
+
+
+def _pool(scenario: Scenario, path: Path) -> Pool | None:
+    """None for plain decoding, which asks no draft."""
+    if scenario.schedule.name == "pp":
+        return None
+    if scenario.acceptance is None:
+        raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
+    return acceptance_pool(scenario, path)[0]

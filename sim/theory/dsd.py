@@ -1,0 +1,59 @@
+"""DSD: speculation over slow links (section 3), with t0 a pass's compute and t1 a link's latency.
+
+The simulator agrees exactly with a pass of N stages and N - 1 links if t0 is the sum of the stages'
+times and the links to and from the draft server cost nothing.
+"""
+
+from __future__ import annotations
+
+REGIME_NODES = (3, 8)
+REGIME_RATIO = (3.0, 10.0)
+
+
+def plain_ms(tokens: int, nodes: int, compute_ms: float, link_ms: float) -> float:
+    """Plain decoding of k tokens: k (t0 + (N - 1) t1).
+
+    >>> plain_ms(10, 4, 20.0, 100.0)
+    3200.0
+    """
+    return tokens * (compute_ms + (nodes - 1) * link_ms)
+
+
+def speculative_ms(draft_ms: float, window_ms: float, nodes: int, link_ms: float) -> float:
+    """One window: what of drafting does not hide (``draft_ms``), then one pass over all its tokens,
+    t0(gamma) + (N - 1) t1.
+
+    >>> speculative_ms(15.0, 25.0, 4, 100.0)
+    340.0
+    """
+    return draft_ms + window_ms + (nodes - 1) * link_ms
+
+
+def saving_ms(tokens: float, nodes: int, link_ms: float) -> float:
+    """Of communication per token if a pass yields k tokens: (N - 1) t1 (k - 1) / k.
+
+    >>> saving_ms(4, 4, 100.0)
+    225.0
+    """
+    return (nodes - 1) * link_ms * (tokens - 1) / tokens
+
+
+def gain(tokens: float, nodes: int, compute_ms: float, link_ms: float, window_ms: float) -> float:
+    """Plain time over speculative time; ``window_ms``: a window's ``speculative_ms``, which yields
+    ``tokens``.
+
+    >>> gain(4.0, 4, 20.0, 100.0, 320.0)
+    4.0
+    """
+    return tokens * (compute_ms + (nodes - 1) * link_ms) / window_ms
+
+
+def in_regime(nodes: int, compute_ms: float, link_ms: float) -> bool:
+    """The claimed sweet spot: 3 <= N <= 8 and 3 t0 < t1 < 10 t0, both strict.
+
+    >>> in_regime(3, 10.0, 31.0), in_regime(3, 10.0, 30.0), in_regime(9, 10.0, 50.0)
+    (True, False, False)
+    """
+    low, high = REGIME_RATIO
+    fits = REGIME_NODES[0] <= nodes <= REGIME_NODES[1]
+    return fits and low * compute_ms < link_ms < high * compute_ms

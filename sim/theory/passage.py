@@ -1,0 +1,101 @@
+"""How long one segment's way takes in a plan whose links and devices have nothing else to do.
+
+Law of this file: durations of a plan, no probabilities. Jitter enters with its mean.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from treepipe.plan import HEADER_BYTES, Placed, Plan
+from treepipe.sim.theory.flowspec import timeline_ms
+from treepipe.timing import LinkTimes
+from treepipe.tree import split
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """From the draft server through a pipeline and back; all times in milliseconds."""
+
+    plan: Plan
+    pipeline: int = 0
+
+    @property
+    def draft(self) -> Placed:
+        return self.plan.drafts[0]
+
+    @property
+    def stages(self) -> tuple[Placed, ...]:
+        return self.plan.pipelines[self.pipeline]
+
+    @property
+    def links(self) -> list[LinkTimes]:
+        """N + 1 of them: to the first stage, between the stages, back to the draft server."""
+        names = [self.draft.name, *(stage.name for stage in self.stages), self.draft.name]
+        return [self.plan.link(a, b) for a, b in itertools.pairwise(names)]
+
+    def stage_ms(self, rows: int) -> list[float]:
+        return [stage.times.stage(rows) for stage in self.stages]
+
+    def hop_ms(self, link: LinkTimes, rows: int) -> float:
+        """A segment's transfer."""
+        return self._occupied_ms(link, rows) + delay_ms(link)
+
+    def lap_ms(self, rows: int) -> float:
+        """Through all stages and links (PipeDec, section 2.2, with the draft server's two hops)."""
+        return sum(self.stage_ms(rows)) + sum(self.hop_ms(link, rows) for link in self.links)
+
+    def decide_ms(self, rows: int) -> float:
+        """Evaluation of returned rows, and the decision."""
+        return self.draft.times.evaluate(rows) + self.draft.times.decide
+
+    def round_ms(self, rows: int, drafted_ms: float, told: int) -> float:
+        """From a decision to the return of the segment that leaves ``drafted_ms`` after it.
+
+        The decision's word goes out at once; a stage begins when the segment is there and it has
+        pruned, which drafting hides if it takes longer.
+
+        Args:
+            told: indices in the word.
+        """
+        word = HEADER_BYTES + 4 * told
+        links = self.links
+        here = max(drafted_ms, links[0].occupied_ms(word)) + self.hop_ms(links[0], rows)
+        for stage, link in zip(self.stages, links[1:], strict=True):
+            broadcast = self.plan.link(self.draft.name, stage.name)
+            pruned = broadcast.occupied_ms(word) + delay_ms(broadcast) + stage.times.prune
+            here = max(here, pruned) + stage.times.stage(rows) + self.hop_ms(link, rows)
+        return here
+
+    def prefill_ms(self, chunks: list[int]) -> float:
+        """From a request's beginning to its first token: chunks one behind another.
+
+        Links and the draft server are in the timeline like stages. Of a chunk only the last row
+        is evaluated.
+        """
+        links = self.links
+        servers: list[list[float]] = []
+        for rows in chunks:
+            times = [self._occupied_ms(links[0], rows)]
+            for stage_ms, link in zip(self.stage_ms(rows), links[1:], strict=True):
+                times += [stage_ms, self._occupied_ms(link, rows)]
+            servers.append([*times, self.decide_ms(1)])
+        delays = [delay_ms(links[0])]
+        for link in links[1:]:
+            delays += [0.0, delay_ms(link)]
+        return timeline_ms(servers, [0.0, *delays, 0.0])[-1]
+
+    def _occupied_ms(self, link: LinkTimes, rows: int) -> float:
+        return link.occupied_ms(HEADER_BYTES + rows * (self.plan.row_bytes + 8))
+
+
+def delay_ms(link: LinkTimes) -> float:
+    """Latency, and the mean of |normal(0, jitter)|."""
+    return link.latency_ms + link.jitter_ms * math.sqrt(2 / math.pi)
+
+
+def chunks_of(prompt_tokens: int, chunk: int) -> list[int]:
+    """Rows of a prompt's segments."""
+    return split(prompt_tokens, -(-prompt_tokens // chunk), chunk)

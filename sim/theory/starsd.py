@@ -1,0 +1,126 @@
+"""StarSD: one draft server for N targets (section 4, eq. 4-12, and Appendix C), in steady state.
+
+Service and return times are constants here; ``queues.py`` has the law for exponential ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+DIGITS = 9
+"""A quotient that is whole but for the rounding of sums counts as whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A round of one target, and what follows for N equal ones.
+
+    The simulator agrees exactly with constant times once all targets are under way. Prefill, the
+    order in which targets begin, and targets that have ended are neglected (``studies/steady.py``
+    cuts them off). ``service_ms`` there holds evaluation and decision, too: the draft server is
+    sequential.
+
+    Attributes:
+        back_ms: Z, from the end of a service to the target's next request (eq. 6: t_c + t_v).
+        service_ms: S, one depth-d request at the draft (eq. 5: d t_s).
+        tokens: of a round and target, E[l] (eq. 3) or with the target's own token.
+    """
+
+    back_ms: float
+    service_ms: float
+    tokens: float
+
+    def covered(self, targets: int) -> bool:
+        """Whether the draft never idles: Z <= (N - 1) S (eq. 7).
+
+        >>> Cycle(40.0, 20.0, 3.0).covered(3), Cycle(40.0, 20.0, 3.0).covered(2)
+        (True, False)
+        """
+        return self.back_ms <= (targets - 1) * self.service_ms
+
+    @property
+    def n_full(self) -> int:
+        """The fewest targets that load the draft fully: ceil(Z / S) + 1 (eq. 12).
+
+        >>> Cycle(42.0, 15.0, 2.7).n_full, Cycle(40.0, 20.0, 3.0).n_full
+        (4, 3)
+        """
+        return math.ceil(round(self.back_ms / self.service_ms, DIGITS)) + 1
+
+    def idle_ms(self, targets: int) -> float:
+        """Per iteration, in which every target has one turn: max(0, Z - (N - 1) S) (eq. 9).
+
+        >>> Cycle(42.0, 15.0, 2.7).idle_ms(2)
+        27.0
+        """
+        return max(0.0, self.back_ms - (targets - 1) * self.service_ms)
+
+    def wait_ms(self, targets: int) -> float:
+        """Of a request for the draft, per turn: max(0, (N - 1) S - Z), the converse of eq. 9.
+
+        >>> Cycle(42.0, 15.0, 2.7).wait_ms(5)
+        18.0
+        """
+        return max(0.0, (targets - 1) * self.service_ms - self.back_ms)
+
+    def iteration_ms(self, targets: int) -> float:
+        """N S + idle (eq. 8, 10), which is also max(N S, Z + S).
+
+        >>> Cycle(42.0, 15.0, 2.7).iteration_ms(2), Cycle(42.0, 15.0, 2.7).iteration_ms(5)
+        (57.0, 75.0)
+        """
+        return targets * self.service_ms + self.idle_ms(targets)
+
+    def load(self, targets: int) -> float:
+        """Share of its time that the draft serves: N S over the iteration.
+
+        >>> Cycle(45.0, 15.0, 2.7).load(1), Cycle(45.0, 15.0, 2.7).load(4)
+        (0.25, 1.0)
+        """
+        return targets * self.service_ms / self.iteration_ms(targets)
+
+    def throughput(self, targets: int) -> float:
+        """Tokens per second of all targets (eq. 11, C.2).
+
+        >>> Cycle(45.0, 15.0, 3.0).throughput(2)
+        100.0
+        """
+        return targets * self.target_throughput(targets)
+
+    def target_throughput(self, targets: int) -> float:
+        """Tokens per second of one target (eq. C.3).
+
+        >>> Cycle(45.0, 15.0, 3.0).target_throughput(2)
+        50.0
+        """
+        return self.tokens * self.target_rounds(targets)
+
+    def target_rounds(self, targets: int) -> float:
+        """R_p, rounds of one target per second (Appendix C).
+
+        >>> Cycle(35.0, 15.0, 3.0).target_rounds(2)
+        20.0
+        """
+        return 1e3 / self.iteration_ms(targets)
+
+    def draft_rounds(self, targets: int) -> float:
+        """R_q = N R_p, turns of the draft per second (Appendix C).
+
+        >>> Cycle(35.0, 15.0, 3.0).draft_rounds(2)
+        40.0
+        """
+        return targets * self.target_rounds(targets)
+
+    def n_max(self, alone_tokens_s: float) -> int:
+        """The most targets with which each still is as fast as decoding alone (section 4.2).
+
+        0 if not even one is. Beyond n_full a target has tokens / (N S), so N <= tokens / (S rate).
+
+        >>> Cycle(45.0, 15.0, 3.0).n_max(25.0), Cycle(45.0, 15.0, 3.0).n_max(60.0)
+        (8, 0)
+        """
+        iteration = 1e3 * self.tokens / alone_tokens_s
+        if iteration < self.iteration_ms(1):
+            return 0
+        return math.floor(round(iteration / self.service_ms, DIGITS))

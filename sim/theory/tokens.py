@@ -1,0 +1,87 @@
+"""How many tokens a round yields if every drafted token is accepted with probability ``beta``.
+
+Law of this file: acceptances are independent; what a round costs is in the systems' own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def accepted(beta: float, depth: int) -> float:
+    """E[l]: drafted tokens accepted of a chain of ``depth`` (StarSD, eq. 2-4).
+
+    It is the sum of beta^j for j = 1..depth, in closed form beta (1 - beta^d) / (1 - beta), which
+    has no value at beta = 1. The target's own token is not counted.
+
+    >>> accepted(0.5, 3), accepted(1.0, 5), accepted(0.0, 5)
+    (0.875, 5.0, 0.0)
+    """
+    return beta * (1 - beta**depth) / (1 - beta) if beta < 1 else float(depth)
+
+
+def committed(beta: float, depth: int) -> float:
+    """Tokens of a round with the target's own one behind the accepted ones: (1 - b^(d+1))/(1 - b).
+
+    (Leviathan et al. 2023, eq. 1; DSD, section 3, "k + 1 steps".)
+
+    >>> committed(0.5, 3), committed(1.0, 5), committed(0.0, 5)
+    (1.875, 6.0, 1.0)
+    """
+    return 1 + accepted(beta, depth)
+
+
+def acceptances(beta: float, depth: int) -> list[float]:
+    """Probability that exactly l = 0..depth tokens of a chain are accepted.
+
+    >>> acceptances(0.5, 2)
+    [0.5, 0.25, 0.25]
+    """
+    return [*((1 - beta) * beta**length for length in range(depth)), beta**depth]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a decision may be: its probability, its tokens, and the time to the next decision."""
+
+    probability: float
+    tokens: int
+    then_ms: float
+
+
+def decoding_ms(tokens: int, first_ms: float, outcomes: Sequence[Outcome]) -> float:
+    """Expected time of ``decoding_moments``, in milliseconds.
+
+    >>> decoding_ms(4, 10.0, [Outcome(1.0, 2, 7.0)])
+    17.0
+    >>> decoding_ms(2, 10.0, [Outcome(0.5, 1, 4.0), Outcome(0.5, 2, 9.0)])
+    12.0
+    """
+    return decoding_moments(tokens, first_ms, outcomes)[0]
+
+
+def decoding_moments(
+    tokens: int, first_ms: float, outcomes: Sequence[Outcome]
+) -> tuple[float, float]:
+    """Mean (ms) and variance (ms^2) of the time until ``tokens`` are committed.
+
+    A renewal process, stopped: the first decision is ``first_ms`` after the start. After the last
+    one nothing is waited for, and what it commits beyond ``tokens`` is cut off: a request of finite
+    length has more rounds than ``tokens`` over the mean, and one wait less. 0 tokens take no time.
+
+    >>> decoding_moments(2, 10.0, [Outcome(0.5, 1, 4.0), Outcome(0.5, 2, 9.0)])
+    (12.0, 4.0)
+    """
+    if not tokens:
+        return 0.0, 0.0
+    mean, square = [0.0] * (tokens + 1), [0.0] * (tokens + 1)  # of the time behind the next
+    for wanted in range(1, tokens + 1):  # decision, by tokens wanted
+        for each in outcomes:
+            if each.tokens < wanted:
+                left, then = wanted - each.tokens, each.then_ms
+                mean[wanted] += each.probability * (then + mean[left])
+                square[wanted] += each.probability * (
+                    then**2 + 2 * then * mean[left] + square[left]
+                )
+    return first_ms + mean[tokens], max(0.0, square[tokens] - mean[tokens] ** 2)
