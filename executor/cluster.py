@@ -239,7 +239,7 @@ class _Run:
         self._cluster, self._plan, self._base, self._start = cluster, plan, base, start
         self._progress = progress
         self._dispatcher: Dispatcher = plan.dispatcher()
-        self.trace = Trace(plan.devices)
+        self.trace = Trace(plan.devices, machines=plan.machines)
         self.recording = Recording()
 
     def decode(self) -> None:

@@ -99,6 +99,8 @@ class DraftWorker:
             while (received := station.due()) is not None:
                 self._arrive(received)
             work = desk.next(station.clock.now_ms())
+            if isinstance(work, (Begin, Evaluate)):
+                station.fresh = True  # a turn begins
             if isinstance(work, Begin):
                 self._carry_out(desk.began(work))
             elif isinstance(work, Draft):

@@ -73,8 +73,21 @@ def prepare(scenario: Scenario, path: Path) -> Launch:
             f"{path}: key schedule.central_transfers needs emulate = true in a run; the links of "
             f"this machine have no transfer times to schedule"
         )
+    if scenario.emulate:
+        _check_machines(plans[0], path)
     roles = _roles(scenario, plans, target, sources)
     return Launch(plans, roles, target, models[0] if models else None)
+
+
+def _check_machines(plan: Plan, path: Path) -> None:
+    """Workers that stand for devices do not wait for each other."""
+    for machine in plan.machines:
+        if machine.contended:
+            raise UserError(
+                f"{path}: {', '.join(machine.roles)} share host {machine.name!r} of capacity "
+                f"{machine.capacity}, which a run with emulate = true cannot do; predict it with "
+                f"treepipe simulate, or raise hosts.{machine.name}.capacity to {len(machine.roles)}"
+            )
 
 
 def _open_target(scenario: Scenario, path: Path) -> Checkpoint:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Inbox, Outbox, Received
 from treepipe.messages import Message
 from treepipe.plan import SWITCH, Placed, Plan, message_bytes
-from treepipe.timing import LinkTimes
+from treepipe.timing import IdleFactor, LinkTimes
 from treepipe.trace import Kind, Span
 
 
@@ -65,7 +67,7 @@ class RoleSettings:
         return self.placed.name == SWITCH
 
 
-@dataclass(slots=True)
+@dataclass
 class Station:
     """A worker's place: where messages come in and go out, and where spans are noted."""
 
@@ -76,6 +78,10 @@ class Station:
     clock: DeviceClock
     outboxes: dict[str, Outbox] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
+    fresh: bool = True
+    """Whether the next work feels how long the device was idle; else it goes on as before."""
+    _factor: float = 1.0
+    _ended_ms: float = -inf
 
     @classmethod
     def open(cls, settings: RoleSettings, control: Connection) -> Station:
@@ -138,12 +144,21 @@ class Station:
 
     # --- work ------------------------------------------------------------------------------------
 
+    @cached_property
+    def _idle(self) -> IdleFactor:
+        settings = self.settings
+        return IdleFactor(settings.plan.machine(settings.placed.name).idle_factor)
+
     @contextmanager
     def work(self, kind: Kind, session: int, tokens: int, emulated_ms: float) -> Iterator[None]:
-        """Note a span around the body; with emulation it lasts at least ``emulated_ms``."""
+        """Note a span around the body; with emulation it lasts at least ``emulated_ms``, longer
+        after an idle gap where the device's profile says so."""
         start = self.clock.now_ms()
+        if self.fresh:
+            self._factor = self._idle(start - self._ended_ms)
+            self.fresh = self.settings.pipeline is not None  # a stage's passes stand alone
         yield
-        end = self.clock.spend(start, emulated_ms)
+        self._ended_ms = end = self.clock.spend(start, emulated_ms * self._factor)
         self.spans.append(Span(self.settings.placed.name, kind, start, end, session, tokens))
 
     def take_spans(self) -> list[Span]:

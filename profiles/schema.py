@@ -91,11 +91,12 @@ class Power(Section):
     busy_w: Positive
 
 
-class Hardware(Section):
-    """A device by what one layer of a model costs on it; see ``service.py`` for a stage's time."""
+class AnyHardware(Section):
+    """What every device may say, however its times are given."""
 
-    memory_mib: Positive | None = Field(None, description="for weights and caches")
-    call_overhead_ms: Milliseconds = Field(0.0, description="once per pass, whatever its size")
+    memory_mib: Positive | None = Field(
+        None, description="for weights, caches, buffers; a plan that does not fit is refused"
+    )
     decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
     prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
     idle_factor: GapTable | None = Field(
@@ -103,6 +104,12 @@ class Hardware(Section):
     )
     price_usd_per_hour: Positive | None = None
     power: Power | None = None
+
+
+class Hardware(AnyHardware):
+    """A device by what one layer of a model costs on it; see ``service.py`` for a stage's time."""
+
+    call_overhead_ms: Milliseconds = Field(0.0, description="once per pass, whatever its size")
     roofline: Roofline | None = None
     layer: tuple[LayerTime, ...] = Field((), description="measured decoder layers")
     head: tuple[MeasuredTime, ...] = Field((), description="measured output projections")
@@ -116,17 +123,12 @@ class Hardware(Section):
         return self
 
 
-class Device(Section):
+class Device(AnyHardware):
     """A device by milliseconds against tokens for a role's whole work (piecewise linear)."""
 
     stage_ms: TokenTable = Field({1: 20.0}, description="a pass through the stage's layers")
     draft_ms: TokenTable = Field({1: 3.0}, description="one draft pass")
     evaluate_ms: TokenTable = Field({1: 0.0}, description="output projection of returned rows")
-    decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
-    prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
-    memory_mib: Positive | None = Field(
-        None, description="for weights and caches; a plan that does not fit is refused"
-    )
 
 
 class DeviceProfile(Hardware):

@@ -19,6 +19,7 @@ from treepipe.protocol import Schedule
 from treepipe.schedules.shared_draft import Assignment
 from treepipe.sim.acceptance import NEVER, AcceptanceSource, Oracle
 from treepipe.sim.clock import Clock
+from treepipe.sim.device import Place
 from treepipe.stage import Prune
 from treepipe.trace import Kind, RequestTrace
 
@@ -39,10 +40,10 @@ class World(Protocol):
 class Stage:
     """A pipeline stage."""
 
-    def __init__(self, world: World, plan: Plan, pipeline: int, number: int) -> None:
-        """Args: ``number``: 1.. along the pipeline."""
+    def __init__(self, world: World, plan: Plan, pipeline: int, number: int, place: Place) -> None:
+        """Args: ``number``: 1.. along the pipeline; ``place``: where it works."""
         stages = plan.pipelines[pipeline]
-        self._world, self._placed = world, stages[number - 1]
+        self._world, self._placed, self._place = world, stages[number - 1], place
         self._desk = plan.stage_desk(pipeline, number)
         drafts = [(draft.name,) for draft in plan.drafts]
         self._successors = [(stages[number].name,)] * len(drafts) if stages[number:] else drafts
@@ -62,28 +63,29 @@ class Stage:
 
     def _go_on(self, _: object) -> None:
         """Do what is due until something takes time, or nothing is."""
-        clock, times, desk = self._world.clock, self._placed.times, self._desk
+        times, desk, place = self._placed.times, self._desk, self._place
         while (action := desk.next_action()) is not None:
-            now = clock.now
             if isinstance(action, Prune):
                 if times.prune:
-                    clock.after(times.prune, partial(self._pruned, action, now))
+                    place.work(times.prune, partial(self._pruned, action))
                     return
+                now = self._world.clock.now
                 self._world.note(self._placed.name, "prune", now, action.session, len(action.keep))
             elif tokens := action.tokens:
-                done = partial(self._computed, action.flight, tokens, now)
-                clock.after(times.stage(tokens), done)
+                place.work(times.stage(tokens), partial(self._computed, action.flight, tokens))
                 return
             else:
                 self._send(action.flight)
         self._idle = True
 
-    def _pruned(self, action: Prune, start_ms: float, event: object) -> None:
-        self._world.note(self._placed.name, "prune", start_ms, action.session, len(action.keep))
+    def _pruned(self, action: Prune, event: object) -> None:
+        start, kept = self._place.started_ms, len(action.keep)
+        self._world.note(self._placed.name, "prune", start, action.session, kept)
         self._go_on(event)
 
-    def _computed(self, flight: Flight, tokens: int, start_ms: float, event: object) -> None:
-        self._world.note(self._placed.name, "compute", start_ms, flight.session, tokens)
+    def _computed(self, flight: Flight, tokens: int, event: object) -> None:
+        start = self._place.started_ms
+        self._world.note(self._placed.name, "compute", start, flight.session, tokens)
         self._send(flight)
         self._go_on(event)
 
@@ -137,16 +139,19 @@ class _Evaluation:
     rows: int
 
 
-class Host:
+class DraftServer:
     """A draft server: draft passes, evaluation, and the schedules; strictly sequential."""
 
-    def __init__(self, world: World, plan: Plan, draft: int, source: AcceptanceSource) -> None:
-        self._world, self._plan, self._source = world, plan, source
+    def __init__(
+        self, world: World, plan: Plan, draft: int, source: AcceptanceSource, place: Place
+    ) -> None:
+        """Args: ``draft``: its number; ``place``: where it works."""
+        self._world, self._plan, self._source, self._place = world, plan, source, place
         self._placed = plan.drafts[draft]
         self._desk = plan.draft_desk(draft)
         self._stages = [[stage.name for stage in stages] for stages in plan.pipelines]
         self._texts: dict[int, _Text] = {}
-        self._inbox: deque[Flight] = deque()
+        self._inbox: deque[tuple[Flight, float]] = deque()
         self._idle = True
 
     @property
@@ -176,9 +181,10 @@ class Host:
         self._wake()
 
     def deliver(self, message: Message) -> None:
-        """Take a flight that came back; it joins the queue when the server looks up."""
+        """Take a flight that came back; it joins the queue when the server looks up, as one that
+        has waited there since."""
         assert isinstance(message, Flight)
-        self._inbox.append(message)
+        self._inbox.append((message, self._world.clock.now))
         self._wake()
 
     def _wake(self) -> None:
@@ -191,26 +197,27 @@ class Host:
         inbox, desk, clock = self._inbox, self._desk, self._world.clock
         while True:
             while inbox:
-                desk.arrive(inbox.popleft(), None, clock.now)
+                flight, arrived_ms = inbox.popleft()
+                desk.arrive(flight, None, arrived_ms)
             work = desk.next(clock.now)
             if not self._world.records:
                 desk.turns.clear()
             if work is None:
                 self._idle = True
                 return
+            if isinstance(work, Draft):
+                rows = work.rows
+                self._place.work(self._placed.times.draft(rows), partial(self._drafted, work, rows))
+                return
+            self._place.fresh = True  # a turn begins
             if isinstance(work, Begin):
                 self._carry_out(desk.began(work))
-            elif isinstance(work, Draft):
-                rows = work.rows
-                done = partial(self._drafted, work, rows, clock.now)
-                clock.after(self._placed.times.draft(rows), done)
-                return
             elif self._evaluate(work.flight):
                 return
 
-    def _drafted(self, work: Draft, rows: int, start_ms: float, event: object) -> None:
-        session = work.passes[0][0]
-        self._world.note(self._placed.name, "draft", start_ms, session, rows)
+    def _drafted(self, work: Draft, rows: int, event: object) -> None:
+        session, start = work.passes[0][0], self._place.started_ms
+        self._world.note(self._placed.name, "draft", start, session, rows)
         answers = [
             (session, self._texts[session].oracle.draft(order)) for session, order in work.passes
         ]
@@ -237,19 +244,14 @@ class Host:
         return bool(parts)
 
     def _spend(self, parts: list[tuple[Kind, float]], evaluation: _Evaluation) -> None:
-        clock = self._world.clock
-        clock.after(parts[0][1], partial(self._spent, parts, clock.now, evaluation))
+        self._place.work(parts[0][1], partial(self._spent, parts, evaluation))
 
     def _spent(
-        self,
-        parts: list[tuple[Kind, float]],
-        start_ms: float,
-        evaluation: _Evaluation,
-        event: object,
+        self, parts: list[tuple[Kind, float]], evaluation: _Evaluation, event: object
     ) -> None:
         """A part of the time for a flight is over."""
-        flight, (kind, _) = evaluation.flight, parts[0]
-        self._world.note(self._placed.name, kind, start_ms, flight.session, evaluation.rows)
+        flight, (kind, _), start = evaluation.flight, parts[0], self._place.started_ms
+        self._world.note(self._placed.name, kind, start, flight.session, evaluation.rows)
         if parts[1:]:
             self._spend(parts[1:], evaluation)
             return

@@ -18,8 +18,9 @@ from treepipe.plan import Plan, message_bytes
 from treepipe.schedules.shared_draft import Assignment
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
+from treepipe.sim.device import places
 from treepipe.sim.link import CentralScheduler, Link
-from treepipe.sim.roles import Host, Stage, World
+from treepipe.sim.roles import DraftServer, Stage, World
 from treepipe.trace import Kind, RequestTrace, Span, Trace
 
 
@@ -29,14 +30,19 @@ class Simulation(World):
     def __init__(self, plan: Plan, source: AcceptanceSource, record_spans: bool) -> None:
         self.clock = Clock()
         self.plan = plan
-        self.trace = Trace(plan.devices)
+        self.trace = Trace(plan.devices, machines=plan.machines)
         self.records = record_spans
         self._row_bytes = plan.row_bytes
-        self.hosts = [Host(self, plan, draft, source) for draft in range(len(plan.drafts))]
+        staged = {stage.name for stages in plan.pipelines for stage in stages}
+        at = places(self.clock, {name: plan.machine(name) for name in plan.devices}, staged)
+        self.drafts = [
+            DraftServer(self, plan, number, source, at[placed.name])
+            for number, placed in enumerate(plan.drafts)
+        ]
         self.stages = [
-            Stage(self, plan, pipeline, number)
+            Stage(self, plan, pipeline, number, at[placed.name])
             for pipeline, stages in enumerate(plan.pipelines)
-            for number in range(1, len(stages) + 1)
+            for number, placed in enumerate(stages, start=1)
         ]
         self._dispatcher = plan.dispatcher()
         self._links = self._connect()
@@ -54,14 +60,14 @@ class Simulation(World):
             now = self.clock.now
             raise RunError(f"deadlock at {now:.3f} ms: {'; '.join(waiting)}") from None
         if self.records:
-            self.trace.turns += [turn for host in self.hosts for turn in host.turns]
+            self.trace.turns += [turn for draft in self.drafts for turn in draft.turns]
         self.trace.requests.sort(key=lambda request: request.session)
         return self.trace
 
     @property
-    def _roles(self) -> list[Host | Stage]:
+    def _roles(self) -> list[DraftServer | Stage]:
         """In the order of the plan's devices."""
-        return [*self.hosts, *self.stages]
+        return [*self.drafts, *self.stages]
 
     @property
     def events(self) -> int:
@@ -102,7 +108,7 @@ class Simulation(World):
                 refused = RequestTrace.refused(session, len(spec.prompt), assignment.asked_ms)
                 self.trace.requests.append(refused)
             else:
-                self.hosts[assignment.draft].open(session, assignment)
+                self.drafts[assignment.draft].open(session, assignment)
         if self._dispatcher.done:
             self.clock.after(0, self._end)
 

@@ -13,7 +13,7 @@ from tests.test_sim_world import HOP, flowspec, make_plan, plain, pruned, run, s
 from tests.test_sim_world import times as device_times
 from treepipe.errors import RunError
 from treepipe.messages import Segment
-from treepipe.plan import NewSchedule
+from treepipe.plan import NewSchedule, Serving
 from treepipe.protocol import Announce, Command, Event, Offer, RoundRecord, Schedule
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.pool import Pool
@@ -140,3 +140,15 @@ def test_replay_repeats_every_step_under_other_durations(
         ]
         assert after.tokens == before.tokens
     assert replayed.requests[-1].finished_ms != trace.requests[-1].finished_ms
+
+
+def test_a_turn_waits_from_when_its_flight_arrived() -> None:
+    """Also if the server was busy then: its flight is not looked at before it looks up."""
+    plan = make_plan(static, tokens=30, requests=3)
+    second = tuple(replace(stage, name=f"other{n}") for n, stage in enumerate(plan.pipelines[0]))
+    plan = replace(plan, pipelines=(plan.pipelines[0], second), serving=Serving(clients=3))
+    trace = run(plan, 0.7)
+    delivered = {s.end_ms for s in trace.spans if s.device.endswith("->draft")}
+    turns = [turn for turn in trace.turns if turn.pipeline >= 0]
+    assert {turn.arrived_ms for turn in turns} <= delivered
+    assert any(turn.started_ms > turn.arrived_ms + 1.0 for turn in turns), "some had to wait"

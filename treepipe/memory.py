@@ -43,13 +43,14 @@ def check_memory(plan: Plan, footprint: Footprint, tree_tokens: int, path: Path)
     for pipeline, stages in enumerate(plan.pipelines):
         at_once = plan.most_open(pipeline)
         for stage in stages:
-            if stage.memory_mib is None:
+            memory_mib = plan.machine(stage.name).memory_mib
+            if memory_mib is None:
                 continue
             weights = len(stage.layers) * footprint.layer_bytes / MIB
             caches = at_once * entries * len(stage.layers) * footprint.kv_bytes / MIB
-            if weights + caches > stage.memory_mib:
+            if weights + caches > memory_mib:
                 raise UserError(
                     f"{path}: {stage.name} needs {weights:.1f} MiB for {len(stage.layers)} layers "
                     f"and {caches:.1f} MiB for the caches of {at_once} requests of {entries} "
-                    f"entries, but its device has {stage.memory_mib:g} MiB"
+                    f"entries, but its device has {memory_mib:g} MiB"
                 )

@@ -123,13 +123,21 @@ def token_gaps(requests: Iterable[RequestTrace]) -> Floats:
 
 
 def utilization_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
-    """Busy and whole time per window, of every device."""
+    """Busy and whole time per window, of every device and of every machine that several share.
+
+    A machine's whole time counts as often as it can work at once.
+    """
     spans: dict[str, list[tuple[float, float]]] = {name: [] for name in trace.devices}
     for span in trace.spans:
         if span.kind in BUSY and span.device in spans:
             spans[span.device].append((span.start_ms, span.end_ms))
     lengths = np.diff(windows.edges)
-    return {name: (_covered(each, windows.edges), lengths) for name, each in spans.items()}
+    found = {name: (_covered(each, windows.edges), lengths) for name, each in spans.items()}
+    for machine in trace.machines:
+        if len(machine.roles) > 1:
+            busy = np.sum([found[role][0] for role in machine.roles], axis=0)
+            found[machine.name] = busy, lengths * machine.capacity
+    return found
 
 
 def _request_ratios(windows: Windows) -> dict[str, Ratio]:

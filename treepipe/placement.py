@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from treepipe.errors import UserError
+from treepipe.machine import Home, Machine, make_machines
 from treepipe.memory import Footprint
 from treepipe.plan import Placed
 from treepipe.profiles.library import (
@@ -43,6 +44,7 @@ class Placement:
         self._scenario, self._path = scenario, path
         self.warnings: list[str] = []
         self._services: dict[str, ServiceTimes] = {}
+        self._homes: list[Home] = []
         self.target: ServedModel | None = None
         if scenario.target.profile is not None or self._names_hardware():
             self.target = self._model(scenario.target, "target", "target")
@@ -75,7 +77,9 @@ class Placement:
             else:
                 times = self._draft_times(device, draft, key)
             for _ in range(draft.count):
-                placed.append(Placed(f"draft{len(placed)}", times))
+                role = f"draft{len(placed)}"
+                self._homes.append(Home(role, device, draft.host, f"key {key}"))
+                placed.append(Placed(role, times))
         return tuple(placed)
 
     def pipelines(self) -> tuple[tuple[Placed, ...], ...]:
@@ -86,6 +90,10 @@ class Placement:
                 name = f"pipeline{len(pipelines)}"
                 pipelines.append(self._stages(pipeline, name, f"pipelines.{index}"))
         return tuple(pipelines)
+
+    def machines(self) -> tuple[Machine, ...]:
+        """What the draft servers and stages placed so far work on."""
+        return make_machines(self._homes, self._scenario.hosts, self._path)
 
     def _stages(self, pipeline: Pipeline, name: str, key: str) -> tuple[Placed, ...]:
         """Args: ``name``: of the pipeline's first copy or a further one; ``key``: in the file."""
@@ -102,8 +110,9 @@ class Placement:
                 times = _device_times(device)
             else:
                 times = self._stage_times(device, stage.device, at, count)
-            layers = range(first, first + count)
-            placed.append(Placed(f"{name}.stage{number}", times, layers, device.memory_mib))
+            role = f"{name}.stage{number}"
+            self._homes.append(Home(role, device, stage.host, f"key {key}.stages.{index}"))
+            placed.append(Placed(role, times, range(first, first + count)))
             first += count
         return tuple(placed)
 
@@ -133,10 +142,6 @@ class Placement:
                 self.warnings.append(
                     f"device {name}: its profile is an estimate, uncertain by "
                     f"{hardware.origin.uncertainty:.0%}"
-                )
-            if hardware.idle_factor is not None:
-                self.warnings.append(
-                    f"device {name}: the effect of idle gaps (key idle_factor) is not modelled"
                 )
         return self._services[name]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from treepipe.draft_desk import DraftDesk
+from treepipe.machine import Machine
 from treepipe.messages import Close, Flight, Message
 from treepipe.protocol import Schedule, Started
 from treepipe.schedules.shared_draft import ArrivalQueue, Dispatcher, Policy, ServiceLevels
@@ -29,13 +30,11 @@ class Placed:
         name: as metrics and traces show it ("draft0", "pipeline0.stage1").
         times: what its device needs for each kind of work.
         layers: the target's layers it holds (empty for a draft).
-        memory_mib: what its device has, None if that is not known.
     """
 
     name: str
     times: DeviceTimes
     layers: range = range(0)
-    memory_mib: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +83,7 @@ class Plan:
         requests: in the order in which they are asked for; all of them arrive, or none does.
         seed: root of every random stream.
         warnings: what the times rest on besides measurements; for the result.
+        machines: what the roles work on; one that is in none has a plain device of its own.
     """
 
     name: str
@@ -100,6 +100,7 @@ class Plan:
     never_misses: bool = False
     seed: int = 0
     warnings: tuple[str, ...] = ()
+    machines: tuple[Machine, ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -112,6 +113,10 @@ class Plan:
 
     def link(self, sender: str, receiver: str) -> LinkTimes:
         return self.links.get((sender, receiver), self.default_link)
+
+    def machine(self, role: str) -> Machine:
+        """What a role works on."""
+        return next((m for m in self.machines if role in m.roles), Machine(role, (role,)))
 
     @property
     def arrivals_ms(self) -> tuple[float, ...]:

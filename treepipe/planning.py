@@ -49,6 +49,7 @@ def make_plan(
     check_schedule(scenario, path)
     placement = Placement(scenario, path, layers)
     drafts, pipelines = placement.drafts(), placement.pipelines()
+    machines = placement.machines()
     names = {placed.name for placed in (*drafts, *(s for stages in pipelines for s in stages))}
     section = scenario.schedule
     seed = scenario.seed if seed is None else seed
@@ -72,6 +73,7 @@ def make_plan(
         never_misses=scenario.sampling.rule == "relaxed_best",
         seed=seed,
         warnings=tuple(warnings),
+        machines=machines,
     )
     footprint = footprint or placement.footprint
     if footprint is not None:

@@ -48,6 +48,12 @@ class Model(Section):
     )
 
 
+class HostSection(Section):
+    """A machine that the roles naming it share."""
+
+    capacity: Count = Field(1, description="pieces of work at once, e.g. cores; others wait")
+
+
 class Draft(Section):
     """A draft server, or ``count`` equal ones."""
 
@@ -59,6 +65,7 @@ class Draft(Section):
     ngram: Count = Field(3, description="longest suffix that prompt lookup matches")
     weight: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="hybrid: of the model")
     device: AnyDevice = Device()
+    host: str | None = Field(None, description="the machine it shares with all that name it")
     count: Count = 1
 
 
@@ -66,6 +73,7 @@ class Stage(Section):
     """A stage, or ``count`` equal ones; layers are split evenly where no number is given."""
 
     device: AnyDevice
+    host: str | None = Field(None, description="the machine it shares with all that name it")
     layers: Annotated[int, Field(ge=1)] | None = Field(None, description="layers of each stage")
     count: Annotated[int, Field(ge=1)] = 1
 
@@ -228,6 +236,7 @@ class Scenario(Section):
     target: Model
     drafts: Annotated[tuple[Draft, ...], Field(min_length=1)] = (Draft(),)
     pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)]
+    hosts: dict[str, HostSection] = Field({}, description="by the name that roles give")
     links: Links = Links()
     schedule: ScheduleSection
     acceptance: Acceptance | None = None

@@ -6,7 +6,7 @@ Both worlds read these: the simulator waits for them, the executor's emulation p
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -42,15 +42,38 @@ class TimeTable:
         return tokens > self._tokens[-1] and len(self._tokens) > 1
 
     def _time(self, tokens: int) -> float:
-        known, times = self._tokens, self._times
-        if tokens <= 0:
-            return 0.0
-        if tokens <= known[0] or len(known) == 1:
-            return times[0]
-        high = min(bisect_left(known, tokens), len(known) - 1)
-        low = high - 1
-        slope = (times[high] - times[low]) / (known[high] - known[low])
-        return times[low] + slope * (tokens - known[low])
+        return _between(self._tokens, self._times, tokens) if tokens > 0 else 0.0
+
+
+def _between(known: Sequence[float], values: Sequence[float], at: float) -> float:
+    """Piecewise linear; below the first point its value, beyond the last one the last slope."""
+    if at <= known[0] or len(known) == 1:
+        return values[0]
+    high = min(bisect_left(known, at), len(known) - 1)
+    low = high - 1
+    slope = (values[high] - values[low]) / (known[high] - known[low])
+    return values[low] + slope * (at - known[low])
+
+
+class IdleFactor:
+    """How much longer work takes that begins after an idle gap: a factor against the gap.
+
+    Piecewise linear between the given points; a longer gap than the last one counts as the last.
+
+    >>> factor = IdleFactor(((0.0, 1.0), (10.0, 1.0), (30.0, 1.6)))
+    >>> factor(5.0), factor(20.0), factor(1000.0)
+    (1.0, 1.3, 1.6)
+    >>> IdleFactor(())(20.0)
+    1.0
+    """
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        """Args: ``points``: (gap in ms, factor), ascending; none: idling has no effect."""
+        self._gaps = [gap for gap, _ in points] or [0.0]
+        self._factors = [factor for _, factor in points] or [1.0]
+
+    def __call__(self, gap_ms: float) -> float:
+        return _between(self._gaps, self._factors, min(gap_ms, self._gaps[-1]))
 
 
 class ServiceTable(TimeTable):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from treepipe.draft_work import Turn
+from treepipe.machine import Machine
 from treepipe.protocol import RoundRecord
 
 Kind: TypeAlias = Literal["compute", "draft", "evaluate", "decide", "prune", "transfer"]
@@ -82,13 +83,17 @@ class RequestTrace:
 
 @dataclass(slots=True)
 class Trace:
-    """One run: devices in the order they are shown, spans, requests, turns, warnings."""
+    """One run: devices in the order they are shown, spans, requests, turns, warnings.
+
+    ``devices`` are roles; ``machines`` is what they work on, as far as it is known.
+    """
 
     devices: tuple[str, ...]
     spans: list[Span] = field(default_factory=list)
     requests: list[RequestTrace] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    machines: tuple[Machine, ...] = ()
 
     def dumps(self) -> str:
         """The whole trace as JSON text; equal runs give equal text, byte for byte."""
