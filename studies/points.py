@@ -23,6 +23,7 @@ from treepipe.scenario import Pool, Scenario
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.predict import predict
 from treepipe.statistics import Interval
+from treepipe.studies.steady import steady
 
 PACKAGE = Path(__file__).parents[1]
 """Of all sources; the root folders are linked into it."""
@@ -30,11 +31,17 @@ PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A scenario file with settings as ``--set`` takes them. ``label``: for the study itself."""
+    """A scenario file with settings as ``--set`` takes them.
+
+    Attributes:
+        label: for the study itself.
+        steady: only the part of each run in which all pipelines are at work counts (``steady.py``).
+    """
 
     label: str
     path: Path
     settings: tuple[str, ...] = ()
+    steady: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,9 @@ def simulate_points(
     progress(title, len(points))
     remembered = _memory().cache(_simulate)
     jobs = [
-        delayed(remembered)(scenario.model_dump_json(), _fingerprint(scenario, point), point.path)
+        delayed(remembered)(
+            scenario.model_dump_json(), _fingerprint(scenario, point), point.path, point.steady
+        )
         for scenario, point in zip(scenarios, points, strict=True)
     ]
     found = {}
@@ -70,11 +79,13 @@ def simulate_points(
     return found
 
 
-def _simulate(content: str, fingerprint: str, path: Path) -> Outcome:
+def _simulate(content: str, fingerprint: str, path: Path, cut: bool) -> Outcome:
     """Args: ``fingerprint``: of everything else that the outcome depends on, for the cache;
-    ``path``: of the scenario, for the names in it."""
+    ``path``: of the scenario, for the names in it; ``cut``: to the steady part."""
     scenario = Scenario.model_validate_json(content)
     traces = predict(scenario, path)
+    if cut:
+        traces = [steady(trace) for trace in traces]
     estimates = observe(traces, scenario.workload.warmup_requests)
     warnings = {*(w for trace in traces for w in trace.warnings), *estimates.warnings}
     return Outcome(*estimates.intervals, tuple(sorted(warnings)))
