@@ -54,6 +54,12 @@ _ALL = (
         "treepipe.studies.shared_draft",
     ),
     Study(
+        "starsd-threshold",
+        "StarSD reproduced: one draft for 1 to 12 targets from the paper's columns for 1 to 4",
+        "treepipe.studies.starsd.threshold",
+        needs_executor=False,
+    ),
+    Study(
         "width-sweep",
         "SpecPipe: width of a tree layer against time between tokens and hit rate, predicted and "
         "run",

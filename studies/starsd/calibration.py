@@ -14,7 +14,7 @@ from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares  # type: ignore[import-untyped]
+from scipy.optimize import least_squares
 
 from treepipe.studies.reproduction import published
 from treepipe.studies.starsd.testbed import (
@@ -26,9 +26,17 @@ from treepipe.studies.starsd.testbed import (
     simulate,
 )
 
-EVEN_JITTER = 0.05
-"""Where the fit of jitter and unevenness begins, as shares of the return time."""
-FIT_RUNS = 2
+START_JITTER, START_SECOND = 0.05, (0.05, 0.2)
+"""Where the fits begin, as shares of the return time: jitter and unevenness; everywhere, behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Of a fit: simulated runs of a trial and turns of the draft in each, and steps at most."""
+
+    runs: int = 2
+    turns: int = 2000
+    steps: int = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +104,29 @@ class Calibration:
         return self.yields[names[min(known, key=lambda i: (abs(i - place), i))]]
 
 
+_KEYS = (
+    "throughput_tokens_s",
+    "per_target_tokens_s",
+    "t_s_ms",
+    "t_wait_ms",
+    "t_idle_ms",
+    "draft_rounds_s",
+    "target_rounds_s",
+    "draft_load",
+)
+"""Of the published table, in the order of a column's attributes."""
+
+
 def columns() -> dict[int, Column]:
     """The published ones."""
     table = published()["starsd"]["table1"]
-    names = ("throughput_tokens_s", "per_target_tokens_s", "t_s_ms", "t_wait_ms", "t_idle_ms")
-    names += ("draft_rounds_s", "target_rounds_s", "draft_load")
-    rows = zip(table["n"], *(table[name] for name in names), strict=True)
+    rows = zip(table["n"], *(table[name] for name in _KEYS), strict=True)
     return {row[0]: Column(*row) for row in rows}
 
 
-def calibrate(given: Sequence[Column], say: Say) -> Calibration:
+def calibrate(given: Sequence[Column], say: Say, effort: Effort | None = None) -> Calibration:
     """Args: ``given``: columns, at least one of them with 2 or 3 targets."""
+    fit = _Fit(say, effort or Effort())
     near = [c for c in given if 1 < c.n <= BESIDE]
     alone = [c for c in given if c.n == 1]
     tokens = fmean(c.per_target / c.target_rounds for c in given)
@@ -119,9 +139,9 @@ def calibrate(given: Sequence[Column], say: Say) -> Calibration:
         return_ms=fmean(c.return_ms for c in (*alone, *near)),
         tokens=tokens,
     )
-    bed = _with_jitter(bed, alone, near, say)
+    bed = _with_jitter(bed, alone, near, fit)
     for far in [c for c in given if c.n > BESIDE]:
-        bed = _with_second_server(bed, far, say)
+        bed = _with_second_server(bed, far, fit)
     return Calibration(bed, _yields(given, tokens))
 
 
@@ -137,7 +157,7 @@ def _yields(given: Sequence[Column], tokens: float) -> dict[str, Yield]:
 
 
 def _with_jitter(
-    bed: Testbed, alone: Sequence[Column], near: Sequence[Column], say: Say
+    bed: Testbed, alone: Sequence[Column], near: Sequence[Column], fit: _Fit
 ) -> Testbed:
     """Jitter and unevenness from the waits; one wait alone cannot tell them apart: then jitter."""
 
@@ -149,39 +169,51 @@ def _with_jitter(
         first += [c.return_ms + uneven * (c.n - 1) / c.n for c in near]
         return replace(bed, jitter_ms=jitter, uneven_ms=uneven, return_ms=fmean(first))
 
-    start = [math.log(EVEN_JITTER)] * min(2, len(near))
-    return _fitted(made, start, near, lambda c, s: [_log(s.wait.mean, c.wait_ms)], say)
+    start = [math.log(START_JITTER)] * min(2, len(near))
+    return fit(made, start, near, lambda c, s: [_log(s.wait.mean, c.wait_ms)])
 
 
-def _with_second_server(bed: Testbed, far: Column, say: Say) -> Testbed:
+def _with_second_server(bed: Testbed, far: Column, fit: _Fit) -> Testbed:
     """What is slower with a target behind the network, so that rate and wait are the column's."""
     slow = far.service_ms / bed.service_ms
 
     def made(x: npt.NDArray[np.float64]) -> Testbed:
-        return replace(bed, second=SecondServer(slow, *(bed.return_ms * x)))
+        return replace(bed, second=SecondServer(slow, *(bed.return_ms * x).tolist()))
 
     def residuals(column: Column, seen: Simulated) -> list[float]:
         rate = _log(seen.rounds.mean, column.draft_rounds)
         return [rate, _log(seen.wait.mean, column.wait_ms) / 4]
 
-    return _fitted(made, [0.05, 0.2], [far], residuals, say)
+    return fit(made, START_SECOND, [far], residuals)
 
 
-def _fitted(
-    made: Callable[[npt.NDArray[np.float64]], Testbed],
-    start: Sequence[float],
-    given: Sequence[Column],
-    residuals: Callable[[Column, Simulated], list[float]],
-    say: Say,
-) -> Testbed:
+@dataclass(frozen=True, slots=True)
+class _Fit:
     """Least squares with the simulator; equal seeds make its noise common to all trials."""
 
-    def miss(x: npt.NDArray[np.float64]) -> list[float]:
-        found = simulate({str(c.n): (made(x), c.n) for c in given}, FIT_RUNS, say, "calibrating")
-        return [each for c in given for each in residuals(c, found[str(c.n)])]
+    say: Say
+    effort: Effort
 
-    best = least_squares(miss, np.array(start), diff_step=0.05, xtol=1e-3, ftol=1e-3, max_nfev=8)
-    return made(best.x)
+    def __call__(
+        self,
+        made: Callable[[npt.NDArray[np.float64]], Testbed],
+        start: Sequence[float],
+        given: Sequence[Column],
+        residuals: Callable[[Column, Simulated], list[float]],
+    ) -> Testbed:
+        """The testbed that ``made`` makes of the best parameters, from ``start`` on."""
+
+        def miss(x: npt.NDArray[np.float64]) -> list[float]:
+            bed = replace(made(x), turns=self.effort.turns)
+            trial = {str(c.n): (bed, c.n) for c in given}
+            found = simulate(trial, self.effort.runs, self.say, "calibrating")
+            return [each for c in given for each in residuals(c, found[str(c.n)])]
+
+        steps = self.effort.steps
+        best = least_squares(
+            miss, np.array(start), diff_step=0.1, xtol=1e-2, ftol=1e-2, max_nfev=steps
+        )
+        return made(best.x)
 
 
 def _log(value: float, wanted: float) -> float:

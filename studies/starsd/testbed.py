@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy.optimize import brentq  # type: ignore[import-untyped]
+from scipy.optimize import brentq
 
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.statistics import Interval
@@ -25,7 +25,6 @@ BESIDE = 3
 COLD_FROM_MS, COLD_AT_MS = 22.0, 30.6
 """An idle gap slows the draft from the first on, by the cold factor at the second."""
 TURNS = 4000
-"""Turns of the draft per simulated run."""
 _MEAN, _SPREAD = math.sqrt(2 / math.pi), math.sqrt(2 * (1 - 2 / math.pi))
 """Of a half-normal delay of scale 1: one direction's mean, both directions' standard deviation."""
 
@@ -59,6 +58,7 @@ class Testbed:
         uneven_ms: how much shorter Z of the other targets beside the draft is.
         jitter_ms: scale of the half-normal delay in each direction.
         tokens: of a round, with the target's own token.
+        turns: of the draft per simulated run.
     """
 
     step_ms: float
@@ -69,6 +69,7 @@ class Testbed:
     uneven_ms: float = 0.0
     jitter_ms: float = 0.0
     second: SecondServer = SecondServer()
+    turns: int = TURNS
 
     @property
     def jitter_cv(self) -> float:
@@ -104,7 +105,7 @@ class Testbed:
             f"acceptance.beta={layer_hit(self.tokens):.6f}",
             f"workload.requests={targets}",
             f"workload.concurrency={targets}",
-            f"workload.new_tokens={round(TURNS / targets * self.tokens)}",
+            f"workload.new_tokens={round(self.turns / targets * self.tokens)}",
         )
 
 
@@ -116,6 +117,15 @@ def layer_hit(tokens: float) -> float:
     """
     found: float = brentq(lambda b: sum(b**k for k in range(LAYERS + 1)) - tokens, 0.0, 1.0)
     return found
+
+
+_COUNTED = (
+    "throughput_tokens_s",
+    "draft_rounds_s",
+    "draft_service_ms",
+    "draft_idle_ms",
+    "draft_wait_ms",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +141,7 @@ class Simulated:
 
     @classmethod
     def of(cls, targets: int, outcome: Outcome) -> Simulated:
-        names = ("throughput_tokens_s", "draft_rounds_s", "draft_service_ms")
-        names += ("draft_idle_ms", "draft_wait_ms")
-        return cls(targets, *(outcome.metrics[name] for name in names))
+        return cls(targets, *(outcome.metrics[name] for name in _COUNTED))
 
     @property
     def load(self) -> Interval:
