@@ -49,6 +49,12 @@ _ALL = (
         "treepipe.studies.all_schedules",
     ),
     Study(
+        "dsd-region",
+        "DSD examined: gain over nodes and link latency, its table and region, and what adaptive "
+        "verification costs",
+        "treepipe.studies.dsd.region",
+    ),
+    Study(
         "shared-draft",
         "StarSD: one draft process for 1 to 6 targets, predicted and run; when is it fully loaded?",
         "treepipe.studies.shared_draft",

@@ -28,6 +28,8 @@ from treepipe.studies.starsd.testbed import (
 
 START_JITTER, START_SECOND = 0.05, (0.05, 0.2)
 """Where the fits begin, as shares of the return time: jitter and unevenness; everywhere, behind."""
+FIT_TOKENS = 4.0
+"""Tokens per round while fitting; neither rates nor waits depend on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Effort:
 
     runs: int = 2
     turns: int = 2000
-    steps: int = 5
+    steps: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class _Fit:
         """The testbed that ``made`` makes of the best parameters, from ``start`` on."""
 
         def miss(x: npt.NDArray[np.float64]) -> list[float]:
-            bed = replace(made(x), turns=self.effort.turns)
+            bed = replace(made(x), turns=self.effort.turns, tokens=FIT_TOKENS)
             trial = {str(c.n): (bed, c.n) for c in given}
             found = simulate(trial, self.effort.runs, self.say, "calibrating")
             return [each for c in given for each in residuals(c, found[str(c.n)])]

@@ -49,7 +49,7 @@ class Settings:
     left_out: Sequence[int] = (1, 2, 3, 4)
     jitters: Sequence[float] = (0.0, 0.1, 0.3)
     blurred: Sequence[int] = tuple(range(1, 9))
-    turns: int = 3000
+    turns: int = 2000
     effort: Effort = field(default_factory=Effort)
 
 
@@ -252,7 +252,7 @@ def _thresholds(found: Found) -> list[Entry]:
 
 def _blur(bed: Testbed, settings: Settings, say: Say) -> Blur:
     """Even targets on one server, a draft that idling does not slow: what jitter alone does."""
-    plain = replace(bed, cold=1.0, uneven_ms=0.0, second=SecondServer(), turns=settings.turns // 2)
+    plain = replace(bed, cold=1.0, uneven_ms=0.0, second=SecondServer(), turns=settings.turns)
     beds = {}
     for cv in settings.jitters:
         scale = cv / replace(plain, jitter_ms=1.0).jitter_cv
