@@ -57,12 +57,8 @@ class Column:
 
     @property
     def service_ms(self) -> float:
-        """S: the mean of a turn without its idle time and of the load's share of a turn.
-
-        The table's load and idle time differ by up to 8 % in what they say about S.
-        """
-        turn = 1e3 / self.draft_rounds
-        return fmean((turn - self.idle_ms, turn * self.load))
+        """S: a turn without its idle time (the table's load says up to 8 % less: ``Yield``)."""
+        return 1e3 / self.draft_rounds - self.idle_ms
 
     @property
     def return_ms(self) -> float:
@@ -79,16 +75,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Two ratios of the paper's own counters, which its model has no words for.
+    """Three ratios of the paper's own counters, which its model has no words for.
 
     Attributes:
         counted: throughput over the draft's rounds and tokens per round (below 1: throughput
             holds time in which nothing is decoded).
         attended: rounds of a target times targets over the draft's rounds.
+        loaded: the draft's load over the share of a turn in which it does not idle.
     """
 
     counted: float
     attended: float
+    loaded: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +152,7 @@ def _yields(given: Sequence[Column], tokens: float) -> dict[str, Yield]:
         found[name] = Yield(
             fmean(c.throughput / c.draft_rounds / tokens for c in same),
             fmean(c.n * c.target_rounds / c.draft_rounds for c in same),
+            fmean(c.load * 1e3 / c.draft_rounds / c.service_ms for c in same),
         )
     return found
 

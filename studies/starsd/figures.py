@@ -132,7 +132,10 @@ def packing_figure(device: str = "a100", devices: int = 4) -> Figure:
             ("one draft for all", [p.shared(memory, devices) for p in packings], BLUE, "-"),
         )
         for name, counts, color, line in series:
-            panel.step(CONTEXTS_PLOTTED, counts, where="mid", color=color, ls=line, label=name)
+            panel.step(
+                CONTEXTS_PLOTTED, counts, where="mid", color=color, ls=line, label=name, lw=2
+            )
+        panel.yaxis.get_major_locator().set_params(integer=True)
         panel.set_title(f"{pair.target} with {pair.draft}", fontsize=10)
         panel.set_ylim(bottom=0)
         clean(panel)

@@ -25,6 +25,7 @@ BESIDE = 3
 COLD_FROM_MS, COLD_AT_MS = 22.0, 30.6
 """An idle gap slows the draft from the first on, by the cold factor at the second."""
 TURNS = 4000
+ROUNDING_MS = 1e-9
 _MEAN, _SPREAD = math.sqrt(2 / math.pi), math.sqrt(2 * (1 - 2 / math.pi))
 """Of a half-normal delay of scale 1: one direction's mean, both directions' standard deviation."""
 
@@ -120,7 +121,6 @@ def layer_hit(tokens: float) -> float:
 
 
 _COUNTED = (
-    "throughput_tokens_s",
     "draft_rounds_s",
     "draft_service_ms",
     "draft_idle_ms",
@@ -133,7 +133,6 @@ class Simulated:
     """Figures of N targets, as the simulator counts them."""
 
     targets: int
-    throughput: Interval
     rounds: Interval
     service: Interval
     idle: Interval
@@ -141,7 +140,7 @@ class Simulated:
 
     @classmethod
     def of(cls, targets: int, outcome: Outcome) -> Simulated:
-        return cls(targets, *(outcome.metrics[name] for name in _COUNTED))
+        return cls(targets, *(_whole(outcome.metrics[name]) for name in _COUNTED))
 
     @property
     def load(self) -> Interval:
@@ -153,6 +152,11 @@ class Simulated:
     @property
     def _idle_bounds(self) -> tuple[float | None, float | None]:
         return self.idle.high, self.idle.low
+
+
+def _whole(value: Interval) -> Interval:
+    """Without the rounding errors of a zero, and of its interval."""
+    return Interval(0.0, 0.0, 0.0) if abs(value.mean) < ROUNDING_MS else value
 
 
 def simulate(

@@ -213,7 +213,7 @@ def _entries(found: Found, given: Mapping[int, Column]) -> list[Entry]:
 
 def n_full(found: Found) -> tuple[int, int | None]:
     """By eq. 12, and the fewest simulated targets that load the draft for ``FULL_LOAD``."""
-    loaded = [n for n, values in found.values.items() if values["draft_load"].mean >= FULL_LOAD]
+    loaded = [n for n, seen in found.seen.items() if seen.load.mean >= FULL_LOAD]
     return found.calibration.bed.cycle().n_full, min(loaded, default=None)
 
 
