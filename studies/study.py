@@ -49,6 +49,12 @@ _ALL = (
         "treepipe.studies.all_schedules",
     ),
     Study(
+        "dsd-region",
+        "DSD examined: gain over nodes and link latency, its table and region, and what adaptive "
+        "verification costs",
+        "treepipe.studies.dsd.region",
+    ),
+    Study(
         "pipedec-stages",
         "PipeDec's figures: 7, 14 and 21 stages against plain pipeline and static tree, width and "
         "candidates, requests side by side",
@@ -65,6 +71,12 @@ _ALL = (
         "SpecPipe's figures: where is the best width and why, against static trees, on one server "
         "and two",
         "treepipe.studies.layered.specpipe_width",
+        needs_executor=False,
+    ),
+    Study(
+        "starsd-threshold",
+        "StarSD reproduced: one draft for 1 to 12 targets from the paper's columns for 1 to 4",
+        "treepipe.studies.starsd.threshold",
         needs_executor=False,
     ),
     Study(
