@@ -71,7 +71,7 @@ def _pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[int, float
     acceptance = scenario.acceptance
     assert not isinstance(acceptance, Replay)
     if isinstance(acceptance, PoolSection):
-        pool = Pool.load(path.parent / acceptance.file)
+        pool = Pool.load(path.parent / acceptance.file, acceptance.depth_loss)
         return pool, acceptance.block, acceptance.hit_ratio
     if isinstance(acceptance, HitRatio):
         return hit_ratio_pool(acceptance.table), MADE_BLOCK, None

@@ -49,6 +49,13 @@ _ALL = (
         "treepipe.studies.all_schedules",
     ),
     Study(
+        "flowspec-table",
+        "FlowSpec's tables (2025): four models, six datasets, two temperatures, fitted to a few "
+        "cells and predicted",
+        "treepipe.studies.flowspec_table.table",
+        needs_executor=False,
+    ),
+    Study(
         "shared-draft",
         "StarSD: one draft process for 1 to 6 targets, predicted and run; when is it fully loaded?",
         "treepipe.studies.shared_draft",

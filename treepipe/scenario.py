@@ -153,6 +153,9 @@ class Pool(Section):
     hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
         None, description="passages are drawn so that this is reached; default: as recorded"
     )
+    depth_loss: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share lost per unverified token beyond the recorded depths"
+    )
 
 
 class Replay(Section):
