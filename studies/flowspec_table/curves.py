@@ -28,6 +28,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 TOP1 = (0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.95)
 """Accuracies that are simulated: as far as the recorded pool can be tilted."""
 DEGREE = 2
+BEYOND = 0.5
+"""Of accuracy: how far curves are continued."""
 STEP = 1.25
 """Factor on one time parameter, to see what depends on it."""
 BASE = Times(80.0, 20.0, 15.0)
@@ -45,22 +47,35 @@ def tbt_of(xi: float, prefill_ms: float) -> float:
 
 
 class Curve:
-    """Milliseconds between tokens against top-1 accuracy: a parabola through the logarithms."""
+    """Milliseconds between tokens against top-1 accuracy: a parabola through the logarithms.
+
+    Beyond the accuracies that were simulated it goes on along its tangents; "accuracy" there is
+    only a number that all methods share.
+    """
 
     def __init__(self, top1: Sequence[float], tbt_ms: Sequence[float] | Floats) -> None:
         logs = np.log(np.asarray(tbt_ms, float))
-        coefficients = np.polyfit(np.asarray(top1, float), logs, DEGREE)
-        self._fine = np.linspace(min(top1), max(top1), 400)
-        self._logs: Floats = np.asarray(np.polyval(coefficients, self._fine), float)
+        parabola = np.polynomial.Polynomial.fit(np.asarray(top1, float), logs, DEGREE)
+        ends = np.array([min(top1), max(top1)])
+        fine = np.linspace(ends[0], ends[1], 400)
+        tangents = parabola(ends) + np.array([-BEYOND, BEYOND]) * parabola.deriv()(ends)
+        self._fine = np.array([ends[0] - BEYOND, *fine, ends[1] + BEYOND])
+        self._logs = np.array([tangents[0], *parabola(fine), tangents[1]])
         self.points = list(zip(top1, np.exp(logs).tolist(), strict=True))
 
     def __call__(self, top1: float) -> float:
         return float(np.exp(np.interp(top1, self._fine, self._logs)))
 
     def accuracy(self, tbt_ms: float) -> float:
-        """Where the curve has this time; its end where it has not (it falls with accuracy)."""
+        """Where the curve has this time (it falls with accuracy)."""
         falling = np.minimum.accumulate(self._logs)
         return float(np.interp(-np.log(tbt_ms), -falling, self._fine))
+
+    def outside(self, tbt_ms: float) -> float:
+        """By how much of its logarithm a time is beyond what was simulated; 0 if it is not."""
+        slowest, fastest = self._logs[1], self._logs[-2]
+        value = float(np.log(tbt_ms))
+        return value - float(np.clip(value, fastest, slowest))
 
 
 Curves: TypeAlias = dict[str, Curve]

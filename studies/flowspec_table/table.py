@@ -22,11 +22,12 @@ from treepipe.studies.flowspec_table.calibration import (
     Fit,
     Rows,
     fit,
-    fit_13b,
+    fit_slowdown,
     leave_one_out,
 )
 from treepipe.studies.flowspec_table.curves import (
     METRIC,
+    TOP1,
     Curves,
     Surrogate,
     simulate_curves,
@@ -80,25 +81,25 @@ class Cluster:
 
 def run(say: Say, full: bool) -> StudyResult:
     """In full, more requests per point."""
-    return study(Settings(16, 40, 24, 16) if full else Settings(), say)
+    return study(Settings(12, 24, 16, 12) if full else Settings(), say)
 
 
 def study(settings: Settings, say: Say) -> StudyResult:
     """Fit, predict, report."""
     facts = published()["flowspec"]
     table: Rows = facts["table1"]
-    rows = {method: table[f"{FITTED_MODEL}/t0/{method}"] for method in ROWS}
     prompts = [prompt_tokens(model, d) for model in MODELS for d in PROMPT_TOKENS]
     surrogate = Surrogate.learn(LOSSES, prompts, settings.fit_requests, say)
-    found = fit(surrogate, rows, list(PROMPT_TOKENS))
-    left_out = leave_one_out(surrogate, rows)
+    found = fit(surrogate, table, list(PROMPT_TOKENS))
+    left_out = leave_one_out(surrogate, table)
     cells = {
         model: (table[f"{model}/t0/naive_pp"]["mt_bench"], table[f"{model}/t0/pipedec"]["mt_bench"])
         for model, (size, _) in MODELS.items()
         if size == "13b"
     }
-    times: dict[Size, Times] = {"7b": found.times, "13b": fit_13b(surrogate, found, cells)}
-    own = {m: fit_13b(surrogate, found, {m: cell}).stage_ms for m, cell in cells.items()}
+    slowdown = fit_slowdown(surrogate, found, cells)
+    times: dict[Size, Times] = {"7b": found.times, "13b": found.times.slower(slowdown)}
+    own = {m: fit_slowdown(surrogate, found, {m: cell}) for m, cell in cells.items()}
     clusters = {
         size: Cluster(
             at,
@@ -128,6 +129,11 @@ def cell(cluster: Cluster, method: str, naive: float, prompt: int) -> tuple[floa
     prefill = cluster.prefills[prompt]
     top1 = cluster.curves["naive_pp"].accuracy(tbt_of(naive, prefill))
     return tokens_per_s(cluster.curves[method](top1), prefill), top1
+
+
+def reachable(top1: float) -> float:
+    """The nearest accuracy that was simulated."""
+    return min(max(top1, TOP1[0]), TOP1[-1])
 
 
 def _spread(left_out: Mapping[tuple[str, str], float]) -> dict[str, float]:
@@ -235,7 +241,7 @@ def _sweep(
             method,
             "7b",
             cluster.times,
-            base[method][1],
+            reachable(base[method][1]),
             found.depth_loss,
             settings.sweep_requests,
             (f"links.default.bandwidth_mbit_s={rate}", f"workload.prompt_tokens={prompt}"),
@@ -267,7 +273,7 @@ def _map(
             "flowspec",
             "7b",
             cluster.times,
-            top1,
+            reachable(top1),
             found.depth_loss,
             settings.map_requests,
             (f"schedule.tree_depth={d0}", f"schedule.expand_depth={d_exp}"),

@@ -6,7 +6,7 @@ Law of this file: nothing is fitted and no result is known here. Sources: FlowSp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -75,8 +75,8 @@ class Times:
     sync_ms: float
     draft_ms: float
 
-    def with_stage(self, stage_ms: float) -> Times:
-        return replace(self, stage_ms=stage_ms)
+    def slower(self, factor: float) -> Times:
+        return Times(self.stage_ms * factor, self.sync_ms * factor, self.draft_ms * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,6 @@ def prefill_point(label: str, size: Size, times: Times, prompt_tokens: int) -> P
 def prompt_tokens(model: str, dataset: str) -> int:
     """Assumed length of a dataset's prompts in a model's template."""
     return PROMPT_TOKENS[dataset] + TEMPLATE_TOKENS[MODELS[model][1]]
-
-
-def draft_ratio() -> float:
-    """How much longer the 13B models' draft takes than the 7B models', by the roofline."""
-    return _draft("13b")(TREE_LAYER) / _draft("7b")(TREE_LAYER)
 
 
 def roofline_times() -> Times:
