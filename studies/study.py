@@ -55,6 +55,13 @@ _ALL = (
         "treepipe.studies.dsd.region",
     ),
     Study(
+        "flowspec-table",
+        "FlowSpec's tables (2025): four models, six datasets, two temperatures, fitted to a few "
+        "cells and predicted",
+        "treepipe.studies.flowspec_table.table",
+        needs_executor=False,
+    ),
+    Study(
         "pipedec-stages",
         "PipeDec's figures: 7, 14 and 21 stages against plain pipeline and static tree, width and "
         "candidates, requests side by side",

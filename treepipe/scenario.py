@@ -175,6 +175,9 @@ class Pool(Section):
     sharpness: Annotated[float, Field(gt=0)] = Field(
         1.0, description="power of the draft's probabilities; above 1 it is surer than recorded"
     )
+    depth_loss: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share lost per unverified token beyond the recorded depths"
+    )
 
 
 class Replay(Section):
