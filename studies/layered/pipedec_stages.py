@@ -35,8 +35,8 @@ METHODS = {"pp": ("schedule.name=pp",), "stpp": STATIC, "pipedec": PIPEDEC}
 class Settings:
     """How much is done."""
 
-    effort: Effort = field(default_factory=Effort)
-    grid: Effort = field(default_factory=lambda: Effort(4, 300))
+    calibration: Effort = field(default_factory=Effort)
+    effort: Effort = field(default_factory=lambda: Effort(4, 300))
     widths: Sequence[int] = (8, 16, 32, 64, 128)
     children: Sequence[int] = (2, 4, 8, 16)
     together: Sequence[int] = (1, 2, 4, 8)
@@ -46,13 +46,13 @@ class Settings:
 
 
 def run(say: Say, full: bool) -> StudyResult:
-    """6 runs of 300 tokens per point, or 8 of 500; on the grid 4, or 6 of 400."""
-    return study(Settings(Effort(8, 500), Effort(6, 400)) if full else Settings(), say)
+    """6 runs of 300 tokens to calibrate and 4 for the rest, or 8 of 500 and 5 of 400."""
+    return study(Settings(Effort(8, 500), Effort(5, 400)) if full else Settings(), say)
 
 
 def study(settings: Settings, say: Say) -> StudyResult:
     """Calibrate, simulate everything, and write the page."""
-    levels = settings.levels or find_levels(settings.effort, say)
+    levels = settings.levels or find_levels(settings.calibration, say)
     middle = fmean(levels.six)
     cluster, longer = build(fourteen()), build(twenty_one())
     systems: dict[str, tuple[Cluster, Sequence[str]]] = {
@@ -115,7 +115,7 @@ def _grid(cluster: Cluster, settings: Settings, level: str) -> list[Point]:
                 level,
                 f"schedule.width={width}",
                 f"schedule.children={count}",
-                *settings.grid.settings(),
+                *settings.effort.settings(),
             ),
         )
         for width in settings.widths
@@ -136,7 +136,7 @@ def _together(cluster: Cluster, settings: Settings, level: str) -> list[Point]:
                 f"workload.concurrency={count}",
                 f"workload.requests={settings.requests}",
                 f"workload.new_tokens={settings.request_tokens}",
-                f"runs={settings.grid.runs}",
+                f"runs={settings.effort.runs}",
             ),
         )
         for method, schedule in METHODS.items()

@@ -353,8 +353,8 @@ def _sections(found: Found) -> dict[str, list[str]]:
             "its hump between 32 and 57 rows (17 to 31 %) may be the smaller matrices' own. The "
             "paper only says: flat, with leaps every 64 tokens",
             f"the bundled pair's confidence, sharpened (power {SHARPNESS}) until it is as sure as "
-            "it is right; as recorded it is far too unsure, wrong branches crowd the true one out, "
-            "and 54.67 ms are out of reach at any credible level (see the table)",
+            "it is right; as recorded it is far too unsure: wrong branches crowd the true one out, "
+            "and every layered time is longer (see the table)",
             "pruning delays every step by its 5 ms and hides the transfers, of which none is "
             "counted twice; 10 GbE to the draft, PCIe inside a server; context of 512 tokens",
             "RTX 4090 with the RTX 3090's overhead per layer; SpecPipe-DB on prompts of 64 tokens, "
