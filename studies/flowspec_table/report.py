@@ -1,57 +1,26 @@
 """What the study ``flowspec-table`` says: entries, scores beside a trivial predictor's, sentences.
 
-Law of this file: nothing is simulated or fitted here. Plots are in ``figures.py``.
+Law of this file: nothing is simulated or fitted here. Plots are in ``figures.py``, the page's lists
+in ``statements.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, log
 from statistics import fmean
 from typing import Any
 
 from treepipe.studies.flowspec_table import figures
-from treepipe.studies.flowspec_table.calibration import FITTED_MODEL, ROWS, Fit
-from treepipe.studies.flowspec_table.curves import Curves
-from treepipe.studies.flowspec_table.testbed import (
-    MODELS,
-    PROMPT_TOKENS,
-    TEMPLATE_TOKENS,
-    Size,
-    Times,
-    roofline_times,
-)
+from treepipe.studies.flowspec_table.calibration import FITTED_MODEL, ROWS
+from treepipe.studies.flowspec_table.statements import Findings, sections
+from treepipe.studies.flowspec_table.testbed import MODELS, PROMPT_TOKENS
 from treepipe.studies.reproduction import ScoreSheet, comparison_sheet, predicted, score
 from treepipe.studies.sheet import Column, Sheet
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "flowspec-table"
 METHODS = ROWS[1:]
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """All that the study found.
-
-    Attributes:
-        left_out: errors of Vicuna 7B's cells at temperature 0 whose dataset was not fitted to.
-        times, curves: by the models' size.
-        own_slowdown: the 13B models' factor if only one model's cell is taken.
-        table, ablation, third, sweep: entries of Tables 1, 2, 3 and of the bandwidths.
-        grid: FlowSpec's tokens per second by d0 and d_exp.
-    """
-
-    fit: Fit
-    left_out: Mapping[tuple[str, str], float]
-    times: Mapping[Size, Times]
-    own_slowdown: Mapping[str, float]
-    curves: Mapping[Size, Curves]
-    table: Sequence[Entry]
-    ablation: Sequence[Entry]
-    third: Sequence[Entry]
-    sweep: Sequence[Entry]
-    grid: Mapping[tuple[int, int], float]
 
 
 def report(found: Findings, facts: Mapping[str, Any]) -> StudyResult:
@@ -94,7 +63,7 @@ def report(found: Findings, facts: Mapping[str, Any]) -> StudyResult:
         tables,
         drawn,
         _findings(found, crossed, scores),
-        sections=_sections(found),
+        sections=sections(found),
     )
 
 
@@ -155,20 +124,6 @@ def _ratio_without(rows: Mapping[str, Mapping[str, float]], method: str, dataset
     ratios = _log_ratios(rows, method)
     mean = fmean(value for name, value in ratios.items() if name != dataset)
     return rows[f"{FITTED_MODEL}/t0/naive_pp"][dataset] * exp(mean)
-
-
-def _order(entries: Sequence[Entry]) -> tuple[int, int]:
-    """Cells in which the faster one of pipedec and flowspec is told rightly, and all of them."""
-    cells = {e.key: e for e in entries}
-    right, count = 0, 0
-    for key, one in cells.items():
-        other = cells.get(key.replace("/pipedec/", "/flowspec/"))
-        if "/pipedec/" in key and other and one.published and other.published:
-            assert one.predicted is not None
-            assert other.predicted is not None
-            count += 1
-            right += (one.predicted > other.predicted) == (one.published > other.published)
-    return right, count
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -259,7 +214,7 @@ def _parameters(found: Findings) -> list[Entry]:
     return entries
 
 
-# --- sentences -----------------------------------------------------------------------------------
+# --- findings ------------------------------------------------------------------------------------
 
 
 def _findings(found: Findings, crossed: Sequence[Entry], scores: ScoreSheet) -> list[str]:
@@ -273,16 +228,45 @@ def _findings(found: Findings, crossed: Sequence[Entry], scores: ScoreSheet) -> 
             f"|error| {ours.mean:.1%}; a constant ratio to naive_pp: {trivial.mean:.1%} ({verdict} "
             f"than trivial)"
         )
-    right, count = _order([*crossed, *found.third])
-    said.append(f"who is faster, PipeDec or FlowSpec: right in {right} of {count} known cells")
+    known = [*crossed, *found.third]
+    right, always, count = _order(known)
+    said.append(
+        f"who is faster, PipeDec or FlowSpec: right in {right} of {count} known cells; always "
+        f"saying FlowSpec: {always}"
+    )
     said.append(_wins(found.table))
+    means = [_mean(found.table, f"{FITTED_MODEL}/t1/{method}/") for method in METHODS]
+    said.append(
+        f"Vicuna 7B at T = 1, mean of the datasets: PipeDec {means[0]:.2f} and FlowSpec "
+        f"{means[1]:.2f} tokens/s predicted; the paper says that FlowSpec is marginally behind"
+    )
     best = max(found.grid, key=lambda pair: found.grid[pair])
     said.append(
         f"depths of FlowSpec's trees (Llama 2 Chat 7B, MT-bench, T = 0): best d0 = {best[0]}, "
-        f"d_exp = {best[1]} with {found.grid[best]:.2f} tokens/s; expansions are worth their "
-        f"drafting only while it hides behind a stage"
+        f"d_exp = {best[1]} with {found.grid[best]:.2f} tokens/s: a deeper expansion takes longer "
+        f"to draft than a stage takes to compute"
     )
     return said
+
+
+def _mean(entries: Sequence[Entry], start: str) -> float:
+    return fmean(e.predicted or 0.0 for e in entries if e.key.startswith(start))
+
+
+def _order(entries: Sequence[Entry]) -> tuple[int, int, int]:
+    """Cells in which the faster one of pipedec and flowspec is told rightly; in which it is
+    flowspec; and all of them."""
+    cells = {e.key: e for e in entries}
+    right, always, count = 0, 0, 0
+    for key, one in cells.items():
+        other = cells.get(key.replace("/pipedec/", "/flowspec/"))
+        if "/pipedec/" in key and other and one.published and other.published:
+            assert one.predicted is not None
+            assert other.predicted is not None
+            count += 1
+            right += (one.predicted > other.predicted) == (one.published > other.published)
+            always += other.published > one.published
+    return right, always, count
 
 
 def _wins(entries: Sequence[Entry]) -> str:
@@ -294,79 +278,3 @@ def _wins(entries: Sequence[Entry]) -> str:
     ]
     shown = ", ".join(ahead) if ahead else "none"
     return f"PipeDec is predicted ahead of FlowSpec in {len(ahead)} of 48 cells: {shown}"
-
-
-def _sections(found: Findings) -> dict[str, list[str]]:
-    return {
-        "Calibrated on": _calibrated(found),
-        "True predictions": [
-            "all PipeDec and FlowSpec cells of Llama 2 Chat 7B, of the 13B models (but MT-bench's "
-            "PipeDec at T = 0) and of T = 1: none of them was used, none is known here",
-            "Table 2's pruned_pp, FlowSpec without score segmentation and FlowSpec (accuracy from "
-            "that table's naive_pp); Table 3's PipeDec and FlowSpec",
-            "the bandwidth sweep and the map of depths",
-            "the cross-validation: a dataset's PipeDec and FlowSpec from a fit to the other five",
-            "intervals: 95 %, from the errors of that cross-validation (Student's t, six cells per "
-            "method), so they hold the published samples' noise; the naive_pp cells have none, as "
-            "they are where the accuracy comes from",
-        ],
-        "Assumptions": _assumptions(),
-        "Not predicted, and why": [
-            "naive_pp itself: the draft's accuracy per model and dataset is not published, so each "
-            "of its cells is used up to find it",
-            "latencies of Table 2: samples were not capped at 128 tokens there, and 34.25 s "
-            "(without score segmentation, MT-bench) contradicts that row's own throughput",
-            "a cell more exactly than its sample: 10 or 20 prompts per cell; the same cell differs "
-            "by up to 16 % between two of the paper's tables",
-            "absolute times from data sheets: the roofline is short by a third for a 7B stage and "
-            "by an order of magnitude for a 4-bit 13B stage (bitsandbytes unpacks the weights)",
-            "decode-only throughput, as reported since 2026: another quantity",
-        ],
-    }
-
-
-def _calibrated(found: Findings) -> list[str]:
-    small, large = found.times["7b"], found.times["13b"]
-    roofline = roofline_times()
-    own = ", ".join(f"{model} {factor:.2f}" for model, factor in found.own_slowdown.items())
-    rms = sqrt(fmean(error**2 for error in found.fit.errors.values()))
-    return [
-        f"7B times, from the 18 cells of Vicuna 7B at T = 0, so that all naive_pp cells of the 7B "
-        f"models lie within (or next to) what the draft can reach: a stage {small.stage_ms:.1f} ms "
-        f"(roofline {roofline.stage_ms:.1f} ms), synchronisation {small.sync_ms:.1f} ms per step, "
-        f"a draft pass {small.draft_ms:.1f} ms (roofline {roofline.draft_ms:.1f} ms); the PipeDec "
-        f"and FlowSpec cells fitted to are met to {rms:.1%} (root mean square)",
-        f"the draft's loss beyond the recorded depths, {found.fit.depth_loss:g} of the positions "
-        f"per unverified token, from the same cells: PipeDec's draft there sees no new context "
-        f"within a round",
-        f"one factor for all times of both 13B models (same layers, same devices), from their two "
-        f"PipeDec cells: {large.stage_ms / small.stage_ms:.2f}, so a stage takes "
-        f"{large.stage_ms:.0f} ms; each model's own cell would say: {own}",
-        "top-1 accuracy of every cell, from its naive_pp figure",
-    ]
-
-
-def _assumptions() -> list[str]:
-    prompts = ", ".join(f"{name} {tokens}" for name, tokens in PROMPT_TOKENS.items())
-    return [
-        "throughput is 128 new tokens over a request's whole time, prefill included; every request "
-        "is 128 tokens long (Vicuna's MT-bench answers were about 104, by Table 3's own latency)",
-        f"prompt tokens: {prompts}; the families' templates add {TEMPLATE_TOKENS['vicuna']} "
-        f"(Vicuna) and {TEMPLATE_TOKENS['llama2']} (Llama 2); chunks of 64",
-        "a cell's draft differs from the recorded one (the bundled EAGLE head's positions, by "
-        "depth) only in how often easy passages come: one number, top-1 accuracy",
-        "temperature 1 lowers accuracy and changes nothing else: the target's token is sampled and "
-        "looked for among the children",
-        "time against tokens has the shape of the Orin Nano's float16 roofline (flat up to 128 "
-        "tokens), for 4-bit weights too, as they are unpacked for every pass",
-        "with the 13B models everything is slower by one factor, draft and synchronisation too "
-        "(4-bit weights are unpacked on every device): FlowSpec's ratio to naive_pp is known to "
-        "depend little on the model (a constant is about 3 % off); a draft in float16 at the "
-        "roofline's pace would hide behind such slow stages, and FlowSpec gain 1.6 to 1.7",
-        "beyond the accuracies that the recorded pool can be tilted to, curves go on along their "
-        "tangents",
-        "links of 1 Gbit/s and 0.2 ms; a stage's time does not depend on the context's length",
-        "PipeDec as in FlowSpec's code: layers of 16 nodes out of ten candidates each, the whole "
-        "tree drafted again for every layer; FlowSpec's score-aware expansion is off, its "
-        "expansions have 64 nodes",
-    ]

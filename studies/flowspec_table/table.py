@@ -35,7 +35,8 @@ from treepipe.studies.flowspec_table.curves import (
     tbt_of,
     tokens_per_s,
 )
-from treepipe.studies.flowspec_table.report import Findings, report
+from treepipe.studies.flowspec_table.report import report
+from treepipe.studies.flowspec_table.statements import Findings
 from treepipe.studies.flowspec_table.testbed import (
     METHODS,
     MODELS,
@@ -81,7 +82,7 @@ class Cluster:
 
 def run(say: Say, full: bool) -> StudyResult:
     """In full, more requests per point."""
-    return study(Settings(12, 24, 16, 12) if full else Settings(), say)
+    return study(Settings(12, 16, 12, 8) if full else Settings(), say)
 
 
 def study(settings: Settings, say: Say) -> StudyResult:
