@@ -2,7 +2,7 @@
 
 (SpecPipe, sections 3.3.3 and 4.) Two published times are calibrated on, the plain pipeline's and
 SpecPipe's on HumanEval-X; SpecInfer's tree, an EAGLE tree, two servers, widths and batches are
-predictions. What is said of it is in ``specpipe_page.py``.
+predictions. What is said of it is in ``specpipe_words.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from treepipe.studies.layered.cluster import (
     pass_ms,
     two_servers,
 )
-from treepipe.studies.layered.specpipe_page import Found, Server, page
+from treepipe.studies.layered.specpipe_found import Found, Server
+from treepipe.studies.layered.specpipe_page import page
 from treepipe.studies.points import Outcome, Point, simulate_points
 from treepipe.studies.study import Say, StudyResult
 
