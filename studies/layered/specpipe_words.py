@@ -30,8 +30,8 @@ def findings(found: Found) -> list[str]:
         f"at 1, {step:.1f} at 64), so that width is nearly free, but the hit rate saturates "
         f"({rates[narrow]:.3f} at {narrow}, {rates[best]:.3f} at {best}); beyond 64 rows the "
         f"stage's time leaps to {leap:.1f} ms at {wider} and nothing is left to gain",
-        f"were a stage's time exactly level up to 64 rows, as the paper draws it, the optimum would "
-        f"be flatter to the left: {', '.join(level)}",
+        "were a stage's time exactly level up to 64 rows, as the paper draws it, times against "
+        f"width 64 would be {', '.join(level)}",
         f"the paper's equation 2 with the simulated hit rate says "
         f"{found.equation_ms(best)[0]:.1f} ms at width {best}, the simulation "
         f"{found.time_ms(best):.1f}: the equation counts every miss as steps of full width, which "
