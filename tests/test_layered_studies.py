@@ -116,7 +116,8 @@ def test_a_sharpened_pool_is_surer_and_proposes_the_same() -> None:
     recorded, sharpened = Pool.load(Path(POOL)), Pool.load(Path(POOL)).sharpened(2.25)
     assert recorded.ranks == sharpened.ranks
     here = slice(0, len(recorded))
-    assert (sharpened.vectors[here, 0] >= recorded.vectors[here, 0] - 1e-12).all()
+    gaps, wider = (np.diff(pool.vectors[here], axis=1) for pool in (recorded, sharpened))
+    assert wider == pytest.approx(2.25 * gaps)
     assert np.exp(sharpened.vectors[here]).sum(axis=1) == pytest.approx(1)
     sure, right = np.exp(sharpened.vectors[here, 0]).mean(), recorded.hit_ratio(1)
     assert sure == pytest.approx(right, abs=0.02)

@@ -148,6 +148,12 @@ def pass_ms(device: str, layers: int, head: bool) -> Mapping[int, float]:
     return {n: stage(n, CONTEXT) + (evaluation(n) if head else 0.0) for n in knots}
 
 
+def unscaled_ms(device: str, stages: int) -> float:
+    """A token through stages with nothing added to the profiled times."""
+    layers = 80 // stages
+    return (stages - 1) * pass_ms(device, layers, False)[1] + pass_ms(device, layers, True)[1]
+
+
 def _service(device: str) -> ServiceTimes:
     hardware = find_device(device, __name__)
     assert isinstance(hardware, Hardware)

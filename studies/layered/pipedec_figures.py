@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from treepipe.studies.layered.calibration import METRIC, MISSES
+from treepipe.studies.layered.pipedec_found import Found
 from treepipe.studies.plots import BLUE, GREY, LEGEND, ORANGE, band, clean
-
-if TYPE_CHECKING:
-    from treepipe.studies.layered.pipedec_page import Found
 
 COLOURS = {"7-stage": "#8fb1d3", "14-stage": BLUE, "21-stage": "#1d3f63", "stpp": ORANGE}
 NAMES = {"7-stage": "7 groups of 2", "14-stage": "14 stages", "21-stage": "21 stages"}

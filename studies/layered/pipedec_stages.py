@@ -2,7 +2,7 @@
 
 (PipeDec, section 4.3.) Calibrated on the range of its speed-ups with 14 stages; means, the static
 tree, other depths, the best parameters and the throughput are predictions. What is said of it is
-in ``pipedec_page.py``.
+in ``pipedec_words.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from treepipe.studies.layered.calibration import (
     plain_ms,
 )
 from treepipe.studies.layered.cluster import SCENARIO, Cluster, fourteen, twenty_one
-from treepipe.studies.layered.pipedec_page import STOCHASTIC, Found, page
+from treepipe.studies.layered.pipedec_found import STOCHASTIC, Found
+from treepipe.studies.layered.pipedec_page import page
 from treepipe.studies.points import Outcome, Point, simulate_points
 from treepipe.studies.study import Say, StudyResult
 

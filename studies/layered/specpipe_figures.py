@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from treepipe.studies.layered.calibration import METRIC
+from treepipe.studies.layered.specpipe_found import Found, Server
 from treepipe.studies.plots import BLUE, GREY, LEGEND, ORANGE, band, clean
 from treepipe.studies.points import Outcome
-
-if TYPE_CHECKING:
-    from treepipe.studies.layered.specpipe_page import Found, Server
 
 SIMULATED = {"color": BLUE, "label": "simulated (95 % interval of the mean)"}
 NAMES = {

@@ -2,7 +2,7 @@
 
 (SpecPipe, sections 3.3.3 and 4.) Two published times are calibrated on, the plain pipeline's and
 SpecPipe's on HumanEval-X; SpecInfer's tree, an EAGLE tree, two servers, widths and batches are
-predictions. What is said of it is in ``specpipe_page.py``.
+predictions. What is said of it is in ``specpipe_words.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from treepipe.studies.layered.cluster import (
     pass_ms,
     two_servers,
 )
-from treepipe.studies.layered.specpipe_page import Found, Server, page
+from treepipe.studies.layered.specpipe_found import Found, Server
+from treepipe.studies.layered.specpipe_page import page
 from treepipe.studies.points import Outcome, Point, simulate_points
 from treepipe.studies.study import Say, StudyResult
 
@@ -42,8 +43,6 @@ EAGLE = (
 )
 """An EAGLE-2 tree of 60 rows with the root; its head's guesses are the bundled one's."""
 EAGLE_PASSES = 7
-HEAD_MS = pass_ms("rtx-3090", 1, True)[1]
-"""A pass of an EAGLE head: a layer and the output projection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +93,13 @@ def _cluster(name: str, cluster: Cluster, levels: Levels) -> list[Point]:
     """Every schedule on HumanEval-X, and the two trees over the six levels."""
     code, alike = acceptance(levels.humaneval_x), cluster.settings()
     whole = plain_ms(cluster)
+    head_ms = pass_ms("rtx-3090", 1, True)[1]  # a layer and the output projection
     points = [
         Point(f"{name}/specpipe", SCENARIO, (*alike, *SPECPIPE, code)),
         Point(f"{name}/specinfer", SCENARIO, (*alike, *SPECINFER, code)),
         _drafting(f"{name}/specinfer_hidden_draft", cluster, 0.0, (*SPECINFER, code)),
         _drafting(f"{name}/eagle", cluster, whole / EAGLE_PASSES, EAGLE),
-        _drafting(f"{name}/eagle_own_device", cluster, HEAD_MS, EAGLE),
+        _drafting(f"{name}/eagle_own_device", cluster, head_ms, EAGLE),
     ]
     for number, level in enumerate(levels.six):
         for schedule in (SPECPIPE, SPECINFER):
