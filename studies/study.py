@@ -54,6 +54,12 @@ _ALL = (
         "treepipe.studies.shared_draft",
     ),
     Study(
+        "which-system",
+        "all systems on the same clusters, each with its best parameters: who wins where",
+        "treepipe.studies.which_system.study",
+        needs_executor=False,
+    ),
+    Study(
         "width-sweep",
         "SpecPipe: width of a tree layer against time between tokens and hit rate, predicted and "
         "run",
