@@ -87,6 +87,12 @@ _ALL = (
         needs_executor=False,
     ),
     Study(
+        "which-system",
+        "all systems on the same clusters, each with its best parameters: who wins where",
+        "treepipe.studies.which_system.study",
+        needs_executor=False,
+    ),
+    Study(
         "width-sweep",
         "SpecPipe: width of a tree layer against time between tokens and hit rate, predicted and "
         "run",

@@ -37,14 +37,20 @@ def default_grid(schedule: ScheduleName, scenario: Scenario) -> tuple[Block, ...
 
 
 def settings_of(blocks: Sequence[Block], instead: Block) -> list[dict[str, Any]]:
-    """All combinations, each once; ``instead`` replaces the values of its keys in every block.
+    """All combinations, each once.
 
-    >>> settings_of([{"a": (1, 2)}, {"a": (3,), "b": (4,)}], {"a": (5,)})
-    [{'a': 5}, {'a': 5, 'b': 4}]
+    Args:
+        instead: values that replace a key's in the blocks that have it; a key that none has is
+            added to all.
+
+    >>> settings_of([{"a": (1, 2)}, {"a": (3,), "b": (4,)}], {"a": (5,), "c": (6,)})
+    [{'a': 5, 'c': 6}, {'a': 5, 'b': 4, 'c': 6}]
     """
+    known = {key for block in blocks for key in block}
     found: list[dict[str, Any]] = []
     for block in blocks:
-        whole = {**block, **instead}
+        taken = {key: values for key, values in instead.items() if key in block or key not in known}
+        whole = {**block, **taken}
         for values in itertools.product(*whole.values()):
             settings = dict(zip(whole, values, strict=True))
             if settings not in found:

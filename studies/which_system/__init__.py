@@ -1,0 +1,1 @@
+"""Which system wins where: all of them on the same clusters, each with its best parameters."""

@@ -1,0 +1,47 @@
+"""How much a system gains: over plain decoding, and of what the winner gains."""
+
+from __future__ import annotations
+
+from math import exp, log
+from statistics import fmean
+from typing import TypeAlias
+
+from treepipe.scenario import ScheduleName
+from treepipe.statistics import Interval, ratio_observations
+from treepipe.studies.planner.halving import Found, Ranked
+from treepipe.studies.planner.limits import is_least_best
+from treepipe.studies.which_system.places import METRICS, PLAIN, Goal, Place
+
+Results: TypeAlias = dict[tuple[Place, Goal], Found]
+
+
+def gain(ranked: Ranked, plain: Ranked, metric: str) -> Interval:
+    """How many times better than plain decoding, on the same runs."""
+    ours, theirs = (each.outcome.observations[metric] for each in (ranked, plain))
+    above, below = (theirs, ours) if is_least_best(metric) else (ours, theirs)
+    return Interval.over(ratio_observations(above, below))
+
+
+def shares_of(found: Results, schedule: ScheduleName, goal: Goal) -> list[float]:
+    """Of the winner's gain that a system reaches, per cluster."""
+    shares = []
+    for (_, its_goal), each in found.items():
+        ranked = each.best_of_each.get(schedule)
+        if its_goal == goal and ranked is not None:
+            metric, plain = METRICS[goal], each.best_of_each[PLAIN]
+            shares.append(gain(ranked, plain, metric).mean / gain(each.best, plain, metric).mean)
+    return shares
+
+
+def geometric_mean(shares: list[float]) -> float:
+    """
+    >>> round(geometric_mean([0.5, 2.0]), 6)
+    1.0
+    """
+    return exp(fmean(map(log, shares)))
+
+
+def rivals(found: Found) -> list[str]:
+    """Other systems that cannot be told from the best."""
+    best = found.best.candidate.schedule
+    return [name for name, each in found.best_of_each.items() if each.tied and name != best]
