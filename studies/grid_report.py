@@ -33,6 +33,8 @@ AIMS = (
     ("error", "worst", 0.12, "prediction, worst error"),
     ("utilization", "median", 0.03, "utilization, median difference"),
 )
+MARKS_MS = (10, 20, 50, 100, 200, 500)
+"""On the plot's axes, where they lie inside."""
 FACTORS: Mapping[str, Callable[[Any], Any]] = {
     "schedule": lambda cell: cell.schedule,
     "stages": lambda cell: cell.stages,
@@ -196,8 +198,11 @@ def _figure(found: Found) -> Figure:
     left.plot(ends, ends, color=GREY, lw=0.8)
     style: dict[str, Any] = {"ls": "none", "ms": 5, "mec": "white", "mew": 0.5}
     left.plot(measured, [t["predicted"] for t in times], marker="o", color=BLUE, **style)
-    left.set_xscale("log")
-    left.set_yscale("log")
+    marks = [mark for mark in MARKS_MS if ends[0] <= mark <= ends[1]]
+    left.set(xscale="log", yscale="log")
+    for axis in (left.xaxis, left.yaxis):
+        axis.set_ticks(marks, [f"{mark:g}" for mark in marks])
+        axis.set_ticks([], minor=True)
     left.set_xlabel("measured time between tokens (ms)")
     left.set_ylabel("predicted before the run (ms)")
     places = range(len(times))
