@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test bench check setup clean
+.PHONY: demo test bench validate check setup clean
 
 demo: setup
 	$(BIN)/treepipe demo
@@ -13,6 +13,9 @@ test: setup check
 
 bench: setup
 	$(BIN)/python -m treepipe.studies.benchmarks --out bench/results.json
+
+validate: setup
+	$(BIN)/python -m treepipe.studies.validation_grid docs
 
 check: setup
 	$(BIN)/ruff check .

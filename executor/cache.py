@@ -26,11 +26,17 @@ class TreeCache:
     """
 
     def __init__(
-        self, layers: int, heads: int, head_size: int, capacity: int, dtype: torch.dtype
+        self,
+        layers: int,
+        heads: int,
+        head_size: int,
+        capacity: int,
+        dtype: torch.dtype,
+        device: str = "cpu",
     ) -> None:
         """Args: ``heads``: key/value heads; ``capacity``: entries that fit."""
         shape = (2, layers, heads, capacity, head_size)
-        self._store = torch.empty(shape, dtype=dtype)
+        self._store = torch.empty(shape, dtype=dtype, device=device)
         self._mask = torch.zeros((0, 0), dtype=torch.bool)
         self.committed = 0
         self.length = 0
@@ -42,7 +48,10 @@ class TreeCache:
 
     @property
     def tree_mask(self) -> torch.Tensor:
-        """[t, t] boolean over the tree part: row i marks entry i and its ancestors."""
+        """[t, t] boolean over the tree part: row i marks entry i and its ancestors.
+
+        Masks are made by the host, whatever device holds the entries.
+        """
         return self._mask
 
     def begin(self, rows: int, parents: Sequence[int] | None) -> torch.Tensor:
@@ -62,10 +71,11 @@ class TreeCache:
         nodes = self.length - self.committed
         grown = torch.zeros((nodes + rows, nodes + rows), dtype=torch.bool)
         grown[:nodes, :nodes] = self._mask
+        view = grown.numpy()  # the same memory; NumPy copies a row in a tenth of torch's time
         for row, parent in enumerate(parents, start=nodes):
             if parent != NO_PARENT:
-                grown[row] = grown[parent]
-            grown[row, row] = True
+                view[row] = view[parent]
+            view[row, row] = True
         self._mask = grown
         seen = torch.ones((rows, self.committed), dtype=torch.bool)
         return torch.cat((seen, grown[nodes:]), dim=1)
@@ -90,7 +100,7 @@ class TreeCache:
         """Keep the tree entries at ``keep`` (ascending); the first ``accepted`` are committed."""
         base = self.committed
         still = next((i for i, old in enumerate(keep) if i != old), len(keep))
-        moved = torch.tensor(keep[still:], dtype=torch.long)
+        moved = torch.tensor(keep[still:], dtype=torch.long, device=self._store.device)
         if len(moved):
             # Indexing copies, so source and destination may overlap.
             first = base + still
@@ -105,6 +115,22 @@ class TreeCache:
         if self.length != self.committed or length > self.length:
             raise ValueError(f"{self.length} entries cannot be cut to {length} committed ones")
         self.length = self.committed = length
+
+    def append(self, entries: torch.Tensor) -> None:
+        """Take [2, layers, heads, n, size] keys and values as those of n committed tokens.
+
+        There must be no tree part; so a cache is filled without the passes that would fill it.
+
+        Raises:
+            MemoryError: the entries do not fit.
+        """
+        if self.length != self.committed:
+            raise ValueError("committed entries cannot be put behind a tree part")
+        end = self.length + entries.shape[3]
+        if end > self.capacity:
+            raise MemoryError(f"a cache of {self.capacity} entries cannot hold {end}")
+        self._store[:, :, :, self.length : end] = entries
+        self.length = self.committed = end
 
     def entries(self) -> torch.Tensor:
         """[2, layers, heads, length, size]: keys and values of all entries (a view)."""

@@ -5,7 +5,7 @@ The pools are what ``treepipe.sim.pool`` resamples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,22 @@ def record_acceptance(
         prompts: token ids; each is continued by ``new_tokens`` of the target's greedy text.
         progress: called after every prompt.
     """
+    content: dict[str, Any] = {}
+    for grown in growing_pool(target, draft, prompts, new_tokens, end_of_text, seed):
+        content = grown
+        progress()
+    return content
+
+
+def growing_pool(
+    target: Checkpoint,
+    draft: Checkpoint,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    end_of_text: int | None,
+    seed: int,
+) -> Iterator[dict[str, Any]]:
+    """The same after every prompt, for who may be interrupted."""
     rng = np.random.default_rng(seed)
     capacity = max(map(len, prompts)) + new_tokens * (2 + OFF_PATH_STEPS)
     whole, small = WholeModel(target, capacity), WholeModel(draft, capacity)
@@ -69,8 +85,7 @@ def record_acceptance(
     for prompt in prompts:
         text = whole.greedy(prompt, new_tokens, end_of_text)
         recorded.append(_record_prompt(small, prompt, text, off_path, rng))
-        progress()
-    return pool_content(target.directory.name, draft.directory.name, recorded, off_path)
+        yield pool_content(target.directory.name, draft.directory.name, recorded, off_path)
 
 
 def pool_content(

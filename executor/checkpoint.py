@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,14 +47,7 @@ class Checkpoint:
         """Raises ``UserError`` if anything is missing or of an unsupported architecture."""
         if not directory.is_dir():
             raise UserError(f"{directory}: there is no such checkpoint directory")
-        raw = _json(directory / "config.json")
-        named = (raw.get("architectures") or ["none"])[0]
-        if named not in ARCHITECTURES:
-            raise UserError(
-                f"{directory / 'config.json'}: key architectures = {named!r} is not supported; "
-                f"supported are {', '.join(ARCHITECTURES)}"
-            )
-        config = _config(directory)
+        config, named = read_config(directory / "config.json")
         checkpoint = cls(directory, config, named, _shards(directory))
         checkpoint._check_complete()
         return checkpoint
@@ -155,6 +149,42 @@ class Checkpoint:
             )
 
 
+def read_config(path: Path) -> tuple[Any, str]:
+    """A ``config.json`` as a transformers configuration, and its architecture.
+
+    Raises:
+        UserError: it cannot be read, or its architecture is not supported.
+    """
+    named = (_json(path).get("architectures") or ["none"])[0]
+    if named not in ARCHITECTURES:
+        raise UserError(
+            f"{path}: key architectures = {named!r} is not supported; "
+            f"supported are {', '.join(ARCHITECTURES)}"
+        )
+    return _config(path), named
+
+
+def check_shapes(
+    directory: Path, prefix: str, found: Mapping[str, Any], expected: Mapping[str, Sequence[int]]
+) -> None:
+    """Raises ``UserError`` unless the tensors below ``prefix`` are what the config asks for."""
+    for name in sorted({*found, *expected}):
+        if name not in found:
+            raise UserError(
+                f"{directory}: the weights are incomplete, tensor {prefix}{name} is missing"
+            )
+        if name not in expected:
+            raise UserError(
+                f"{directory / 'config.json'}: has no place for the weights' tensor {prefix}{name}"
+            )
+        wanted, shape = tuple(expected[name]), tuple(found[name].shape)
+        if wanted != shape:
+            raise UserError(
+                f"{directory / 'config.json'}: asks for tensor {prefix}{name} in shape {wanted}, "
+                f"but the weights hold it in shape {shape}"
+            )
+
+
 def check_same_vocabulary(target: Checkpoint, draft: Checkpoint) -> None:
     """Raises ``UserError`` unless the two agree on what each token id means."""
     if target.vocabulary != draft.vocabulary:
@@ -187,14 +217,14 @@ def _json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _config(directory: Path) -> Any:
+def _config(path: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
     except Exception as error:  # transformers raises many kinds for a config it cannot read
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{directory / 'config.json'}: is not usable: {reason}") from None
+        raise UserError(f"{path}: is not usable: {reason}") from None
     config._attn_implementation = "sdpa"
     return config
 

@@ -12,7 +12,8 @@ import time
 
 SPIN_S = 2e-4
 """A sleep overshoots by about 0.1 ms, so the last part of a wait is spun."""
-LAG_MS = 1.0
+LAG_MS = 20.0
+"""A few time slices of a busy host's scheduler; one that is slower for good falls back further."""
 
 
 def now_ms() -> float:

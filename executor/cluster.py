@@ -53,7 +53,7 @@ class Cluster:
     def __init__(self, roles: Sequence[RoleSettings], plan: Plan) -> None:
         """Args: ``roles``: one per device of the plan."""
         self._roles, self._plan = list(roles), plan
-        if plan.central_transfers:
+        if plan.queues_transfers and roles[0].emulate:
             self._roles.append(roles[0].as_switch())
         self._processes: dict[str, BaseProcess] = {}
         self._controls: dict[str, Connection] = {}

@@ -17,13 +17,19 @@ from treepipe.protocol import DraftPass
 class LanguageModelDraft(DraftSource):
     """The draft as a language model: the same token path always gets the same answer."""
 
-    def __init__(self, checkpoint: Checkpoint, capacity: int) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+    ) -> None:
         layers = range(checkpoint.layers)
-        self._model = StageModel(checkpoint, layers, capacity)
-        self._ends = TargetEnds(checkpoint)
+        self._model = StageModel(checkpoint, layers, capacity, dtype, device)
+        self._ends = TargetEnds(checkpoint, dtype, device)
 
-    def open(self, session: int) -> None:
-        self._model.open(session)
+    def open(self, session: int, capacity: int | None = None) -> None:
+        self._model.open(session, capacity)
 
     def close(self, session: int) -> None:
         self._model.close(session)

@@ -63,5 +63,5 @@ def best_candidates(order: DraftPass, log_probs: torch.Tensor) -> Drafted:
         tokens, places = tokens.sort(dim=-1)
         values, places = values.gather(-1, places).sort(dim=-1, descending=True, stable=True)
         tokens = tokens.gather(-1, places)
-    top: Any = tokens[:, :count].numpy()
-    return Drafted(order.ticket, top, values[:, :count].numpy())
+    top: Any = tokens[:, :count].cpu().numpy()
+    return Drafted(order.ticket, top, values[:, :count].cpu().numpy())

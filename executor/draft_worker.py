@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import torch
 
+from treepipe.draft_context import DraftContext
 from treepipe.draft_work import Begin, Draft, Evaluate, Orders, Turn
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
@@ -41,6 +42,7 @@ class _Text:
     features: NodeNotes[torch.Tensor] = field(default_factory=NodeNotes)
     emitted: list[tuple[float, int]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    context: DraftContext = field(default_factory=DraftContext)
 
 
 class DraftWorker:
@@ -121,7 +123,8 @@ class DraftWorker:
     def _draft(self, work: Draft) -> None:
         times = self._station.settings.placed.times
         session, rows = work.passes[0][0], work.rows
-        with self._station.work("draft", session, rows, times.draft(rows)):
+        parts = [self._texts[each].context.part(order) for each, order in work.passes]
+        with self._station.work("draft", session, rows, times.draft.over(parts)):
             drafts = self._source.draft_batch(work.passes)
         answers = []
         for (each, order), drafted in zip(work.passes, drafts, strict=True):

@@ -36,6 +36,11 @@ def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> 
     traces, recordings = [], []
     say(f"starting {len(launch.roles)} processes", 1)
     warnings = [*launch.plan.warnings, *unused_warnings(scenario), *workload_warnings(scenario)]
+    if not scenario.emulate:
+        warnings.append(
+            "emulate = false: devices, links and hosts of the scenario are not imposed on the run, "
+            "which takes this machine's own time"
+        )
     arrivals = scenario.workload.arrivals
     if isinstance(arrivals, ArrivalTrace):
         warnings.append(

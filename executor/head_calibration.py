@@ -7,7 +7,7 @@ a text is answered for once per depth. The pools are what ``treepipe.sim.pool`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,10 +46,24 @@ def record_head_acceptance(
     new_tokens: int,
     end_of_text: int | None,
     seed: int,
-    progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """The content of an acceptance pool file (``treepipe.acceptance/1``); as
     ``calibration.record_acceptance``, with what the head guesses at every depth."""
+    pools = growing_head_pool(target, draft, name, prompts, new_tokens, end_of_text, seed)
+    *_, content = pools
+    return content
+
+
+def growing_head_pool(
+    target: Checkpoint,
+    draft: EagleDraft,
+    name: str,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    end_of_text: int | None,
+    seed: int,
+) -> Iterator[dict[str, Any]]:
+    """The same after every prompt, for who may be interrupted."""
     rng = np.random.default_rng(seed)
     whole = WholeModel(target, max(map(len, prompts)) + new_tokens)
     recorded = []
@@ -59,8 +73,7 @@ def record_head_acceptance(
         _show_states(whole, draft, [*prompt, *text])
         recorded.append(_record_prompt(draft, prompt, text, off_path, rng))
         draft.close(SESSION)
-        progress()
-    return pool_content(target.directory.name, name, recorded, off_path)
+        yield pool_content(target.directory.name, name, recorded, off_path)
 
 
 def _show_states(whole: WholeModel, draft: EagleDraft, tokens: Sequence[int]) -> None:

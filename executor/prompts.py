@@ -11,7 +11,7 @@ from treepipe.errors import UserError
 from treepipe.profiles.library import REFERENCE
 
 
-def load_texts(name: str, base: Path) -> list[str]:
+def load_texts(name: str, base: Path, asked_by: str = "key workload.prompts") -> list[str]:
     """``reference:SET[:KIND]`` or a file with a JSON list of strings.
 
     All kinds of a reference set come interleaved, so that any first few hold every kind.
@@ -20,27 +20,27 @@ def load_texts(name: str, base: Path) -> list[str]:
         UserError: there is no such set, or the file does not hold such a list.
     """
     if name.startswith("reference:"):
-        return _reference_texts(name)
+        return _reference_texts(name, asked_by)
     path = base / name
     try:
         texts = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file (key workload.prompts)") from None
+        raise UserError(f"{path}: there is no such file ({asked_by})") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: is not valid JSON (key workload.prompts): {error}") from None
+        raise UserError(f"{path}: is not valid JSON ({asked_by}): {error}") from None
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
-        raise UserError(f"{path}: must hold a JSON list of strings (key workload.prompts)")
+        raise UserError(f"{path}: must hold a JSON list of strings ({asked_by})")
     return texts
 
 
-def _reference_texts(name: str) -> list[str]:
+def _reference_texts(name: str, asked_by: str) -> list[str]:
     prompts = json.loads((REFERENCE / "prompts.json").read_text(encoding="utf-8"))
     parts = name.split(":")[1:]
     kinds = parts[1:] or list(prompts)
     sets = sorted(next(iter(prompts.values())))
     if parts[0] not in sets or len(parts) > 2 or kinds[0] not in prompts:
         raise UserError(
-            f"key workload.prompts = {name!r}: the reference sets are "
+            f"{asked_by} = {name!r}: the reference sets are "
             f"reference:{{{','.join(sets)}}}[:{{{','.join(prompts)}}}]"
         )
     columns = [prompts[kind][parts[0]] for kind in kinds]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from treepipe.executor.cache import RaggedCache, TreeCache
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.checkpoint import Checkpoint, check_shapes
 from treepipe.executor.families import FAMILIES
 from treepipe.messages import NO_PARENT
 
@@ -46,36 +47,36 @@ class StageModel:
         layers: range,
         capacity: int,
         dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
     ) -> None:
-        """Args: ``capacity``: cache entries per session."""
+        """Args: ``capacity``: cache entries per session.
+
+        Raises:
+            UserError: a layer's tensors are not those that the checkpoint's config asks for.
+        """
         self.check_causality = False
         self._config = checkpoint.config
-        self._capacity, self._dtype = capacity, dtype
-        family = FAMILIES[checkpoint.architecture]
-        self._rotary = family.rotary(config=self._config)
+        self._capacity, self._dtype, self._device = capacity, dtype, device
+        self._rotary = FAMILIES[checkpoint.architecture].rotary(config=self._config).to(device)
         self._layers = []
         for place, number in enumerate(layers):
-            with torch.device("meta"):
-                layer = family.layer(self._config, number)
-            tensors = checkpoint.tensors(f"model.layers.{number}.")
-            tensors = {key: tensor.to(dtype) for key, tensor in tensors.items()}
-            layer.load_state_dict(tensors, assign=True)
+            layer = load_layer(checkpoint, number, dtype, device)
             layer.self_attn.layer_idx = place  # the cache counts this stage's layers only
-            self._layers.append(layer.eval().requires_grad_(False))
+            self._layers.append(layer)
         self._caches: dict[int, TreeCache] = {}
 
     @property
     def parameter_bytes(self) -> int:
         return sum(p.numel() * p.element_size() for m in self._layers for p in m.parameters())
 
-    def open(self, session: int) -> None:
-        """Give the session an empty cache."""
+    def open(self, session: int, capacity: int | None = None) -> None:
+        """Give the session an empty cache; ``capacity`` if it is not to be as all others."""
         heads = self._config.num_key_value_heads
         size = getattr(self._config, "head_dim", None) or (
             self._config.hidden_size // self._config.num_attention_heads
         )
         self._caches[session] = TreeCache(
-            len(self._layers), heads, size, self._capacity, self._dtype
+            len(self._layers), heads, size, capacity or self._capacity, self._dtype, self._device
         )
 
     def close(self, session: int) -> None:
@@ -114,11 +115,13 @@ class StageModel:
         rows = [len(part.positions) for part in parts]
         whole = len(parts) == 1
         states = torch.cat([part.hidden for part in parts])[None]
-        place = torch.tensor([[position for part in parts for position in part.positions]])
+        positions = [[position for part in parts for position in part.positions]]
+        place = torch.tensor(positions, device=self._device)
         rotary = self._rotary(states, place)
         # A single committed row sees everything: no mask spares the layers its work.
         plain = whole and rows == [1] and parts[0].parents is None
         mask = None if plain else (masks[0] if whole else RaggedCache.mask(masks))[None, None]
+        mask = mask if mask is None else mask.to(self._device)
         for layer in self._layers:
             states = layer(
                 states,
@@ -133,26 +136,47 @@ class StageModel:
         return list(states[0].split(rows))
 
 
+def load_layer(checkpoint: Checkpoint, number: int, dtype: torch.dtype, device: str) -> Any:
+    """One decoder layer with its weights; raises ``UserError`` if they do not fit the config."""
+    with torch.device("meta"):
+        layer = FAMILIES[checkpoint.architecture].layer(checkpoint.config, number)
+    prefix = f"model.layers.{number}."
+    found = checkpoint.tensors(prefix)
+    expected = {name: tuple(tensor.shape) for name, tensor in layer.state_dict().items()}
+    check_shapes(checkpoint.directory, prefix, found, expected)
+    tensors = {name: tensor.to(device, dtype) for name, tensor in found.items()}
+    layer.load_state_dict(tensors, assign=True)
+    return layer.eval().requires_grad_(False)
+
+
 class TargetEnds:
     """A model's embedding, final norm and output projection."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    ) -> None:
         config = checkpoint.config
-        self._embedding = checkpoint.tensors("model.embed_tokens.")["weight"].to(dtype)
-        self._norm = FAMILIES[checkpoint.architecture].norm(config.hidden_size, config.rms_norm_eps)
-        self._norm.weight = torch.nn.Parameter(
-            checkpoint.tensors("model.norm.")["weight"].to(dtype), requires_grad=False
-        )
+
+        def read(prefix: str, *shape: int) -> torch.Tensor:
+            found = checkpoint.tensors(prefix)
+            check_shapes(checkpoint.directory, prefix, found, {"weight": shape})
+            tensor: torch.Tensor = found["weight"].to(device, dtype)
+            return tensor
+
+        hidden, vocabulary = checkpoint.hidden_size, checkpoint.vocabulary
+        self._embedding = read("model.embed_tokens.", vocabulary, hidden)
+        self._norm = FAMILIES[checkpoint.architecture].norm(hidden, config.rms_norm_eps)
+        self._norm.weight = torch.nn.Parameter(read("model.norm.", hidden), requires_grad=False)
         self._projection = (
-            self._embedding
-            if checkpoint.tied
-            else checkpoint.tensors("lm_head.")["weight"].to(dtype)
+            self._embedding if checkpoint.tied else read("lm_head.", vocabulary, hidden)
         )
 
     @torch.inference_mode()
     def embed(self, tokens: Sequence[int]) -> torch.Tensor:
         """[n] token ids -> [n, hidden]."""
-        return self._embedding[torch.tensor(tokens, dtype=torch.long)]
+        return self._embedding[
+            torch.tensor(tokens, dtype=torch.long, device=self._embedding.device)
+        ]
 
     @torch.inference_mode()
     def features(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -69,7 +69,8 @@ class StageWorker:
         hidden = None
         if tokens:
             session = flight.segments[0].session
-            with self._station.work("compute", session, tokens, times.stage(tokens)):
+            duration = times.stage.over(self._desk.parts(flight))
+            with self._station.work("compute", session, tokens, duration):
                 hidden = self._compute(action)
         receiver = self._successor or self._plan.drafts[flight.draft].name
         self._station.send(receiver, flight, hidden)

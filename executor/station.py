@@ -26,6 +26,7 @@ from treepipe.messages import Message
 from treepipe.plan import SWITCH, Placed, Plan, message_bytes
 from treepipe.timing import IdleFactor, LinkTimes
 from treepipe.trace import Kind, Span
+from treepipe.transfers import Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class RoleSettings:
 
     @property
     def is_switch(self) -> bool:
-        """True for the process that schedules transfers centrally."""
+        """True for the process that lets transfers wait for each other."""
         return self.placed.name == SWITCH
 
 
@@ -98,12 +99,11 @@ class Station:
         for (name, address), child in zip(
             addresses.items(), seed.spawn(len(addresses)), strict=True
         ):
-            # A central scheduler lets messages wait for their link itself.
-            delayed = self.settings.emulate and not self.settings.plan.central_transfers
-            link = links[name] if delayed else None
+            # Where transfers wait for each other, the switch lets messages take their time.
+            delayed = self.settings.emulate and not self.settings.plan.queues_transfers
+            wire = Wire(links[name], np.random.default_rng(child)) if delayed else None
             ends = self.settings.placed.name, name
-            rng = np.random.default_rng(child)
-            self.outboxes[name] = Outbox(self.context, address, ends, link, rng)
+            self.outboxes[name] = Outbox(self.context, address, ends, wire)
 
     def close(self) -> None:
         for outbox in self.outboxes.values():

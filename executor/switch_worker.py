@@ -1,17 +1,20 @@
-"""The process that all messages go through where transfers are scheduled centrally (PipeDec).
+"""The process that all messages go through where transfers wait for each other.
 
-It stands for no device: it holds a message back until the two ends of its transfer are free, and
-hands it on with the time at which the emulated link then delivers it.
+It stands for no device (PipeDec's central scheduler, half duplex, shared media): it holds a message
+back until all that its transfer needs is free, and hands it on with the time at which the emulated
+link then delivers it.
 """
 
 from __future__ import annotations
 
 import heapq
 
+import numpy as np
+
 from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
 from treepipe.plan import message_bytes
-from treepipe.transfers import Ends, TransferQueue
+from treepipe.transfers import Held, TransferQueue, Wire
 
 
 class SwitchWorker:
@@ -22,7 +25,8 @@ class SwitchWorker:
     def __init__(self, station: Station) -> None:
         self._station = station
         self._queue: TransferQueue[Received] = TransferQueue()
-        self._ends: list[tuple[float, Ends]] = []
+        self._ends: list[tuple[float, Held]] = []
+        self._wires: dict[tuple[str, str], Wire] = {}
 
     def serve(self) -> None:
         """Serve until the controller calls."""
@@ -33,18 +37,29 @@ class SwitchWorker:
             if received is not None:
                 station.clock.wake(received.envelope.due_ms)
                 envelope = received.envelope
-                ends = envelope.sender, envelope.receiver
-                self._begin(self._queue.ask(ends, received))
+                held = station.settings.plan.held(envelope.sender, envelope.receiver)
+                self._begin(self._queue.ask(held, received))
             elif self._ends and station.clock.reached(self._ends[0][0]):
-                end_ms, ends = heapq.heappop(self._ends)
+                end_ms, held = heapq.heappop(self._ends)
                 station.clock.wake(end_ms)
-                self._begin(self._queue.end(ends))
+                self._begin(self._queue.end(held))
 
-    def _begin(self, transfers: list[tuple[Ends, Received]]) -> None:
+    def _begin(self, transfers: list[tuple[Held, Received]]) -> None:
         plan, now = self._station.settings.plan, self._station.clock.now_ms()
-        for ends, received in transfers:
-            link = plan.link(*ends)
-            size = message_bytes(received.envelope.body, plan.row_bytes)
-            due = now + link.latency_ms + link.occupied_ms(size)
-            heapq.heappush(self._ends, (due, ends))
-            self._station.outboxes[ends[1]].hand_on(received, due)
+        for held, received in transfers:
+            envelope = received.envelope
+            size = message_bytes(envelope.body, plan.row_bytes)
+            wire = self._wire(envelope.sender, envelope.receiver)
+            begin, free, due = wire.transfer(now, size)
+            heapq.heappush(self._ends, (due if plan.central_transfers else free, held))
+            self._station.outboxes[envelope.receiver].hand_on(received, begin, due)
+
+    def _wire(self, sender: str, receiver: str) -> Wire:
+        """One per link, with random numbers of its own."""
+        wire = self._wires.get((sender, receiver))
+        if wire is None:
+            plan = self._station.settings.plan
+            seed = [plan.seed, *f"{sender}->{receiver}".encode()]
+            wire = Wire(plan.link(sender, receiver), np.random.default_rng(seed))
+            self._wires[sender, receiver] = wire
+        return wire

@@ -20,7 +20,9 @@ from pydantic import TypeAdapter, ValidationError
 from treepipe.errors import RunError, UserError
 from treepipe.executor.clock import now_ms, wait_until
 from treepipe.messages import Beat, Close, Flight, Message
-from treepipe.timing import LinkTimes
+from treepipe.transfers import Wire
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Envelope:
 
     Attributes:
         sender, receiver: names of the workers at the two ends of its link.
-        sent_ms, due_ms: when it was sent, and when its link delivers it (monotonic clock).
+        sent_ms, due_ms: when its transfer begins, and when its link delivers it (monotonic clock).
         body: what it says.
         rows, width: shape of the float32 hidden states in the second frame, 0 if there is none.
     """
@@ -62,45 +64,35 @@ class Outbox:
         context: Any,
         address: str,
         ends: tuple[str, str],
-        link: LinkTimes | None,
-        rng: np.random.Generator,
+        wire: Wire | None,
     ) -> None:
-        """Args: ``ends``: sender and receiver; ``link``: to emulate, None to deliver at once."""
+        """Args: ``ends``: sender and receiver; ``wire``: to emulate, None to deliver at once."""
         self._socket = context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.connect(address)
-        self._ends, self._link, self._rng = ends, link, rng
-        self._free_ms = 0.0
-        self._last_due_ms = 0.0
+        self._ends, self._wire = ends, wire
 
     def send(
         self, body: Message, sent_ms: float, size_bytes: int, hidden: torch.Tensor | None = None
     ) -> None:
         """Send; ``sent_ms`` and ``size_bytes`` are what the emulated link reckons with."""
         rows, width = (len(hidden), hidden.shape[1]) if hidden is not None else (0, 0)
-        due = self._due(sent_ms, size_bytes)
-        self._send(Envelope(*self._ends, sent_ms, due, body, rows, width), hidden)
+        begin = due = sent_ms
+        if self._wire is not None:
+            begin, _, due = self._wire.transfer(sent_ms, size_bytes)
+        self._send(Envelope(*self._ends, begin, due, body, rows, width), hidden)
 
-    def hand_on(self, received: Received, due_ms: float) -> None:
-        """Send what came from another worker, as its own, to be delivered at ``due_ms``."""
-        self._send(replace(received.envelope, due_ms=due_ms), received.hidden)
+    def hand_on(self, received: Received, begin_ms: float, due_ms: float) -> None:
+        """Send what came from another worker, as its own, with the times of its transfer."""
+        envelope = replace(received.envelope, sent_ms=begin_ms, due_ms=due_ms)
+        self._send(envelope, received.hidden)
 
     def _send(self, envelope: Envelope, hidden: torch.Tensor | None) -> None:
         frames = [_HEADER.dump_json(envelope)]
         if hidden is not None:
             frames.append(hidden.contiguous().numpy().data)
         self._socket.send_multipart(frames)
-
-    def _due(self, sent_ms: float, size_bytes: int) -> float:
-        link = self._link
-        if link is None:
-            return sent_ms
-        self._free_ms = max(sent_ms, self._free_ms) + link.occupied_ms(size_bytes)
-        jitter = abs(self._rng.normal(0.0, link.jitter_ms)) if link.jitter_ms else 0.0
-        due = self._free_ms + link.latency_ms + jitter
-        self._last_due_ms = max(due, self._last_due_ms)  # a link keeps the order
-        return self._last_due_ms
 
     def close(self) -> None:
         self._socket.close()
@@ -109,20 +101,34 @@ class Outbox:
 class Inbox:
     """A worker's incoming messages in the order in which they are due."""
 
-    def __init__(self, context: Any, port: int, worker: str) -> None:
-        """Args: ``port``: on loopback, 0 for any free one.
+    def __init__(
+        self,
+        context: Any,
+        port: int,
+        worker: str,
+        host: str = LOOPBACK,
+        asked_by: str = "key base_port",
+    ) -> None:
+        """Args:
+            port: 0 for any free one.
+            host: the address of this host to listen on.
+            asked_by: start of the error's sentence.
 
         Raises:
-            UserError: the port is in use.
+            UserError: the port is in use, or this host has no such address.
         """
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         try:
-            self._socket.bind(f"tcp://127.0.0.1:{port or '*'}")
-        except zmq.ZMQError:
+            self._socket.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise UserError(
+                    f"{asked_by}: {host} is no address that {worker} could listen on: {error}"
+                ) from None
             raise UserError(
-                f"key base_port: port {port}, wanted by {worker}, is in use on 127.0.0.1"
+                f"{asked_by}: port {port}, wanted by {worker}, is in use on {host}"
             ) from None
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._held: list[tuple[float, int, Received]] = []

@@ -39,7 +39,7 @@ def _oddities(profile: AnyProfile, path: Path) -> Iterator[str]:
     elif isinstance(profile, AcceptanceProfile):
         if profile.pool is not None and not (path.parent / profile.pool).is_file():
             raise UserError(f"{path}: key pool = {profile.pool!r}: there is no such file beside it")
-        if profile.hit_ratio is not None and len(profile.hit_ratio) == 1:
+        if profile.pool is None and len(profile.hit_ratio or ()) == 1:
             yield "key hit_ratio has one entry: the share is taken as the same for any k"
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.errors import UserError
+from treepipe.links import link_times
 from treepipe.profiles.check import check_file
 from treepipe.profiles.library import (
     KINDS,
@@ -34,7 +35,7 @@ from treepipe.profiles.schema import (
 )
 from treepipe.profiles.service import ServedModel, ServiceTimes
 from treepipe.profiles.shapes import BYTES
-from treepipe.timing import LinkTimes, TimeTable
+from treepipe.timing import TimeTable
 
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 512, 1024, 2048)
 SIZES = tuple(2**power for power in range(10, 27, 2))
@@ -184,10 +185,7 @@ def _device_curves(profile: DeviceProfile, name: str) -> Curves:
 
 
 def _link_curve(link: Link) -> Callable[[int], float]:
-    transfer = None if link.transfer_ms is None else TimeTable(link.transfer_ms)
-    times = LinkTimes(
-        link.latency_ms, link.bandwidth_mbit_s, link.jitter_ms, link.message_ms, transfer
-    )
+    times = link_times(link)
     return lambda size: times.latency_ms + times.occupied_ms(size)
 
 

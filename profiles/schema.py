@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from treepipe.profiles.shapes import DType, Shape
 from treepipe.section import Count, Milliseconds, Positive, Section, TokenTable
+from treepipe.timing import JitterKind
 
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 ContextTable: TypeAlias = Annotated[
@@ -63,6 +64,9 @@ class MeasuredTime(Section):
     dtype: DType = Field(description="of the weights")
     ms: ContextTable = Field(description="context length -> { tokens = ms }")
     shape: Shape | None = Field(None, description="of a model that has no profile")
+    iqr_ms: ContextTable | None = Field(
+        None, description="interquartile range of the passes whose median ms holds"
+    )
     fit_error: FitError | None = None
     source: str | None = Field(None, description="where it differs from the profile's")
 
@@ -173,15 +177,27 @@ class Link(Section):
         None, description="instead of a bandwidth: bytes -> ms on the wire, besides the latency"
     )
     jitter_ms: Milliseconds = Field(0.0, description="scale of what is added to the latency")
-    jitter: Literal["half_normal", "exponential"] = Field(
-        "half_normal", description="|normal(0, jitter_ms)|, or exponential with this mean"
+    jitter: JitterKind = Field(
+        "half_normal", description="|normal(0, jitter_ms)|; the others have the mean jitter_ms"
+    )
+    jitter_cv: Positive = Field(1.0, description="lognormal: standard deviation over mean")
+    loss: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="probability that a message is lost and sent again"
+    )
+    retransmit_ms: Milliseconds = Field(
+        200.0, description="after which a lost message is sent again (Linux: TCP's least timeout)"
     )
     duplex: Literal["full", "half"] = Field("full", description="half: one direction at a time")
+    medium: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="all links that name the same one carry one message at a time"
+    )
 
     @model_validator(mode="after")
     def _one_rate(self) -> Link:
         if self.transfer_ms is not None and self.bandwidth_mbit_s is not None:
             raise ValueError("give bandwidth_mbit_s or transfer_ms, not both")
+        if "jitter_cv" in self.model_fields_set and self.jitter != "lognormal":
+            raise ValueError(f"key jitter_cv is for jitter = 'lognormal', not {self.jitter!r}")
         return self
 
 
@@ -221,7 +237,7 @@ class AcceptanceProfile(Section):
         return table
 
     @model_validator(mode="after")
-    def _one_source(self) -> AcceptanceProfile:
-        if (self.hit_ratio is None) == (self.pool is None):
-            raise ValueError("give hit_ratio or pool, exactly one of them")
+    def _has_source(self) -> AcceptanceProfile:
+        if self.hit_ratio is None and self.pool is None:
+            raise ValueError("give hit_ratio, or pool, or both: a pool drawn to reach the ratio")
         return self

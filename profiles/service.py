@@ -98,7 +98,7 @@ class ServiceTimes:
             target: whose output projection an EAGLE head borrows.
         """
         shape = model.shape
-        whole = [entry for entry in self._hardware.draft if entry.model == model.name]
+        whole = self._own(self._hardware.draft, model)
         if whole:
             return ServiceTable(self._taken(whole, model, "draft pass").ms)
         parts = [(self.layer(model), shape.layers)]
@@ -130,7 +130,7 @@ class ServiceTimes:
 
     def _embedding(self, model: ServedModel) -> list[tuple[Tables, int]]:
         """Where it was measured; else it is neglected, a row is a few kilobytes."""
-        entries = [e for e in self._hardware.embedding if e.model == model.name]
+        entries = self._own(self._hardware.embedding, model)
         return [(self._taken(entries, model, "embedding").ms, 1)] if entries else []
 
     def _call(self, parts: Sequence[tuple[Tables, int]]) -> TimeTable:
@@ -148,6 +148,16 @@ class ServiceTimes:
             return away, other_bytes, entry.dtype != model.dtype, entry.model != model.name
 
         return min(entries, key=distance)
+
+    @staticmethod
+    def _own(entries: Sequence[MeasuredTime], model: ServedModel) -> list[MeasuredTime]:
+        """What was measured of this very model, or of one of all its sizes."""
+        return [
+            entry
+            for entry in entries
+            if entry.model == model.name
+            or (entry.shape is not None and entry.shape.sizes == model.shape.sizes)
+        ]
 
     def _taken(
         self, entries: Sequence[MeasuredTime], model: ServedModel, what: str

@@ -101,6 +101,11 @@ class Shape(Section):
         return (*sizes, self.head_dim)
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """All that a whole model's time depends on."""
+        return (*self.layer_sizes, self.layers, self.vocabulary, self.eagle)
+
+    @property
     def head_sizes(self) -> tuple[int, ...]:
         """All that the output projection's time depends on."""
         return self.hidden_size, self.vocabulary

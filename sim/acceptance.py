@@ -1,21 +1,22 @@
 """Where a simulated draft's candidates and a simulated target's tokens come from.
 
 Law of this file: the same token path always gets the same answer, whatever was asked before (as
-from a language model; "Same path, same candidates"), and a draft off the true path answers from
-a pool of its own ("Off the path, less sure").
+from a language model; "Same path, same candidates"); only a pool of a draft that reads the target's
+states answers by how much of the path is verified, too. A draft off the true path answers from a
+pool of its own ("Off the path, less sure").
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from treepipe.messages import NO_PARENT
 from treepipe.protocol import Drafted, DraftPass
 from treepipe.recording import Recorder, Recording
+from treepipe.sim.blocks import Blocks
 from treepipe.sim.pool import Pool
 from treepipe.trace import Trace
 
@@ -49,28 +50,31 @@ class AcceptanceSource(Protocol):
 class PoolSource:
     """Positions resampled in blocks from a recorded (or made) pool."""
 
-    def __init__(self, pool: Pool, block: int, seed: int) -> None:
-        """Args: ``block``: consecutive positions drawn together, so that correlation survives."""
-        self._pool, self._block, self._seed = pool, block, seed
+    def __init__(
+        self, pool: Pool, block: int, seed: int, hit_ratio: Mapping[int, float] | None = None
+    ) -> None:
+        """Args: ``block``, ``hit_ratio``: as ``Blocks`` takes them."""
+        self._pool, self._seed = pool, seed
+        self._blocks = Blocks(pool, block, hit_ratio)
 
     def open(self, session: int, prompt_tokens: int) -> Oracle:
-        return PoolOracle(self._pool, self._block, self._seed, session, prompt_tokens)
+        rng = np.random.default_rng([self._seed, session])
+        return PoolOracle(self._pool, self._blocks, rng, prompt_tokens)
 
 
 class PoolOracle:
     """Tokens are ranks of the draft's candidates; a rank beyond them is a token it never names."""
 
-    def __init__(self, pool: Pool, block: int, seed: int, session: int, prompt_tokens: int) -> None:
-        self._pool, self._block, self._prompt = pool, block, prompt_tokens
-        self._rng = np.random.default_rng([seed, session])
+    def __init__(
+        self, pool: Pool, blocks: Blocks, rng: np.random.Generator, prompt_tokens: int
+    ) -> None:
+        self._pool, self._blocks, self._prompt, self._rng = pool, blocks, prompt_tokens, rng
         self._salt = int(self._rng.integers(2**63))
         self._records: list[int] = []
         self._truth: list[int] = []
         self._read = 0
         # Per scratch node: index of its token in the text, steps off the true path, path key.
         self._scratch: list[tuple[int, int, int]] = []
-        # All ranks per row, by shape: the same few shapes are answered again and again.
-        self._ranks: dict[tuple[int, int], npt.NDArray[np.intp]] = {}
 
     def truth(self, index: int) -> int:
         while index >= len(self._truth):
@@ -88,20 +92,17 @@ class PoolOracle:
             self._read += order.accepted
         if order.catch_up:
             self._read += len(order.catch_up)
-            rows = [self._record(self._read - self._prompt)]
+            rows = [self._row(self._read - self._prompt)]
         else:
             rows = self._rows(order.tokens, order.parents)
         count = min(order.top_k, self._pool.candidates)
-        tokens = self._ranks.get((len(rows), count))
-        if tokens is None:
-            tokens = np.tile(np.arange(count), (len(rows), 1))
-            tokens.flags.writeable = False
-            self._ranks[len(rows), count] = tokens
-        return Drafted(order.ticket, tokens, self._pool.leading(rows, count))
+        pool = self._pool
+        return Drafted(order.ticket, pool.tokens(rows, count), pool.leading(rows, count))
 
-    def _record(self, index: int) -> int:
+    def _row(self, index: int) -> int:
+        """That answers for the text's token at ``index``, by how much before it is unverified."""
         self.truth(index)
-        return self._records[index]
+        return self._pool.row(self._records[index], index + self._prompt - self._read)
 
     def _rows(self, tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
         """Rows of the pool that answer for new scratch nodes."""
@@ -113,7 +114,7 @@ class PoolOracle:
             if not off:
                 if token == self.truth(index):
                     scratch.append((index, 0, key))
-                    rows.append(self._record(index + 1))
+                    rows.append(self._row(index + 1))
                     continue
                 key = _mix(key, index)
             off, key = off + 1, _mix(key, token)
@@ -122,7 +123,7 @@ class PoolOracle:
         return rows
 
     def _draw_blocks(self) -> None:
-        for first, stop in self._pool.blocks(self._rng, self._block, DRAWN_AT_ONCE):
+        for first, stop in self._blocks.draw(self._rng, DRAWN_AT_ONCE):
             self._records += range(first, stop)
             self._truth += self._pool.ranks[first:stop]
 

@@ -1,6 +1,6 @@
-"""A link: one direction between two devices, with its own delay.
+"""A link of the simulated world: it lets the time pass that ``treepipe.transfers`` reckons with.
 
-Law of this file: messages of a link arrive in the order they were sent in, whatever the jitter.
+Law of this file: it decides neither how long a transfer takes nor which of several goes first.
 """
 
 from __future__ import annotations
@@ -8,47 +8,50 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from treepipe.sim.clock import Clock
 from treepipe.timing import LinkTimes
+from treepipe.transfers import Held, TransferQueue, Wire
 
 Item = TypeVar("Item")
+Begin: TypeAlias = Callable[[], float]
+"""Begins a transfer now; returns until when it has to itself what it holds (ms)."""
 
 
-class CentralScheduler:
-    """PipeDec's transfers (section 3.2): a device takes part in one transfer at a time.
-
-    Pending transfers are looked through in the order in which they were asked for, and each one
-    whose two ends are free starts.
-    """
+class Traffic:
+    """Transfers that wait for each other."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._busy: set[str] = set()
-        self._pending: deque[tuple[tuple[str, str], float, Callable[[], None]]] = deque()
+        self._queue: TransferQueue[Begin] = TransferQueue()
 
-    def ask(self, ends: tuple[str, str], duration_ms: float, done: Callable[[], None]) -> None:
-        """Transfer when both ends are free; ``done`` is called at its end."""
-        self._pending.append((ends, duration_ms, done))
-        self._start()
+    def ask(self, held: Held, begin: Begin) -> None:
+        """Begin as soon as all of ``held`` is free."""
+        self._begin(self._queue.ask(held, begin))
 
-    def _start(self) -> None:
-        waiting: deque[tuple[tuple[str, str], float, Callable[[], None]]] = deque()
-        for ends, duration, done in self._pending:
-            if self._busy.isdisjoint(ends):
-                self._busy.update(ends)
-                self._clock.after(duration, partial(self._end, ends, done))
-            else:
-                waiting.append((ends, duration, done))
-        self._pending = waiting
+    def _begin(self, started: list[tuple[Held, Begin]]) -> None:
+        for held, begin in started:
+            until = begin()
+            self._clock.after(until - self._clock.now, partial(self._end, held))
 
-    def _end(self, ends: tuple[str, str], done: Callable[[], None], _: object) -> None:
-        self._busy.difference_update(ends)
-        done()
-        self._start()
+    def _end(self, held: Held, _: object) -> None:
+        self._begin(self._queue.end(held))
+
+
+class Claim(NamedTuple):
+    """What the transfers of a link wait for.
+
+    Attributes:
+        held: what each has to itself.
+        until_delivered: it is held until the message is delivered, not only until it has left.
+    """
+
+    traffic: Traffic
+    held: Held
+    until_delivered: bool
 
 
 class Link(Generic[Item]):
@@ -60,35 +63,28 @@ class Link(Generic[Item]):
         times: LinkTimes,
         deliver: Callable[[Item], None],
         rng: np.random.Generator,
-        central: tuple[CentralScheduler, tuple[str, str]] | None = None,
+        claim: Claim | None = None,
+        note: Callable[[Item, float, float], None] | None = None,
     ) -> None:
-        """Args: ``central``: who decides when a transfer between its two ends starts."""
-        self._clock, self._times, self._deliver, self._rng = clock, times, deliver, rng
-        self._central = central
-        self._free_ms = 0.0
-        self._last_due_ms = 0.0
+        """Args: ``note``: told when each message's transfer begins and is delivered (ms)."""
+        self._clock, self._deliver, self._claim, self._note = clock, deliver, claim, note
+        self._wire = Wire(times, rng)
         self._under_way: deque[Item] = deque()
+        self.send: Callable[[Item, int], object] = self._begin if claim is None else self._ask
+        """Send an item of so many bytes now, or as soon as what its transfer needs is free."""
 
-    def send(self, item: Item, size_bytes: int) -> tuple[float, float]:
-        """Send now; returns when it was sent and when it will be delivered (ms).
+    def _ask(self, item: Item, size_bytes: int) -> None:
+        assert self._claim is not None
+        self._claim.traffic.ask(self._claim.held, partial(self._begin, item, size_bytes))
 
-        With a central scheduler the second is the earliest time possible.
-        """
-        now, times = self._clock.now, self._times
+    def _begin(self, item: Item, size_bytes: int) -> float:
+        now = self._clock.now
+        begin, free, due = self._wire.transfer(now, size_bytes)
         self._under_way.append(item)
-        occupied = times.occupied_ms(size_bytes)
-        if self._central is not None:
-            scheduler, ends = self._central
-            duration = times.latency_ms + occupied
-            scheduler.ask(ends, duration, partial(self._arrive, None))
-            return now, now + duration
-        self._free_ms = free = max(now, self._free_ms) + occupied
-        due = free + times.latency_ms
-        if times.jitter_ms:
-            due += abs(self._rng.normal(0.0, times.jitter_ms))
-        self._last_due_ms = due = max(due, self._last_due_ms)
         self._clock.after(due - now, self._arrive)
-        return now, due
+        if self._note is not None:
+            self._note(item, begin, due)
+        return due if self._claim is not None and self._claim.until_delivered else free
 
     def _arrive(self, _: object) -> None:
         """Deliver the oldest message, whichever delay has ended.

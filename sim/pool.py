@@ -1,17 +1,17 @@
 """Pools of recorded draft positions: what the draft proposed and where the target's token was.
 
-A pool comes from a recording (``Pool.load``), or is made from one number (Bernoulli) or a few
-(hit-ratio table). All three are the same thing afterwards.
+A draft that reads the target's states (an EAGLE head) answers differently the further back the
+last verified token is; its pools hold an answer for every depth. Which positions are drawn is
+decided in ``blocks.py``; pools that nobody recorded are made in ``made_pools.py``.
 """
 
 from __future__ import annotations
 
-import itertools
+import gzip
 import json
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,86 +19,122 @@ import numpy.typing as npt
 from treepipe.errors import UserError
 
 SCHEMA = "treepipe.acceptance/1"
-CANDIDATES = 16
-"""Candidates per position of a made pool."""
-RESOLUTION = 2000
-"""Positions of a made pool: shares are exact to half a thousandth."""
-OFF_PATH_FLATTENING = 2.0
-"""Made pools: off the path, log probabilities are divided by this and normalized again."""
+Floats = npt.NDArray[np.float64]
+Tokens = npt.NDArray[np.int64]
+
+
+class Table(NamedTuple):
+    """Answers for successive positions of a text.
+
+    Attributes:
+        vectors: [positions, candidates] log probabilities, descending.
+        ranks: of the target's token; ``candidates`` if it is not among them.
+    """
+
+    vectors: Floats
+    ranks: Sequence[int]
+
+
+class Prompt(NamedTuple):
+    """A recorded text: answers when all before a position is verified, and when the last 1, 2, ...
+    tokens are not (none if that makes no difference to the draft)."""
+
+    known: Table
+    guessed: Sequence[Table] = ()
 
 
 class Pool:
-    """Positions in recorded order, and off-path vectors by steps off the path.
+    """Positions in recorded order at every depth, and off-path vectors by steps off the path.
+
+    A token's id is its rank where everything before it is verified, so that a path means the same
+    at every depth.
 
     Attributes:
-        vectors: [rows, candidates] log probabilities, descending; the positions' rows first,
-            then the off-path rows.
-        ranks: the target's token per position as a rank; ``candidates`` if it is not among them.
+        lengths: positions per prompt.
+        ranks: the target's token per position, as an id; ``candidates`` if it is not among them.
+        depths: how many depths beyond 0 are answered differently.
     """
 
-    def __init__(
-        self,
-        prompts: Sequence[tuple[npt.NDArray[np.float64], Sequence[int]]],
-        off_path: Mapping[int, npt.NDArray[np.float64]],
-    ) -> None:
-        """Args: ``prompts``: per prompt [positions, candidates] log probabilities and ranks;
-        ``off_path``: [n, candidates] per step off the path, the last one for all beyond."""
-        self._lengths = [len(ranks) for _, ranks in prompts]
-        self.ranks: list[int] = [int(rank) for _, ranks in prompts for rank in ranks]
-        self._ends = list(itertools.accumulate(self._lengths))
-        self._choices: dict[int, list[int]] = {}
-        tables = [vectors for vectors, _ in prompts] + [off_path[k] for k in sorted(off_path)]
+    def __init__(self, prompts: Sequence[Prompt], off_path: Mapping[int, Floats]) -> None:
+        """Args: ``off_path``: [n, candidates] per step off the path, the last for all beyond.
+        Prompts have equally many depths."""
+        self.lengths = [len(prompt.known.ranks) for prompt in prompts]
+        self.ranks: list[int] = [int(rank) for prompt in prompts for rank in prompt.known.ranks]
+        self.depths = len(prompts[0].guessed)
+        steps = sorted(off_path)
+        tables = [prompt.known.vectors for prompt in prompts]
+        tables += [prompt.guessed[d].vectors for d in range(self.depths) for prompt in prompts]
+        tables += [off_path[step] for step in steps]
         self.vectors = np.ascontiguousarray(np.concatenate(tables))
         self.candidates = int(self.vectors.shape[1])
-        self._leading: dict[int, npt.NDArray[np.float64]] = {}
-        first = len(self.ranks)
+        self._leading: dict[int, Floats] = {}
+        self._ids: Tokens | None = self._swapped(prompts) if self.depths else None
+        first = len(self.ranks) * (1 + self.depths)
         self._off: list[tuple[int, int]] = []
-        for steps in sorted(off_path):
-            self._off.append((first, len(off_path[steps])))
-            first += len(off_path[steps])
+        for step in steps:
+            self._off.append((first, len(off_path[step])))
+            first += len(off_path[step])
+        # The same few shapes are answered again and again.
+        self._tiled: dict[tuple[int, int], Tokens] = {}
 
     def __len__(self) -> int:
         return len(self.ranks)
 
-    def blocks(self, rng: np.random.Generator, length: int, count: int) -> list[tuple[int, int]]:
-        """Random runs of at most ``length`` positions of one prompt, as (first, stop).
-
-        Every position is equally likely: a run may begin up to ``length - 1`` before its prompt
-        does, and only the part inside is taken. Starting inside alone would neglect beginnings.
-        """
-        ends = self._choices.get(length)
-        if ends is None:
-            starts = (inside + length - 1 for inside in self._lengths)
-            ends = self._choices[length] = list(itertools.accumulate(starts))
-        found = []
-        for chosen in rng.integers(ends[-1], size=count).tolist():
-            prompt = bisect_right(ends, chosen)
-            end = self._ends[prompt]
-            stop = end - ends[prompt] + chosen + length
-            found.append((max(stop - length, end - self._lengths[prompt]), min(stop, end)))
-        return found
-
-    def leading(self, rows: Sequence[int], count: int) -> npt.NDArray[np.float64]:
-        """[rows, count] log probabilities of the first ``count`` candidates."""
-        table = self._leading.get(count)
-        if table is None:
-            table = self._leading[count] = np.ascontiguousarray(self.vectors[:, :count])
-        return table.take(rows, axis=0) if len(rows) > 1 else table[rows[0] : rows[0] + 1]
+    def row(self, position: int, depth: int) -> int:
+        """The row that answers for a position when the last ``depth`` tokens are not verified."""
+        return position + len(self.ranks) * min(depth, self.depths)
 
     def off_path_row(self, steps: int, key: int) -> int:
         """The row that answers ``steps`` (>= 1) off the path for a path with this hash."""
         first, count = self._off[min(steps, len(self._off)) - 1]
         return first + key % count
 
+    def leading(self, rows: Sequence[int], count: int) -> Floats:
+        """[rows, count] log probabilities of the first ``count`` candidates."""
+        table = self._leading.get(count)
+        if table is None:
+            table = self._leading[count] = np.ascontiguousarray(self.vectors[:, :count])
+        return table.take(rows, axis=0) if len(rows) > 1 else table[rows[0] : rows[0] + 1]
+
+    def tokens(self, rows: Sequence[int], count: int) -> Tokens:
+        """[rows, count] ids of the first ``count`` candidates; not to be written to."""
+        if self._ids is not None:
+            return self._ids[np.asarray(rows), :count]
+        tiled = self._tiled.get((len(rows), count))
+        if tiled is None:
+            tiled = np.tile(np.arange(count), (len(rows), 1))
+            tiled.flags.writeable = False
+            self._tiled[len(rows), count] = tiled
+        return tiled
+
     def hit_ratio(self, top_k: int) -> float:
         """Share of positions whose target token is among the first ``top_k`` candidates."""
         return sum(rank < top_k for rank in self.ranks) / len(self.ranks)
+
+    def _swapped(self, prompts: Sequence[Prompt]) -> Tokens:
+        """Ids per row: ranks, but the target's token keeps the id it has at depth 0."""
+        width = self.candidates
+        ids = np.tile(np.arange(width), (len(self.vectors), 1))
+        row = len(self.ranks)
+        for depth in range(self.depths):
+            place = 0
+            for prompt in prompts:
+                for rank in prompt.guessed[depth].ranks:
+                    token = self.ranks[place]
+                    if token < width:
+                        # Whatever stood there is another token; where it stood before, if at all.
+                        ids[row, token] = rank if rank < width else width + 1
+                    if rank < width:
+                        ids[row, rank] = token
+                    row, place = row + 1, place + 1
+        return ids
 
     @classmethod
     def load(cls, path: Path) -> Pool:
         """Raises ``UserError`` if the file is missing or no pool."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            content = json.loads(raw.decode("utf-8"))
             if content.get("schema") != SCHEMA:
                 raise ValueError(f"key schema = {content.get('schema')!r}, not {SCHEMA!r}")
             return cls.from_content(content)
@@ -108,28 +144,24 @@ class Pool:
             raise UserError(
                 f"{path}: is not an acceptance pool: key {missing} is missing"
             ) from None
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, EOFError) as error:
             raise UserError(f"{path}: is not an acceptance pool: {error}") from None
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> Pool:
-        """From the content of a pool file (see ``docs/profiles.md``).
+        """From the content of a pool file (see ``docs/files.md``).
 
         Raises ``ValueError`` or ``KeyError`` naming the key that is wrong.
         """
         width = int(content["candidates"])
-        prompts = []
-        for index, prompt in enumerate(content["prompts"]):
-            key = f"prompts.{index}"
-            vectors = _vectors(prompt["log_probs"], f"{key}.log_probs", width)
-            ranks = prompt["ranks"]
-            if len(ranks) != len(vectors):
-                raise ValueError(f"key {key} needs as many ranks as log_probs")
-            if not all(isinstance(rank, int) and 0 <= rank <= width for rank in ranks):
-                raise ValueError(f"key {key}.ranks: a rank is a whole number from 0 to {width}")
-            prompts.append((vectors, ranks))
+        prompts = [
+            _prompt(entry, f"prompts.{index}", width)
+            for index, entry in enumerate(content["prompts"])
+        ]
         if not prompts:
             raise ValueError("key prompts is empty")
+        if len({len(prompt.guessed) for prompt in prompts}) > 1:
+            raise ValueError("key prompts: all need equally many guessed depths")
         off_path = {
             int(steps): _vectors(rows, f"off_path.{steps}", width)
             for steps, rows in content["off_path"].items()
@@ -140,7 +172,28 @@ class Pool:
         return cls(prompts, off_path)
 
 
-def _vectors(rows: Any, key: str, width: int) -> npt.NDArray[np.float64]:
+def _prompt(entry: Mapping[str, Any], key: str, width: int) -> Prompt:
+    known = _table(entry, key, width)
+    guessed = [
+        _table(each, f"{key}.guessed.{depth}", width)
+        for depth, each in enumerate(entry.get("guessed", ()))
+    ]
+    if any(len(each.ranks) != len(known.ranks) for each in guessed):
+        raise ValueError(f"key {key}.guessed: every depth needs as many positions as the prompt")
+    return Prompt(known, guessed)
+
+
+def _table(entry: Mapping[str, Any], key: str, width: int) -> Table:
+    vectors = _vectors(entry["log_probs"], f"{key}.log_probs", width)
+    ranks = entry["ranks"]
+    if len(ranks) != len(vectors):
+        raise ValueError(f"key {key} needs as many ranks as log_probs")
+    if not all(isinstance(rank, int) and 0 <= rank <= width for rank in ranks):
+        raise ValueError(f"key {key}.ranks: a rank is a whole number from 0 to {width}")
+    return Table(vectors, ranks)
+
+
+def _vectors(rows: Any, key: str, width: int) -> Floats:
     """[n, width] log probabilities, checked."""
     try:
         vectors = np.array(rows, dtype=np.float64)
@@ -151,50 +204,3 @@ def _vectors(rows: Any, key: str, width: int) -> npt.NDArray[np.float64]:
     if not np.isfinite(vectors).all() or (vectors > 0).any() or (np.diff(vectors) > 0).any():
         raise ValueError(f"key {key}: log probabilities are finite, at most 0, and descend")
     return vectors
-
-
-def bernoulli_pool(
-    beta: float, candidates: int = CANDIDATES, flattening: float = OFF_PATH_FLATTENING
-) -> Pool:
-    """The target's token is the first candidate with probability ``beta``, else not among them.
-
-    The draft's confidence is ``beta`` for the first candidate; the rest is shared evenly.
-    """
-    shares = np.full(candidates, (1 - beta) / max(1, candidates - 1))
-    shares[0] = beta
-    hits = round(beta * RESOLUTION)
-    ranks = [0] * hits + [candidates] * (RESOLUTION - hits)
-    return _made_pool(shares, ranks, flattening)
-
-
-def hit_ratio_pool(
-    table: Mapping[int, float],
-    candidates: int = CANDIDATES,
-    flattening: float = OFF_PATH_FLATTENING,
-) -> Pool:
-    """From shares of positions whose target token is among the first k candidates.
-
-    Between the given k the share grows linearly in log k, outside them it is constant (so that
-    all of the first share falls on the first candidate); the draft's confidence in a rank is that
-    rank's share. There are ``candidates`` of them, or as many as the largest k if that is more.
-    Raises ``UserError`` if shares fall with k or k < 1.
-    """
-    points = sorted(table.items())
-    ks, values = [k for k, _ in points], [v for _, v in points]
-    if ks[0] < 1 or any(b < a for a, b in itertools.pairwise(values)):
-        raise UserError("key acceptance.table: k starts at 1 and shares must not fall with k")
-    count = max(candidates, ks[-1])
-    cumulative = np.interp(np.log(np.arange(1, count + 1)), np.log(ks), values)
-    shares = np.diff(cumulative, prepend=0.0)
-    edges = np.round(cumulative * RESOLUTION).astype(int)
-    ranks = np.searchsorted(edges, np.arange(RESOLUTION), side="right")
-    return _made_pool(shares, [int(rank) for rank in ranks], flattening)
-
-
-def _made_pool(shares: npt.NDArray[np.float64], ranks: list[int], flattening: float) -> Pool:
-    """Every position is a prompt of its own, so that blocks of any length stay independent."""
-    ordered = np.sort(np.maximum(shares, 1e-6))[::-1]
-    on_path = np.log(ordered / max(1.0, ordered.sum()))
-    flat = on_path / flattening
-    flat -= np.log(np.exp(flat).sum())
-    return Pool([(on_path[None, :], [rank]) for rank in ranks], {1: flat[None, :]})

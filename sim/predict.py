@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from treepipe.errors import UserError
+from treepipe.memory import cache_entries
 from treepipe.plan import Plan, RequestSpec
 from treepipe.planning import make_plan
 from treepipe.recording import Recording
-from treepipe.scenario import Bernoulli, HitRatio, Replay, Scenario
+from treepipe.scenario import HitRatio, Replay, Scenario
+from treepipe.scenario import Pool as PoolSection
 from treepipe.schedule_factory import unused_warnings
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
-from treepipe.sim.pool import Pool, bernoulli_pool, hit_ratio_pool
+from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
+from treepipe.sim.pool import Pool
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.trace import Trace
@@ -40,11 +43,12 @@ def predict(
         traces = [_simulate(plan, replay, progress)]
         traces[0].warnings += replay.warnings()
     else:
-        pool, block = acceptance_pool(scenario, path)
+        pool, block, ratio = acceptance_pool(scenario, path)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             plan = make_plan(scenario, path, seed=seed)
-            traces.append(_simulate(plan, PoolSource(pool, block, seed), progress))
+            source = PoolSource(pool, block, seed, ratio)
+            traces.append(_simulate(plan, source, progress))
     rule = scenario.sampling.rule
     for trace in traces:
         if rule in ("relaxed_top_p", "adaptive"):
@@ -63,17 +67,17 @@ def _simulate(plan: Plan, source: AcceptanceSource, progress: Callable[[], None]
     return trace
 
 
-def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int]:
-    """What positions are drawn from (not of a replay), and how many of them together."""
+def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[int, float] | None]:
+    """What positions are drawn from (not of a replay; none is plain decoding), how many of them
+    together, and the hit ratios they are drawn to reach."""
     acceptance = scenario.acceptance
-    if acceptance is None:
-        return bernoulli_pool(1.0), MADE_BLOCK
-    if isinstance(acceptance, Bernoulli):
-        return bernoulli_pool(acceptance.beta), MADE_BLOCK
-    if isinstance(acceptance, HitRatio):
-        return hit_ratio_pool(acceptance.table), MADE_BLOCK
     assert not isinstance(acceptance, Replay)
-    return Pool.load(path.parent / acceptance.file), acceptance.block
+    if isinstance(acceptance, PoolSection):
+        pool = Pool.load(path.parent / acceptance.file)
+        return pool, acceptance.block, acceptance.hit_ratio
+    if isinstance(acceptance, HitRatio):
+        return hit_ratio_pool(acceptance.table), MADE_BLOCK, None
+    return bernoulli_pool(1.0 if acceptance is None else acceptance.beta), MADE_BLOCK, None
 
 
 def _recorded_requests(
@@ -99,21 +103,22 @@ def _recorded_requests(
 
 
 def _warnings(plan: Plan, trace: Trace) -> list[str]:
-    """Token counts beyond a device's table: its last slope was continued."""
+    """Token counts and contexts beyond a device's table: its last slope was continued."""
     largest: dict[tuple[str, str], int] = {}
     for span in trace.spans:
         if span.kind in ("compute", "draft", "evaluate"):
             key = (span.device, span.kind)
             largest[key] = max(largest.get(key, 0), span.tokens)
+    longest = cache_entries(plan, 0)
     found = []
     for placed in plan.placed:
         times = placed.times
         tables = {"compute": times.stage, "draft": times.draft, "evaluate": times.evaluate}
         for kind, table in tables.items():
-            tokens = largest.get((placed.name, kind), 0)
+            tokens, last = largest.get((placed.name, kind), 0), table.last_context
+            times_of = f"{placed.name}: {kind} times were extrapolated to"
             if table.extrapolates(tokens):
-                found.append(
-                    f"{placed.name}: {kind} times were extrapolated to {tokens} tokens, "
-                    f"the table ends at {max(table.points)}"
-                )
+                found.append(f"{times_of} {tokens} tokens, the table ends at {max(table.points)}")
+            if tokens and last is not None and last < longest:
+                found.append(f"{times_of} a context of {longest} tokens, the table ends at {last}")
     return found

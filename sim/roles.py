@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from treepipe.draft_context import DraftContext
 from treepipe.draft_work import Begin, Draft, Orders, Turn
 from treepipe.messages import Flight, Message, Segment
 from treepipe.plan import Plan
@@ -47,6 +48,7 @@ class Stage:
         self._desk = plan.stage_desk(pipeline, number)
         drafts = [(draft.name,) for draft in plan.drafts]
         self._successors = [(stages[number].name,)] * len(drafts) if stages[number:] else drafts
+        self._by_context = self._placed.times.stage.last_context is not None
         self._idle = True
 
     @property
@@ -72,7 +74,10 @@ class Stage:
                 now = self._world.clock.now
                 self._world.note(self._placed.name, "prune", now, action.session, len(action.keep))
             elif tokens := action.tokens:
-                place.work(times.stage(tokens), partial(self._computed, action.flight, tokens))
+                duration = times.stage(tokens)
+                if self._by_context:
+                    duration = times.stage.over(desk.parts(action.flight))
+                place.work(duration, partial(self._computed, action.flight, tokens))
                 return
             else:
                 self._send(action.flight)
@@ -105,6 +110,7 @@ class _Text:
     never_misses: bool  # the rule takes a child wherever there is one (relaxed_best)
     emitted: list[tuple[float, int]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    context: DraftContext = field(default_factory=DraftContext)
 
     def answers(self, segment: Segment) -> tuple[int, ...]:
         """What the target says at each row: the text's next token on the true path."""
@@ -150,6 +156,7 @@ class DraftServer:
         self._placed = plan.drafts[draft]
         self._desk = plan.draft_desk(draft)
         self._stages = [[stage.name for stage in stages] for stages in plan.pipelines]
+        self._by_context = self._placed.times.draft.last_context is not None
         self._texts: dict[int, _Text] = {}
         self._inbox: deque[tuple[Flight, float]] = deque()
         self._idle = True
@@ -207,13 +214,20 @@ class DraftServer:
                 return
             if isinstance(work, Draft):
                 rows = work.rows
-                self._place.work(self._placed.times.draft(rows), partial(self._drafted, work, rows))
+                duration = self._placed.times.draft(rows)
+                if self._by_context:
+                    duration = self._in_context_ms(work)
+                self._place.work(duration, partial(self._drafted, work, rows))
                 return
             self._place.fresh = True  # a turn begins
             if isinstance(work, Begin):
                 self._carry_out(desk.began(work))
             elif self._evaluate(work.flight):
                 return
+
+    def _in_context_ms(self, work: Draft) -> float:
+        texts, table = self._texts, self._placed.times.draft
+        return table.over([texts[session].context.part(order) for session, order in work.passes])
 
     def _drafted(self, work: Draft, rows: int, event: object) -> None:
         session, start = work.passes[0][0], self._place.started_ms

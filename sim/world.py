@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from simpy.core import EmptySchedule
@@ -19,7 +20,7 @@ from treepipe.schedules.shared_draft import Assignment
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import places
-from treepipe.sim.link import CentralScheduler, Link
+from treepipe.sim.link import Claim, Link, Traffic
 from treepipe.sim.roles import DraftServer, Stage, World
 from treepipe.trace import Kind, RequestTrace, Span, Trace
 
@@ -78,10 +79,7 @@ class Simulation(World):
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
         size = message_bytes(message, self._row_bytes)
         for receiver in receivers:
-            sent, due = self._links[sender, receiver].send(message, size)
-            if self.records:
-                rows = message.rows if isinstance(message, Flight) else 0
-                self._span(f"{sender}->{receiver}", "transfer", sent, due, message.session, rows)
+            self._links[sender, receiver].send(message, size)
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
         if self.records:
@@ -115,6 +113,10 @@ class Simulation(World):
     def _end(self, _: object) -> None:
         self._over = True
 
+    def _note_transfer(self, device: str, message: Message, begin: float, due: float) -> None:
+        rows = message.rows if isinstance(message, Flight) else 0
+        self._span(device, "transfer", begin, due, message.session, rows)
+
     def _span(
         self, device: str, kind: Kind, start: float, end: float, session: int, tokens: int
     ) -> None:
@@ -131,17 +133,18 @@ class Simulation(World):
             pairs += [(stages[-1], draft) for draft in drafts]
         roles = dict(zip(plan.devices, self._roles, strict=True))
         seeds = np.random.SeedSequence(plan.seed).spawn(len(pairs))
-        central = CentralScheduler(self.clock) if plan.central_transfers else None
-        return {
-            pair: Link(
+        traffic, links = Traffic(self.clock), dict[tuple[str, str], Link[Message]]()
+        for pair, seed in zip(pairs, seeds, strict=True):
+            held = plan.held(*pair)
+            links[pair] = Link(
                 self.clock,
                 plan.link(*pair),
                 roles[pair[1]].deliver,
                 np.random.default_rng(seed),
-                (central, pair) if central is not None else None,
+                Claim(traffic, held, plan.central_transfers) if held else None,
+                partial(self._note_transfer, "->".join(pair)) if self.records else None,
             )
-            for pair, seed in zip(pairs, seeds, strict=True)
-        }
+        return links
 
 
 def simulate(plan: Plan, source: AcceptanceSource, *, record_spans: bool = True) -> Trace:

@@ -74,7 +74,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     all_cases = [_case(settings, name) for name in settings.schedules]
     all_cases += [_free_case(settings, place) for place in places]
     rows, free = dict[str, Row](), dict[Place, Row]()
-    for row in compare(SCENARIO, all_cases, say):
+    for row in compare(all_cases, say):
         if row.label in cases:
             free[cases[row.label]] = row
         else:
@@ -94,13 +94,14 @@ def study(settings: Settings, say: Say) -> StudyResult:
 
 def _case(settings: Settings, name: str) -> Case:
     prompts = settings.plain_prompts if name == "pp" else settings.prompts
-    return Case(name, (*_common(settings, name, prompts), *EXTRA.get(name, ())))
+    return Case(name, SCENARIO, (*_common(settings, name, prompts), *EXTRA.get(name, ())))
 
 
 def _free_case(settings: Settings, place: Place) -> Case:
     stages, latency, name = place
     return Case(
         f"{name}, {stages} stages, {latency:g} ms",
+        SCENARIO,
         (
             *_common(settings, name, settings.free_prompts),
             f"pipelines.0.stages.0.count={stages}",

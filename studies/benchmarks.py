@@ -32,7 +32,7 @@ from treepipe.presentation import Progress
 from treepipe.scenario import ScheduleName
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.pool import hit_ratio_pool
+from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import Simulation
 from treepipe.studies.demo import SCENARIO, run_demo
 from treepipe.studies.judgement import Row

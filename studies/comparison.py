@@ -13,126 +13,108 @@ from pathlib import Path
 
 import torch
 
-from treepipe.errors import UserError
 from treepipe.estimates import summarize
-from treepipe.executor.calibration import WholeModel, record_acceptance
+from treepipe.executor.calibration import WholeModel
 from treepipe.executor.cluster import Cluster
-from treepipe.executor.launch import Launch, prepare
-from treepipe.executor.prompts import load_texts, tokenize
+from treepipe.executor.launch import prepare
 from treepipe.executor.station import RoleSettings
 from treepipe.plan import Plan
 from treepipe.scenario import Scenario
 from treepipe.scenario_file import load_scenario
-from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.pool import Pool
 from treepipe.sim.world import simulate
+from treepipe.studies.calibration import Acceptance, Prepared, calibrate
 from treepipe.studies.judgement import Cut, Prediction, Row, Texts, judge
 from treepipe.studies.study import Say
 from treepipe.workload import run_seeds
 
-BLOCK = 16
-"""Positions of the calibration that are drawn together, so that correlation survives."""
 WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to predict and to run: changes to the base scenario, as ``--set`` takes them."""
+    """One thing to predict and to run: a scenario, with changes as ``--set`` takes them.
+
+    Attributes:
+        calibrate_on: as in ``Prepared``.
+    """
 
     label: str
+    path: Path
     overrides: tuple[str, ...] = ()
+    calibrate_on: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    case: Case
-    scenario: Scenario
-    launch: Launch
-
-
-def compare(
-    path: Path, cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace
-) -> Iterator[Row]:
-    """Predict all cases of a greedy scenario, then run them; yields a row after each run.
+def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> Iterator[Row]:
+    """Predict all cases, then run them; yields a row after each run.
 
     Cases that differ in nothing the workers are started with share one cluster, so rows come
     cluster by cluster.
 
     Args:
-        path: the base scenario.
+        cases: of different labels.
         cut: what is measured of a run; all of it if not given.
     """
     torch.set_num_threads(1)  # small models; more threads only wait for each other
-    prepared = [_prepare(path, case) for case in cases]
-    # Acceptance changes along a text, so it is recorded as far as it is needed.
-    longest = max(r.max_new_tokens for each in prepared for r in each.launch.plan.requests)
-    pool = calibrate(prepared[0].launch, path, longest, say)
+    prepared = [_prepare(case) for case in cases]
+    acceptance = calibrate(prepared, say)
     say("predicting", sum(each.scenario.runs for each in prepared))
     predictions = {
-        each.case.label: predict_case(each.launch.plan, each.scenario, pool, say, cut)
+        each.label: predict_case(each.launch.plan, each.scenario, acceptance[each.label], say, cut)
         for each in prepared
     }
-    texts = _plain_texts([each.launch for each in prepared], say)
+    texts = _plain_texts([each for each in prepared if _is_greedy(each)], say)
     for group in _by_cluster(prepared):
         yield from _run_group(group, predictions, texts, say, cut)
 
 
-def calibrate(launch: Launch, path: Path, new_tokens: int, say: Say) -> Pool:
-    """Acceptance of the launch's pair on the reference calibration prompts."""
-    if launch.draft is None:
-        raise UserError(f"{path}: key drafts.0: calibration needs a model that drafts")
-    texts = load_texts("reference:calibration", path.parent)
-    prompts = tokenize(launch.target.directory, texts)
-    say("calibrating acceptance", len(prompts))
-    content = record_acceptance(
-        launch.target,
-        launch.draft,
-        prompts,
-        new_tokens,
-        None,
-        seed=launch.plan.seed,
-        progress=lambda: say("", 1),
-    )
-    return Pool.from_content(content)
-
-
-def predict_case(plan: Plan, scenario: Scenario, pool: Pool, say: Say, cut: Cut) -> Prediction:
+def predict_case(
+    plan: Plan, scenario: Scenario, acceptance: Acceptance, say: Say, cut: Cut
+) -> Prediction:
     """Simulate the scenario's number of runs, each with its own seed."""
     # A simulated token is a rank, so no token ends a simulated text.
     requests = tuple(replace(request, end_of_text=None) for request in plan.requests)
     traces = []
     for seed in run_seeds(scenario.seed, scenario.runs):
         trial = replace(plan, requests=requests, seed=seed)
-        traces.append(simulate(trial, PoolSource(pool, BLOCK, seed)))
+        traces.append(simulate(trial, acceptance.source(seed)))
         say("", 1)
     return Prediction(*summarize([cut(trace) for trace in traces]), traces[0])
 
 
-def _prepare(path: Path, case: Case) -> _Prepared:
-    scenario = load_scenario(path, case.overrides)
-    return _Prepared(case, scenario, prepare(scenario, path))
+def _prepare(case: Case) -> Prepared:
+    scenario = load_scenario(case.path, case.overrides)
+    launch = prepare(scenario, case.path)
+    return Prepared(case.label, case.path, scenario, launch, case.calibrate_on)
 
 
-def _plain_texts(launches: Sequence[Launch], say: Say) -> Texts:
-    """Plain greedy decoding of the unpartitioned target: what every schedule must give."""
-    longest: dict[tuple[tuple[int, ...], int | None], int] = {}
-    for launch in launches:
-        for spec in launch.plan.requests:
-            key = spec.prompt, spec.end_of_text
+def _is_greedy(case: Prepared) -> bool:
+    sampling = case.scenario.sampling
+    return not sampling.temperature and sampling.lossless
+
+
+def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[Path, Texts]:
+    """Plain greedy decoding of each unpartitioned target: what every schedule must give."""
+    targets = {case.launch.target.directory: case.launch.target for case in cases}
+    longest: dict[tuple[Path, tuple[int, ...], int | None], int] = {}
+    for case in cases:
+        for spec in case.launch.plan.requests:
+            key = case.launch.target.directory, spec.prompt, spec.end_of_text
             longest[key] = max(longest.get(key, 0), spec.max_new_tokens)
-    capacity = max(len(prompt) + length for (prompt, _), length in longest.items())
-    whole = WholeModel(launches[0].target, capacity)
     say("plain greedy decoding", len(longest))
-    texts = {}
-    for (prompt, end), length in longest.items():
-        texts[prompt, end] = tuple(whole.greedy(prompt, length, end))
-        say("", 1)
+    texts: dict[Path, dict[tuple[tuple[int, ...], int | None], tuple[int, ...]]] = {}
+    for directory, target in targets.items():
+        wanted = {key[1:]: length for key, length in longest.items() if key[0] == directory}
+        whole = WholeModel(target, max(len(prompt) + n for (prompt, _), n in wanted.items()))
+        texts[directory] = {}
+        for (prompt, end), length in wanted.items():
+            texts[directory][prompt, end] = tuple(whole.greedy(prompt, length, end))
+            say("", 1)
     return texts
 
 
-def _by_cluster(prepared: Iterable[_Prepared]) -> list[list[_Prepared]]:
+def _by_cluster(prepared: Iterable[Prepared]) -> list[list[Prepared]]:
     """Cases whose workers would be started alike, in the order of their first ones."""
-    groups: dict[str, list[_Prepared]] = {}
+    groups: dict[str, list[Prepared]] = {}
     for each in prepared:
         groups.setdefault(_cluster_key(each.scenario), []).append(each)
     return list(groups.values())
@@ -153,9 +135,9 @@ def _cluster_key(scenario: Scenario) -> str:
 
 
 def _run_group(
-    group: Sequence[_Prepared],
+    group: Sequence[Prepared],
     predictions: Mapping[str, Prediction],
-    texts: Texts,
+    texts: Mapping[Path, Texts],
     say: Say,
     cut: Cut,
 ) -> Iterator[Row]:
@@ -164,12 +146,13 @@ def _run_group(
     with Cluster(roles, group[0].launch.plan) as cluster:
         say("", 1)
         for each in group:
-            plan, label = each.launch.plan, each.case.label
+            plan, label = each.launch.plan, each.label
+            plain = texts[each.launch.target.directory] if _is_greedy(each) else None
             say(f"running {label}", len(plan.requests))
             _warm_up(cluster, plan)
             run = cluster.run(plan, lambda: say("", 1))
             name = each.scenario.schedule.name
-            yield judge(label, name, plan, predictions[label], run, texts, cut)
+            yield judge(label, name, plan, predictions[label], run, plain, cut)
 
 
 def _warm_up(cluster: Cluster, plan: Plan) -> None:
@@ -186,7 +169,7 @@ def _warm_up(cluster: Cluster, plan: Plan) -> None:
     cluster.run(replace(plan, requests=requests))
 
 
-def _roles_for(group: Sequence[_Prepared]) -> list[RoleSettings]:
+def _roles_for(group: Sequence[Prepared]) -> list[RoleSettings]:
     """The first case's roles, with caches that hold every case's trees."""
     columns = zip(*(each.launch.roles for each in group), strict=True)
     return [replace(same[0], capacity=max(role.capacity for role in same)) for same in columns]

@@ -21,12 +21,12 @@ PLAIN_REQUESTS = 3
 
 def run_demo(say: Say) -> list[Row]:
     """Calibrate, predict all schedules, then run them."""
-    return list(compare(SCENARIO, [_case(name) for name in SCHEDULES], say))
+    return list(compare([_case(name) for name in SCHEDULES], say))
 
 
 def _case(name: str) -> Case:
     fewer = (f"workload.requests={PLAIN_REQUESTS}",) if name == "pp" else ()
-    return Case(name, (f"schedule.name={name}", *fewer))
+    return Case(name, SCENARIO, (f"schedule.name={name}", *fewer))
 
 
 def write_demo(rows: list[Row], out: Path) -> None:

@@ -44,7 +44,7 @@ class Row:
         measured_metrics: of the run.
         replayed_metrics: simulated with the run's own acceptance: only durations differ.
         measured_over_requests: METRIC per request of the run, with its interval.
-        lossless: every text equals plain greedy decoding.
+        lossless: every text equals plain greedy decoding; None: texts were sampled.
         warnings: of the run and of its replay.
     """
 
@@ -56,7 +56,7 @@ class Row:
     measured_over_requests: Interval
     predicted_utilization: Mapping[str, float]
     utilization: Mapping[str, float]
-    lossless: bool
+    lossless: bool | None
     warnings: tuple[str, ...]
     prediction: Trace
     replay: Trace
@@ -110,10 +110,14 @@ def judge(
     plan: Plan,
     prediction: Prediction,
     run: tuple[Trace, Recording],
-    texts: Texts,
+    texts: Texts | None,
     cut: Cut = lambda trace: trace,
 ) -> Row:
-    """Hold a run against its prediction, its replay and plain greedy decoding."""
+    """Hold a run against its prediction, its replay and plain greedy decoding.
+
+    Args:
+        texts: None if they were sampled.
+    """
     executed, recording = run
     source = ReplaySource(recording)
     replay = simulate(plan, source)
@@ -129,7 +133,7 @@ def judge(
         measured_over_requests=Interval.over([m[METRIC] for m in per_request if METRIC in m]),
         predicted_utilization={name: each.mean for name, each in prediction.utilization.items()},
         utilization={name: each.mean for name, each in shares.items()},
-        lossless=_is_lossless(plan.requests, executed, texts),
+        lossless=None if texts is None else _is_lossless(plan.requests, executed, texts),
         warnings=(*executed.warnings, *source.warnings(), *overruns(executed, replay)),
         prediction=prediction.trace,
         replay=replay,
@@ -169,7 +173,7 @@ def faults_of(rows: Mapping[str, Row]) -> list[str]:
     return [
         f"{name}: a text differs from plain greedy decoding"
         for name, row in rows.items()
-        if not row.lossless
+        if row.lossless is False
     ]
 
 

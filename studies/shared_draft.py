@@ -8,7 +8,6 @@ ceil(Z / S) + 1 targets on (StarSD, section 4). Measured, "fully loaded" means: 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from treepipe.executor.launch import prepare
 from treepipe.metrics import UNITS
 from treepipe.plan import HEADER_BYTES, Plan
 from treepipe.scenario_file import load_scenario
+from treepipe.sim.theory.starsd import Cycle
 from treepipe.studies.comparison import Case, compare
 from treepipe.studies.demo import SCENARIO
 from treepipe.studies.judgement import Row, faults_of, warnings_of
@@ -55,32 +55,6 @@ class Settings:
     runs: int = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Cycle:
-    """Return time Z, service time S, and tokens of a round: what the closed form needs."""
-
-    back_ms: float
-    service_ms: float
-    tokens: float
-
-    @property
-    def n_full(self) -> int:
-        """
-        >>> Cycle(42.0, 15.0, 2.7).n_full
-        4
-        """
-        return math.ceil(self.back_ms / self.service_ms) + 1
-
-    def idle_ms(self, targets: int) -> float:
-        """Per iteration, in which every target has one turn."""
-        return max(0.0, self.back_ms - (targets - 1) * self.service_ms)
-
-    def throughput(self, targets: int) -> float:
-        """Tokens per second of all targets."""
-        iteration = targets * self.service_ms + self.idle_ms(targets)
-        return 1e3 * targets * self.tokens / iteration
-
-
 def run(say: Say, full: bool) -> StudyResult:
     """3 prompts per target, or 10 (60 prompts for 6 targets)."""
     return study(Settings(prompts=10) if full else Settings(), say)
@@ -89,7 +63,7 @@ def run(say: Say, full: bool) -> StudyResult:
 def study(settings: Settings, say: Say) -> StudyResult:
     """Predict and run every number of targets."""
     cases = [_case(settings, targets) for targets in settings.targets]
-    named = {row.label: row for row in compare(SCENARIO, cases, say, steady)}
+    named = {row.label: row for row in compare(cases, say, steady)}
     rows = dict(zip(settings.targets, named.values(), strict=True))  # a cluster each: in order
     tokens = [row.metrics[TOKENS].mean for row in rows.values()]
     first = load_scenario(SCENARIO, cases[0].overrides)
@@ -152,6 +126,7 @@ def _measured_loads(rows: Mapping[int, Row]) -> dict[int, float]:
 def _case(settings: Settings, targets: int) -> Case:
     return Case(
         f"{targets} target{'s' if targets > 1 else ''}",
+        SCENARIO,
         (
             "schedule.name=starsd",
             f"schedule.gamma={GAMMA}",

@@ -47,7 +47,7 @@ def run(say: Say, full: bool) -> StudyResult:
 def study(settings: Settings, say: Say) -> StudyResult:
     """Predict and run every width."""
     cases = [_case(settings, width) for width in settings.widths]
-    named = {row.label: row for row in compare(SCENARIO, cases, say)}
+    named = {row.label: row for row in compare(cases, say)}
     rows = dict(zip(settings.widths, named.values(), strict=True))  # one cluster: in order
     best = (
         min(rows, key=lambda w: rows[w].predicted.mean),
@@ -69,6 +69,7 @@ def _case(settings: Settings, width: int) -> Case:
     table = ", ".join(f"{tokens} = {time}" for tokens, time in STAGE_MS.items())
     return Case(
         f"width {width}",
+        SCENARIO,
         (
             "schedule.name=specpipe",
             f"schedule.width={width}",

@@ -14,7 +14,7 @@ from treepipe.plan import Plan, RequestSpec, Serving
 from treepipe.scenario_file import load_scenario
 from treepipe.schedules.shared_draft import Assignment, Dispatcher
 from treepipe.sim.acceptance import PoolSource, RecordingSource
-from treepipe.sim.pool import bernoulli_pool
+from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.predict import predict
 from treepipe.sim.world import simulate
 from treepipe.statistics import Interval

@@ -14,9 +14,11 @@ from treepipe.planning import make_plan
 from treepipe.recording import Recording
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
-from treepipe.sim.pool import hit_ratio_pool
+from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.theory.starsd import Cycle
 from treepipe.sim.world import simulate
 from treepipe.studies import shared_draft
+from treepipe.studies.calibration import Acceptance
 from treepipe.studies.comparison import (
     Case,
     _by_cluster,
@@ -31,7 +33,7 @@ from treepipe.studies.steady import return_times, steady
 from treepipe.trace import RequestTrace, Span, Trace
 
 SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")
-POOL = hit_ratio_pool({1: 0.6, 8: 0.9})
+POOL = Acceptance(hit_ratio_pool({1: 0.6, 8: 0.9}), 1)
 
 
 def say(what: str, steps: int) -> None:
@@ -45,7 +47,7 @@ def made_plan(*overrides: str) -> Plan:
 
 
 def made_run(plan: Plan) -> tuple[Trace, Recording]:
-    source = RecordingSource(PoolSource(POOL, 1, 99))
+    source = RecordingSource(PoolSource(POOL.pool, 1, 99))
     trace = simulate(plan, source)
     return trace, source.recording(trace)
 
@@ -133,9 +135,9 @@ def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
         "links": ("links.default={ latency_ms = 3.0 }",),
         "wide, slow": ("links.default={ latency_ms = 3.0 }", "schedule.name=specpipe"),
     }
-    prepared = [_prepare(SCENARIO, Case(label, (*SMALL, *o))) for label, o in changes.items()]
+    prepared = [_prepare(Case(label, SCENARIO, (*SMALL, *o))) for label, o in changes.items()]
     groups = _by_cluster(prepared)
-    assert [[each.case.label for each in group] for group in groups] == [
+    assert [[each.label for each in group] for group in groups] == [
         ["flowspec", "wide", "busy"],
         ["groups"],
         ["queue"],
@@ -158,10 +160,16 @@ def test_every_case_is_predicted_before_a_process_starts(monkeypatch: pytest.Mon
         if what.startswith("starting"):
             raise StartedError
 
-    monkeypatch.setattr("treepipe.studies.comparison.calibrate", lambda *_: POOL)
-    cases = [Case("one", SMALL), Case("two", (*SMALL, "schedule.name=chain"))]
+    monkeypatch.setattr(
+        "treepipe.studies.comparison.calibrate",
+        lambda cases, _: {each.label: POOL for each in cases},
+    )
+    cases = [
+        Case("one", SCENARIO, SMALL),
+        Case("two", SCENARIO, (*SMALL, "schedule.name=chain")),
+    ]
     with pytest.raises(StartedError):
-        next(compare(SCENARIO, cases, listen))
+        next(compare(cases, listen))
     assert said[:7] == ["predicting"] + [""] * 6
     assert said[-1] == "starting"
 
@@ -211,7 +219,7 @@ def test_return_times_are_per_pipeline_and_without_beginnings() -> None:
 
 
 def test_the_closed_form_idles_as_starsd_says() -> None:
-    cycle = shared_draft.Cycle(back_ms=42, service_ms=15, tokens=2.5)
+    cycle = Cycle(back_ms=42, service_ms=15, tokens=2.5)
     assert [cycle.idle_ms(n) for n in (1, 2, 3, 4, 5)] == [42, 27, 12, 0, 0]
     assert cycle.n_full == 4
     assert cycle.throughput(1) == pytest.approx(1e3 * 2.5 / 57)
@@ -224,7 +232,7 @@ def test_the_profile_s_cycle_is_what_the_simulator_measures() -> None:
     settings = shared_draft.Settings(prompts=2, new_tokens=24, runs=1)
     scenario = load_scenario(SCENARIO, shared_draft._case(settings, 1).overrides)
     plan = make_plan(scenario, SCENARIO, row_bytes=768)
-    trace = simulate(plan, PoolSource(POOL, 1, 3))
+    trace = simulate(plan, PoolSource(POOL.pool, 1, 3))
     cycle = shared_draft.profile_cycle(plan, 1.0)
     times = sorted(return_times(steady(trace)))
     assert cycle.back_ms == pytest.approx(times[len(times) // 2], rel=0.01)

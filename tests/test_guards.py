@@ -12,7 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LINKED = ("sim", "executor", "profiles", "studies")
-FACES = {"__main__.py", "cli.py", "presentation.py"}
+FACES = {
+    "__main__.py",
+    "cli.py",
+    "cli_calibrate.py",
+    "cli_options.py",
+    "extras.py",
+    "presentation.py",
+}
 """Files of the core folder that belong to the command line, not to the core."""
 FORBIDDEN = {"simpy", "torch", "transformers", "time", "random", "zmq"}
 LIMIT = 300

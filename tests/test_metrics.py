@@ -9,6 +9,7 @@ import pytest
 
 from treepipe.errors import UserError
 from treepipe.estimates import summarize
+from treepipe.machine import Machine, running_warnings
 from treepipe.metrics import run_metrics, utilization
 from treepipe.protocol import RoundRecord
 from treepipe.recording import Recording
@@ -45,6 +46,35 @@ def test_metrics_by_hand() -> None:
 
 def test_transfers_occupy_no_device_and_nothing_counts_beyond_the_end() -> None:
     assert utilization(_trace()) == {"a": pytest.approx(0.4), "b": pytest.approx(0.1)}
+
+
+def test_energy_and_price_by_hand() -> None:
+    """50 ms and 4 tokens; a is busy for 20 ms, b for 5 ms of the 50."""
+    trace = _trace()
+    trace.machines = (
+        Machine("a", ("a",), power_w=(10.0, 110.0), usd_per_hour=3.6),
+        Machine("b", ("b",), power_w=(20.0, 20.0), usd_per_hour=7.2),
+    )
+    metrics = run_metrics(trace)
+    assert metrics["joules_per_token"] == pytest.approx((0.5 + 2.0 + 1.0) / 4)
+    assert metrics["usd_per_million_tokens"] == pytest.approx((1e-3 + 2e-3) * 0.05 / 4 * 1e6)
+    trace.machines = (Machine("box", ("a", "b"), 2, power_w=(10.0, 110.0), usd_per_hour=3.6),)
+    metrics = run_metrics(trace)
+    assert metrics["joules_per_token"] == pytest.approx((0.5 + 100 * 0.025 / 2) / 4)
+    assert utilization(trace)["box"] == pytest.approx(0.25)
+
+
+def test_energy_and_price_of_some_machines_are_nobodys() -> None:
+    trace = _trace()
+    assert "joules_per_token" not in run_metrics(trace)
+    machines = (Machine("a", ("a",), power_w=(10.0, 110.0), usd_per_hour=3.6), Machine("b", ("b",)))
+    trace.machines = machines
+    assert not {"joules_per_token", "usd_per_million_tokens"} & set(run_metrics(trace))
+    assert running_warnings(machines) == [
+        "joules_per_token is left out: no key power for b",
+        "usd_per_million_tokens is left out: no key price_usd_per_hour for b",
+    ]
+    assert running_warnings(machines[:1]) == running_warnings(machines[1:]) == []
 
 
 def test_interval_is_students() -> None:

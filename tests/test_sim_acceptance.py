@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,7 +13,8 @@ from treepipe.messages import NO_PARENT
 from treepipe.protocol import DraftPass
 from treepipe.recording import Answer, RecordedRequest, Recording
 from treepipe.sim.acceptance import Oracle, PoolSource
-from treepipe.sim.pool import Pool, bernoulli_pool, hit_ratio_pool
+from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
+from treepipe.sim.pool import Pool, Prompt, Table
 from treepipe.sim.replay import ReplaySource
 
 CANDIDATES = 6
@@ -34,7 +33,7 @@ def recorded_pool(prompts: int = 2, positions: int = 480, run: int = 8) -> Pool:
     for _ in range(prompts):
         hits = np.repeat(rng.random(-(-positions // run)) < 0.5, run)[:positions]
         ranks = [0 if hit else int(rng.integers(1, CANDIDATES + 1)) for hit in hits]
-        found.append((vectors(positions), ranks))
+        found.append(Prompt(Table(vectors(positions), ranks)))
     return Pool(found, {1: vectors(11), 2: vectors(12), 3: vectors(13)})
 
 
@@ -206,32 +205,6 @@ def test_blocks_keep_the_correlation_of_neighbours() -> None:
     assert recorded > 0.8
     # One neighbour in 16 belongs to another block, so about 15/16 of the correlation is left.
     assert lag_1(ranks_of(pool, 16, 20_000) == 0) == pytest.approx(recorded * 15 / 16, abs=0.05)
-
-
-@pytest.mark.parametrize("length", [1, 7, 16, 100])
-def test_every_recorded_position_is_drawn_equally_often(length: int) -> None:
-    vectors = np.log(np.full((1, 2), 0.5))
-    prompts = [(np.repeat(vectors, n, axis=0), [0] * n) for n in (40, 5, 1, 24)]
-    pool = Pool(prompts, {1: vectors})
-    rng = np.random.default_rng(0)
-    counts = np.zeros(70)
-    for _ in range(30_000):
-        ((first, stop),) = pool.blocks(rng, length, 1)
-        assert 0 < stop - first <= length
-        counts[first:stop] += 1
-    edges = [0, 40, 45, 46, 70]
-    assert counts / counts.mean() == pytest.approx(np.ones(70), abs=0.2)
-    per_prompt = [counts[a:b].mean() for a, b in itertools.pairwise(edges)]
-    assert per_prompt / counts.mean() == pytest.approx(np.ones(4), abs=0.15)
-
-
-def test_a_block_stays_within_its_prompt() -> None:
-    pool = recorded_pool(prompts=3, positions=10)
-    rng = np.random.default_rng(0)
-    drawn = {*pool.blocks(rng, 4, 2000)}
-    assert all(first // 10 == (stop - 1) // 10 for first, stop in drawn)
-    assert (0, 1) in drawn  # a run may begin before its prompt, and end behind it
-    assert (9, 10) in drawn
 
 
 # --- replay --------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import Place, places
-from treepipe.sim.pool import bernoulli_pool
+from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.world import simulate
 from treepipe.timing import LinkTimes
 from treepipe.trace import Trace
@@ -170,3 +170,15 @@ def test_emulation_refuses_roles_that_wait_for_each_other() -> None:
 
     with pytest.raises(UserError, match=r"share host 'box' of capacity 1.*hosts.box.capacity to 3"):
         prepare(load_scenario(DEMO, [HOSTS]), DEMO)
+
+
+def test_the_example_of_the_documentation_is_a_plan(tmp_path: Path) -> None:
+    text = (DEMO.parents[2] / "docs" / "scenario.md").read_text()
+    (example,) = [part.split("```")[0] for part in text.split("```toml")[1:] if "[hosts." in part]
+    path = tmp_path / "example.toml"
+    head = 'name = "example"\n[target]\nprofile = "llama-2-7b"\n[schedule]\nname = "pp"\n'
+    path.write_text(head + '[[drafts]]\nmodel.profile = "llama-3.2-1b"\n' + example)
+    plan = plan_scenario(load_scenario(path), path)
+    assert plan.machine("pipeline0.stage2").name == "workstation"
+    assert plan.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.03
+    assert plan.held("pipeline0.stage2", "pipeline0.stage3") == ("medium wifi",)

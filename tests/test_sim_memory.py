@@ -14,7 +14,7 @@ from treepipe.planning import make_plan
 from treepipe.protocol import Drafted, DraftPass
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.pool import hit_ratio_pool
+from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import Simulation
 from treepipe.trace import RequestTrace, Span
 

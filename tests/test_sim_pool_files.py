@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from treepipe.errors import UserError
-from treepipe.sim.pool import SCHEMA, Pool, hit_ratio_pool
+from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.pool import SCHEMA, Pool
 
 GOOD: dict[str, Any] = {
     "schema": SCHEMA,

@@ -16,7 +16,7 @@ from treepipe.messages import Segment
 from treepipe.plan import NewSchedule, Serving
 from treepipe.protocol import Announce, Command, Event, Offer, RoundRecord, Schedule
 from treepipe.sim.acceptance import PoolSource, RecordingSource
-from treepipe.sim.pool import Pool
+from treepipe.sim.pool import Pool, Prompt, Table
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.timing import LinkTimes
@@ -119,7 +119,7 @@ def _recorded_pool() -> Pool:
     for _ in range(3):
         hit = np.repeat(rng.random(12) < 0.7, 5)
         ranks = np.where(hit, rng.integers(0, 3, 60), rng.integers(3, 13, 60))
-        prompts.append((vectors(60, 0.3), ranks.tolist()))
+        prompts.append(Prompt(Table(vectors(60, 0.3), ranks.tolist())))
     return Pool(prompts, {1: vectors(20, 0.8), 2: vectors(20, 1.5)})
 
 

@@ -20,7 +20,7 @@ from treepipe.schedules.drafting import Growth
 from treepipe.schedules.static_tree import StaticTree
 from treepipe.schedules.tree_schedule import TreeParameters
 from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.pool import bernoulli_pool, hit_ratio_pool
+from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.world import simulate
 from treepipe.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.trace import RequestTrace, Trace

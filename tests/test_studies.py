@@ -61,7 +61,7 @@ def test_all_schedules_end_to_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", all_schedules.SCHEDULES)
 def test_every_schedule_has_a_case(name: str) -> None:
     settings = all_schedules.Settings(prompts=60, plain_prompts=6)
-    prepared = _prepare(SCENARIO, all_schedules._case(settings, name))
+    prepared = _prepare(all_schedules._case(settings, name))
     plan = prepared.launch.plan
     assert prepared.scenario.schedule.name == name
     assert len(plan.requests) == (6 if name == "pp" else 60)

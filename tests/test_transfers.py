@@ -19,8 +19,9 @@ from treepipe.metrics import run_metrics
 from treepipe.plan import Plan
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
+from treepipe.timing import LinkTimes
 from treepipe.trace import Trace
-from treepipe.transfers import Ends, TransferQueue
+from treepipe.transfers import Held, TransferQueue
 
 devices = st.sampled_from("abcde")
 asked = st.lists(st.tuples(devices, devices).filter(lambda ends: ends[0] != ends[1]), max_size=12)
@@ -39,10 +40,10 @@ def test_the_first_pending_transfer_whose_ends_are_free_starts() -> None:
 
 @given(asked, st.lists(st.integers(0, 99), max_size=30))
 def test_no_device_takes_part_in_two_transfers_and_none_is_lost(
-    asked: list[Ends], ends_first: list[int]
+    asked: list[Held], ends_first: list[int]
 ) -> None:
     queue: TransferQueue[int] = TransferQueue()
-    running: dict[int, Ends] = {}
+    running: dict[int, Held] = {}
     left, done = deque(enumerate(asked)), []
     for choice in [*ends_first, *[0] * 60]:
         if running and (choice % 2 or not left):
@@ -80,6 +81,21 @@ def test_processes_send_through_the_switch(pair: tuple[Path, Path], name: str) -
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     assert_one_at_a_time(trace, plan)
     replay = simulate(plan, ReplaySource(recording))
+    assert_one_at_a_time(replay, plan)
     assert [r.rounds for r in replay.requests] == [r.rounds for r in trace.requests]
     times = [run_metrics(each)["time_between_tokens_ms"] for each in (replay, trace)]
     assert 0.5 < times[0] / times[1] < 1.05, "emulated work takes at least its profile's time"
+
+
+def test_processes_share_a_medium(pair: tuple[Path, Path]) -> None:
+    """Transfers take 2 ms on it each; in both worlds none begins before the last one has left."""
+    plan = cluster_plan("naive_pp", clients=2)
+    plan = replace(plan, default_link=LinkTimes(1.0, message_ms=2.0, medium="air"))
+    with Cluster(cluster_roles(pair, plan), plan) as cluster:
+        trace, recording = cluster.run(plan)
+    for request, spec in zip(trace.requests, plan.requests, strict=True):
+        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+    for each in (trace, simulate(plan, ReplaySource(recording))):
+        begins = sorted(span.start_ms for span in each.spans if span.kind == "transfer")
+        gaps = [after - before for before, after in itertools.pairwise(begins)]
+        assert min(gaps) >= 2.0 - 1e-6

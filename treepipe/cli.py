@@ -7,13 +7,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from treepipe import cli_calibrate
+from treepipe.cli_options import (
+    JsonTarget,
+    PlotFile,
+    Quiet,
+    Runs,
+    ScenarioFile,
+    Seed,
+    Settings,
+    TimelineFolder,
+    TraceFile,
+    Versus,
+    VersusSettings,
+    changes,
+)
 from treepipe.errors import RunError, UserError
+from treepipe.extras import need_executor
 
 app = typer.Typer(
     help="Plan and run tree speculative decoding over pipelines of devices.",
@@ -22,34 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO.toml")]
-JsonTarget = Annotated[
-    Optional[str],  # noqa: UP045  (typer reads the annotation on Python 3.10, too)
-    typer.Option("--json", metavar="FILE|-", help="Write the result here; - is standard output."),
-]
-TraceFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--trace", help="Write Chrome/Perfetto trace events of the first run here."),
-]
-PlotFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--plot", metavar="FILE.png", help="Draw the first run's timeline here."),
-]
-Seed = Annotated[Optional[int], typer.Option(min=0, help="Instead of the scenario's.")]  # noqa: UP045
-Runs = Annotated[Optional[int], typer.Option(min=1, help="Instead of the scenario's.")]  # noqa: UP045
-Settings = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a key, e.g. schedule.tree_size=40."),
-]
-Versus = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--versus", metavar="B.toml", help="Report this scenario's difference (B - A)."),
-]
-VersusSettings = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--versus-set", metavar="KEY=VALUE", help="Change a key in B only."),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
+app.add_typer(cli_calibrate.app, name="calibrate")
 
 
 def main() -> None:
@@ -87,7 +76,7 @@ def simulate(
     from treepipe.sim.predict import predict
     from treepipe.versus import Side, check_pairs, make_versus
 
-    overrides = _overrides(settings, seed, runs)
+    overrides = changes(settings, seed, runs)
     files = [(load_scenario(scenario, overrides), scenario)]
     if versus is not None or versus_settings:
         # Common random numbers: the other one takes this one's seed.
@@ -157,13 +146,13 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Execute a scenario with real processes on this machine."""
-    _need_executor("run")
+    need_executor("run")
     from treepipe.executor.execute import execute
     from treepipe.presentation import Progress, show_result
     from treepipe.result import make_result
     from treepipe.scenario_file import load_scenario
 
-    loaded = load_scenario(scenario, _overrides(settings, seed, runs))
+    loaded = load_scenario(scenario, changes(settings, seed, runs))
     with Progress(quiet) as say:
         execution = execute(loaded, scenario, say)
     if recording is not None:
@@ -185,6 +174,32 @@ def run(
 
 
 @app.command()
+def validate(
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")],
+    calibrate_on: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
+    ] = None,
+    json: JsonTarget = None,
+    against: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
+    ] = None,
+    timelines: TimelineFolder = None,
+    seed: Seed = None,
+    runs: Runs = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict, execute, and explain how far off the prediction was."""
+    need_executor("validate")
+    from treepipe.studies.validate import Request, perform
+
+    changed = changes(settings, seed, runs)
+    perform(Request(scenarios, changed, calibrate_on, json, against, timelines, quiet))
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for tables, plots and traces.")] = Path(
         "treepipe-demo"
@@ -192,7 +207,7 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Predict four schedules, run them on real processes, and compare."""
-    _need_executor("demo")
+    need_executor("demo")
     from treepipe.presentation import Progress, show_demo
     from treepipe.studies.demo import claim_folder, run_demo, write_demo
 
@@ -227,7 +242,7 @@ def study(
         raise UserError("treepipe study needs a name; treepipe study --list shows them")
     found = find_study(name)
     if found.needs_executor:
-        _need_executor("study")
+        need_executor("study")
     perform(found, out, full=full, json=json, quiet=quiet)
 
 
@@ -257,25 +272,6 @@ def profiles(
         show_profiles(console())
     else:
         show_profile(name, plot, console())
-
-
-def _overrides(settings: list[str] | None, seed: int | None, runs: int | None) -> list[str]:
-    given: dict[str, Any] = {"seed": seed, "runs": runs}
-    return [*(settings or []), *(f"{k}={v}" for k, v in given.items() if v is not None)]
-
-
-def _need_executor(command: str) -> None:
-    try:
-        import safetensors  # noqa: F401
-        import tokenizers  # noqa: F401
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-        import zmq  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"treepipe {command} needs the extra 'executor' ({error.name} is not installed): "
-            f"pip install 'treepipe[executor]'"
-        ) from None
 
 
 def _complain(sentence: str) -> None:

@@ -26,7 +26,7 @@ class Machine:
         roles: names of those that work on it.
         capacity: pieces of work that it does at once; more wait, first come first served.
         idle_factor: (gap in ms, factor on the time of work behind it), ascending; empty: no effect.
-        idle_w, busy_w: power when nothing works, and when all of its capacity does.
+        power_w: when nothing works, and when all of its capacity does.
     """
 
     name: str
@@ -34,14 +34,26 @@ class Machine:
     capacity: int = 1
     memory_mib: float | None = None
     idle_factor: tuple[tuple[float, float], ...] = ()
-    idle_w: float | None = None
-    busy_w: float | None = None
+    power_w: tuple[float, float] | None = None
     usd_per_hour: float | None = None
 
     @property
     def contended(self) -> bool:
         """Whether its roles may have to wait for each other."""
         return len(self.roles) > self.capacity
+
+
+def running_warnings(machines: Sequence[Machine]) -> list[str]:
+    """Where energy or price is known of some machines only, so that neither has a sum."""
+    found = []
+    for metric, key, known in (
+        ("joules_per_token", "power", [m.power_w is not None for m in machines]),
+        ("usd_per_million_tokens", "price_usd_per_hour", [bool(m.usd_per_hour) for m in machines]),
+    ):
+        lacking = [m.name for m, each in zip(machines, known, strict=True) if not each]
+        if any(known) and lacking:
+            found.append(f"{metric} is left out: no key {key} for {', '.join(lacking)}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +116,6 @@ def _machine(name: str, homes: Sequence[Home], host: HostSection, path: Path) ->
         host.capacity,
         agreed("memory_mib", lambda device: device.memory_mib),
         tuple(sorted(idle.items())) if idle else (),
-        None if power is None else power.idle_w,
-        None if power is None else power.busy_w,
+        None if power is None else (power.idle_w, power.busy_w),
         agreed("price_usd_per_hour", lambda device: device.price_usd_per_hour),
     )

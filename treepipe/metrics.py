@@ -35,6 +35,8 @@ UNITS = {
     "draft_idle_ms": "ms",
     "draft_rounds_s": "1/s",
     "target_rounds_s": "1/s",
+    "joules_per_token": "J/token",
+    "usd_per_million_tokens": "USD/1e6 tokens",
 }
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -110,7 +112,29 @@ def metric_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
     found = _request_ratios(windows) | _round_ratios(windows)
     found["throughput_tokens_s"] = _emitted(trace, windows), np.diff(windows.edges) / 1e3
     found |= _draft_ratios(trace, windows)
+    found |= _running_ratios(trace, windows)
     return {name: ratio for name, ratio in found.items() if ratio[1].sum()}
+
+
+def _running_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
+    """Energy and price of all machines together; left out where one's is not known.
+
+    A machine draws its idle power all the time, and the rest by how busy it is.
+    """
+    machines, lengths = trace.machines, np.diff(windows.edges)
+    tokens, found = _emitted(trace, windows), dict[str, Ratio]()
+    prices = [machine.usd_per_hour for machine in machines if machine.usd_per_hour is not None]
+    if machines and len(prices) == len(machines):
+        found["usd_per_million_tokens"] = sum(prices) * lengths / 3.6, tokens
+    powers = [(m, *m.power_w) for m in machines if m.power_w is not None]
+    if trace.spans and machines and len(powers) == len(machines):
+        shares = utilization_ratios(trace, windows)
+        energy = np.zeros(len(lengths))
+        for machine, idle_w, busy_w in powers:
+            busy = shares[machine.name][0] / machine.capacity
+            energy += (idle_w * lengths + (busy_w - idle_w) * busy) / 1e3
+        found["joules_per_token"] = energy, tokens
+    return found
 
 
 def token_gaps(requests: Iterable[RequestTrace]) -> Floats:

@@ -36,6 +36,7 @@ class Placement:
     Attributes:
         target: what is known of the target from a profile or a checkpoint's ``config.json``; None
             where nothing asks for it.
+        draft_footprints: per draft server, as far as they are known, with the number of layers.
         warnings: sentences for the result.
     """
 
@@ -45,6 +46,7 @@ class Placement:
         self.warnings: list[str] = []
         self._services: dict[str, ServiceTimes] = {}
         self._homes: list[Home] = []
+        self.draft_footprints: dict[str, tuple[Footprint, int]] = {}
         self.target: ServedModel | None = None
         if scenario.target.profile is not None or self._names_hardware():
             self.target = self._model(scenario.target, "target", "target")
@@ -63,8 +65,7 @@ class Placement:
         given = Footprint.of(self._scenario.target)
         if given is not None or self.target is None:
             return given
-        shape, dtype = self.target.shape, self.target.dtype
-        return Footprint(shape.layer_bytes(dtype), shape.kv_bytes(dtype))
+        return Footprint.of_shape(self.target.shape, self.target.dtype)
 
     def drafts(self) -> tuple[Placed, ...]:
         """The draft servers."""
@@ -76,8 +77,11 @@ class Placement:
                 times = _device_times(device)
             else:
                 times = self._draft_times(device, draft, key)
+            footprint = self._draft_footprint(draft, device, key)
             for _ in range(draft.count):
                 role = f"draft{len(placed)}"
+                if footprint is not None:
+                    self.draft_footprints[role] = footprint
                 self._homes.append(Home(role, device, draft.host, f"key {key}"))
                 placed.append(Placed(role, times))
         return tuple(placed)
@@ -132,6 +136,19 @@ class Placement:
             passes = service.draft(model, target.shape if model.shape.eagle else None)
         evaluation = service.evaluation(target)
         return DeviceTimes(NO_WORK, passes, evaluation, hardware.decide_ms, hardware.prune_ms)
+
+    def _draft_footprint(
+        self, draft: Draft, device: Device | Hardware, key: str
+    ) -> tuple[Footprint, int] | None:
+        if draft.source == "ngram":
+            return Footprint(0.0, 0.0), 0
+        given, layers = Footprint.of(draft.model), draft.model.layers
+        if given is not None and layers is not None:
+            return given, layers
+        if draft.model.profile is None and not isinstance(device, Hardware):
+            return None
+        model = self._draft_model(draft, key)
+        return Footprint.of_shape(model.shape, model.dtype), model.shape.layers
 
     def _service(self, hardware: Hardware, named: AnyDevice, key: str) -> ServiceTimes:
         """One per device, so that each of its warnings is given once."""

@@ -15,11 +15,15 @@ from treepipe.protocol import Schedule, Started
 from treepipe.schedules.shared_draft import ArrivalQueue, Dispatcher, Policy, ServiceLevels
 from treepipe.stage_desk import StageDesk
 from treepipe.timing import DeviceTimes, LinkTimes
+from treepipe.transfers import Held
 
 HEADER_BYTES = 64
 """Size that a message's header is counted with, on top of its rows."""
 SWITCH = "switch"
-"""Name of the process that schedules transfers centrally; it is no device of the plan."""
+"""Name of the process that lets transfers wait for each other; it is no device of the plan."""
+
+AT_ONCE = LinkTimes(0.0)
+"""A link that takes no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class Plan:
 
     Attributes:
         default_link, links: link times, by (sender, receiver) where they differ.
+        local_link: between roles of one machine.
         row_bytes: bytes of one row's hidden state between stages.
         group_size: stages in a row that work one after another within a step.
         central_transfers: a device takes part in one transfer at a time.
@@ -101,6 +106,7 @@ class Plan:
     seed: int = 0
     warnings: tuple[str, ...] = ()
     machines: tuple[Machine, ...] = ()
+    local_link: LinkTimes = AT_ONCE
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -112,7 +118,27 @@ class Plan:
         return (*self.drafts, *(stage for stages in self.pipelines for stage in stages))
 
     def link(self, sender: str, receiver: str) -> LinkTimes:
-        return self.links.get((sender, receiver), self.default_link)
+        """Times of one direction between two roles."""
+        found = self.links.get((sender, receiver))
+        if found is not None:
+            return found
+        local = any({sender, receiver} <= set(machine.roles) for machine in self.machines)
+        return self.local_link if local else self.default_link
+
+    def held(self, sender: str, receiver: str) -> Held:
+        """What a transfer between two roles has to itself while it lasts; mostly nothing."""
+        link = self.link(sender, receiver)
+        found = (sender, receiver) if self.central_transfers else ()
+        if link.medium is not None:
+            return (*found, f"medium {link.medium}")
+        return (*found, "<->".join(sorted((sender, receiver)))) if link.half_duplex else found
+
+    @property
+    def queues_transfers(self) -> bool:
+        """Whether any transfer may have to wait for one of another link."""
+        links = (self.default_link, self.local_link, *self.links.values())
+        shared = any(link.half_duplex or link.medium is not None for link in links)
+        return self.central_transfers or shared
 
     def machine(self, role: str) -> Machine:
         """What a role works on."""

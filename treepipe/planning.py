@@ -1,6 +1,6 @@
-"""Scenario -> plan: links and requests become numbers, schedules are made.
+"""Scenario -> plan: requests become numbers, schedules are made.
 
-Who works where, and how long that takes, is in ``placement.py``.
+Who works where, and how long that takes, is in ``placement.py``; links are in ``links.py``.
 
 Everything that can be wrong with a scenario beyond its shape is found here and ends in a
 ``UserError`` that names the key.
@@ -8,23 +8,22 @@ Everything that can be wrong with a scenario beyond its shape is found here and 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from treepipe.errors import UserError
-from treepipe.memory import Footprint, check_memory
+from treepipe.links import named_link, pair_links
+from treepipe.machine import running_warnings
+from treepipe.memory import Footprint, Need, check_memory, memory_needs, unchecked_memory
 from treepipe.placement import Placement
 from treepipe.plan import Plan, RequestSpec, Serving
-from treepipe.profiles.library import find_link
-from treepipe.profiles.schema import Link
 from treepipe.scenario import Scenario
 from treepipe.schedule_factory import (
     LAYERED,
     ScheduleFactory,
     check_schedule,
-    most_tree_tokens,
 )
 from treepipe.schedules.shared_draft import ServiceLevels
-from treepipe.timing import LinkTimes, TimeTable
 from treepipe.workload import draw_requests
 
 
@@ -57,29 +56,30 @@ def make_plan(
         requests = draw_requests(scenario, path, seed)
     if row_bytes is None:
         row_bytes = placement.row_bytes
-    warnings = placement.warnings
     plan = Plan(
         name=scenario.name,
         drafts=drafts,
         pipelines=pipelines,
         new_schedule=ScheduleFactory(section, scenario.sampling),
         requests=requests,
-        default_link=_link_times(scenario.links.default, path, "links.default", warnings),
-        links=_pair_links(scenario, path, names, warnings),
+        default_link=named_link(scenario.links.default, path, "links.default"),
+        links=pair_links(scenario, path, names),
+        local_link=named_link(scenario.links.local, path, "links.local"),
         row_bytes=row_bytes,
         serving=_serving(scenario, path, len(pipelines)),
         group_size=section.group_size,
         central_transfers=section.central_transfers and section.name in LAYERED,
         never_misses=scenario.sampling.rule == "relaxed_best",
         seed=seed,
-        warnings=tuple(warnings),
+        warnings=(*placement.warnings, *running_warnings(machines)),
         machines=machines,
     )
     footprint = footprint or placement.footprint
+    needs: list[Need] = []
     if footprint is not None:
-        longest = max(len(stages) for stages in pipelines)
-        check_memory(plan, footprint, most_tree_tokens(section, longest), path)
-    return plan
+        needs = memory_needs(plan, section, footprint, placement.draft_footprints)
+    check_memory(plan, needs, path)
+    return replace(plan, warnings=(*plan.warnings, *unchecked_memory(plan, needs)))
 
 
 def _serving(scenario: Scenario, path: Path, pipelines: int) -> Serving:
@@ -98,36 +98,3 @@ def _serving(scenario: Scenario, path: Path, pipelines: int) -> Serving:
         given.queue,
         ServiceLevels(given.weights, given.deadlines_ms),
     )
-
-
-def _link_times(link: Link | str, path: Path, key: str, warnings: list[str]) -> LinkTimes:
-    """Args: ``warnings``: gets what the worlds do not do of what the link says."""
-    name = f"{path}: key {key}"
-    if isinstance(link, str):
-        link, name = find_link(link, name, path.parent), f"link {link}"
-    if link.duplex == "half":
-        warnings.append(f"{name}: half duplex is not modelled, both directions are free")
-    if link.jitter_ms and link.jitter != "half_normal":
-        warnings.append(f"{name}: jitter is drawn from |normal|, not as {link.jitter}")
-    transfer = None if link.transfer_ms is None else TimeTable(link.transfer_ms)
-    return LinkTimes(
-        link.latency_ms, link.bandwidth_mbit_s, link.jitter_ms, link.message_ms, transfer
-    )
-
-
-def _pair_links(
-    scenario: Scenario, path: Path, names: set[str], warnings: list[str]
-) -> dict[tuple[str, str], LinkTimes]:
-    links = {}
-    for index, pair in enumerate(scenario.links.pairs):
-        for end in pair.ends:
-            if end not in names:
-                raise UserError(
-                    f"{path}: key links.pairs.{index}.ends names {end!r}; "
-                    f"there are {', '.join(sorted(names))}"
-                )
-        times = _link_times(pair, path, f"links.pairs.{index}", warnings)
-        links[pair.ends] = times
-        if not pair.one_way:
-            links[pair.ends[::-1]] = times
-    return links

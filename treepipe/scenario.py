@@ -22,10 +22,21 @@ class Pair(Link):
 
     ends: tuple[str, str]
     one_way: bool = False
+    profile: str | None = Field(None, description="a link profile, instead of the keys of a link")
+
+    @model_validator(mode="after")
+    def _one_description(self) -> Pair:
+        given = self.model_fields_set & set(Link.model_fields)
+        if self.profile is not None and given:
+            raise ValueError(f"give profile or {', '.join(sorted(given))}, not both")
+        return self
 
 
 class Links(Section):
     default: Link | str = Link()
+    local: Link | str = Field(
+        Link(latency_ms=0.0), description="between roles of one host; default: no time at all"
+    )
     pairs: tuple[Pair, ...] = ()
 
 
@@ -158,6 +169,9 @@ class Pool(Section):
     source: Literal["pool"]
     file: str
     block: Annotated[int, Field(ge=1)] = Field(16, description="positions drawn together")
+    hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
+        None, description="passages are drawn so that this is reached; default: as recorded"
+    )
 
 
 class Replay(Section):

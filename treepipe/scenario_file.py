@@ -38,7 +38,12 @@ def _take_acceptance(data: dict[str, Any], path: Path) -> None:
     profile, file = find_acceptance(name, f"{path}: key acceptance.name", path.parent)
     if profile.pool is not None:
         pool = str((file.parent / profile.pool).resolve())
-        data["acceptance"] = {"source": "pool", "file": pool, "block": profile.block}
+        data["acceptance"] = {
+            "source": "pool",
+            "file": pool,
+            "block": profile.block,
+            "hit_ratio": profile.hit_ratio,
+        }
     else:
         data["acceptance"] = {"source": "hit_ratio", "table": profile.hit_ratio}
 

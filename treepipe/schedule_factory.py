@@ -154,6 +154,25 @@ def most_tree_tokens(section: ScheduleSection, stages: int) -> int:
     return section.tree_size + 1 + (stages + 3) * expansion
 
 
+def most_pass_tokens(section: ScheduleSection) -> int:
+    """Most rows that one pass computes for one request."""
+    name = section.name
+    if name == "pp":
+        rows = 1
+    elif name in LAYERED:
+        rows = section.width * section.layers_per_step
+    elif name == "eagle":
+        rows = section.tree_size + 1
+    elif name in ("specinfer", "chain", "starsd", "dsd"):
+        rows = most_tree_tokens(section, 1)
+    else:
+        expansion = section.expand_size if name.startswith("flowspec") else 0
+        rows = max(
+            section.segment_tokens, expansion, section.score_aware_size * section.score_aware
+        )
+    return max(rows, section.prefill_chunk)
+
+
 def most_scratch_tokens(section: ScheduleSection, stages: int) -> int:
     """Most scratch nodes in the draft's cache at once."""
     if section.name in LAYERED:

@@ -159,6 +159,18 @@ class StageDesk:
         self._idle = True
         return None
 
+    def parts(self, flight: Flight) -> list[tuple[int, int]]:
+        """Rows of each segment of a move's flight, and the tokens in the caches before them:
+        committed ones, and those of the tree."""
+        found = []
+        for segment in flight.segments:
+            if segment.committed:
+                found.append((len(segment.tokens), segment.positions[0]))
+            elif segment.tokens:
+                committed = self._sessions[segment.session].committed
+                found.append((len(segment.tokens), committed + segment.start))
+        return found
+
     def _take(self, move: Move) -> Move:
         if move.flight.beat is not None:
             lane = self._lanes[move.flight.draft]

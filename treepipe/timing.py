@@ -8,6 +8,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log, log1p, sqrt
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+JitterKind: TypeAlias = Literal["half_normal", "exponential", "lognormal", "uniform"]
 
 
 class TimeTable:
@@ -36,6 +42,15 @@ class TimeTable:
             context: tokens already in the caches; a table of one context takes it for any.
         """
         return self._cached[tokens] if tokens <= 1024 else self._time(tokens)
+
+    @property
+    def last_context(self) -> int | None:
+        """Longest context that was measured; None if the context does not matter."""
+        return None
+
+    def over(self, parts: Sequence[tuple[int, int]]) -> float:
+        """Milliseconds for one pass over (tokens, context) of several requests."""
+        return self(sum([tokens for tokens, _ in parts]))
 
     def extrapolates(self, tokens: int) -> bool:
         """True if no two points enclose ``tokens``."""
@@ -103,6 +118,21 @@ class ServiceTable(TimeTable):
         before, after = self._tables[low](tokens), self._tables[high](tokens)
         return before + (after - before) * (context - known[low]) / (known[high] - known[low])
 
+    @property
+    def last_context(self) -> int | None:
+        return self.contexts[-1] if len(self.contexts) > 1 else None
+
+    def over(self, parts: Sequence[tuple[int, int]]) -> float:
+        """Milliseconds for one pass over (tokens, context) of several requests.
+
+        All rows share a pass without context; each request's context adds to it what it adds to a
+        pass of its own, since no row attends to another request's tokens.
+        """
+        if len(parts) == 1:
+            return self(*parts[0])
+        together = self(sum([tokens for tokens, _ in parts]))
+        return together + sum([self(*part) - self(part[0]) for part in parts])
+
     def extrapolates(self, tokens: int) -> bool:
         """True if no two points enclose ``tokens``, at any context."""
         return any(table.extrapolates(tokens) for table in self._tables)
@@ -134,9 +164,13 @@ class LinkTimes:
     Attributes:
         latency_ms: propagation, independent of size.
         bandwidth_mbit_s: None if size does not matter.
-        jitter_ms: scale of the addition to the latency, |normal(0, jitter_ms)|.
+        jitter_ms: scale of what is drawn and added to the latency.
         message_ms: keeps the sender busy once per message, whatever its size.
         transfer_ms: against bytes, instead of a bandwidth.
+        jitter, jitter_cv: its distribution; standard deviation over mean of a lognormal one.
+        loss: probability that a message is lost; it is sent again after ``retransmit_ms``.
+        half_duplex: one direction at a time.
+        medium: name of what carries one message at a time, for all links that name it.
     """
 
     latency_ms: float
@@ -144,6 +178,24 @@ class LinkTimes:
     jitter_ms: float = 0.0
     message_ms: float = 0.0
     transfer_ms: TimeTable | None = None
+    jitter: JitterKind = "half_normal"
+    jitter_cv: float = 1.0
+    loss: float = 0.0
+    retransmit_ms: float = 0.0
+    half_duplex: bool = False
+    medium: str | None = None
+
+    def draw_jitter_ms(self, rng: np.random.Generator) -> float:
+        """One addition to the latency, >= 0."""
+        scale = self.jitter_ms
+        if self.jitter == "half_normal":
+            return abs(rng.normal(0.0, scale))
+        if self.jitter == "exponential":
+            return rng.exponential(scale)
+        if self.jitter == "uniform":
+            return rng.uniform(0.0, 2 * scale)
+        variance = log1p(self.jitter_cv**2)
+        return rng.lognormal(log(scale) - variance / 2, sqrt(variance))
 
     def occupied_ms(self, size_bytes: int) -> float:
         """How long a message of ``size_bytes`` keeps the sender's side busy."""

@@ -5,7 +5,7 @@ What belongs here is what makes, measures and describes that pair, and the pair 
 - ``corpus``: the texts (what a Python installation ships, and generated arithmetic), divided into
   training and held-out;
 - ``train``: tokenizer, target, draft; runs all of the following too;
-- ``prompts``: cuts ``prompts.json`` from held-out texts;
+- ``prompts``: cuts ``prompts.json`` and ``validation_prompts.json`` from held-out texts;
 - ``measure``: perplexity and agreement of draft and target, into ``metrics.json``;
 - ``card``: writes ``MODEL_CARD.md`` from ``metrics.json``;
 - ``target/`` and ``draft/``: the checkpoints, in Hugging Face layout.

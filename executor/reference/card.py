@@ -44,7 +44,8 @@ LICENCE = """\
 
 The corpus's texts are Python's standard library and documentation, copyright Python Software
 Foundation, under the PSF License Agreement (`LICENSE` of the Python installation); the arithmetic
-is generated here. `prompts.json` and `metrics.json` quote short passages of these texts.
+is generated here. `prompts.json`, `validation_prompts.json` and `metrics.json` quote short passages
+of these texts.
 """
 
 

@@ -1,4 +1,5 @@
-"""Cuts the prompts that ship with the reference pair; writes ``prompts.json``.
+"""Cuts the prompts that ship with the reference pair: ``prompts.json``, and more of them in
+``validation_prompts.json``.
 
     python -m treepipe.executor.reference.prompts --out executor/reference
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,12 @@ SEED = 20261121
 COUNTS = {"calibration": 40, "heldout": 20}
 """Per kind. Share of accepted tokens differs by 0.16 from prompt to prompt (standard deviation), so
 that of 30 calibration prompts would be known to 0.03 only, of 120 to 0.015."""
+VALIDATION_COUNTS = {
+    "code": {"calibration": 160, "heldout": 100},
+    "prose": {"calibration": 64, "heldout": 27},
+}
+"""For the standard grid of the validation, which decodes few tokens of many prompts: prompts differ
+more than the places of a text. Of prose the held-out texts give no more."""
 SHORT = (24, 64)
 LONG = (66, 90)
 LONG_EVERY = 5
@@ -48,17 +56,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of target and draft")
     out: Path = parser.parse_args().out
-    write(Tokenizer.from_file(str(out / "target" / "tokenizer.json")), out / "prompts.json")
+    write(Tokenizer.from_file(str(out / "target" / "tokenizer.json")), out)
 
 
-def write(tokenizer: Any, path: Path) -> None:
-    """Write the prompts by kind and then by use, each on a line of the file."""
-    prompts = {kind: cut(tokenizer, kind) for kind in KINDS}
-    path.write_text(json.dumps(prompts, indent=1) + "\n", encoding="utf-8")
+def write(tokenizer: Any, folder: Path) -> None:
+    """Write the prompts by kind and then by use, each on a line of its file."""
+    usual = dict.fromkeys(KINDS, COUNTS)
+    for name, counts in (("prompts", usual), ("validation_prompts", VALIDATION_COUNTS)):
+        prompts = {kind: cut(tokenizer, kind, each) for kind, each in counts.items()}
+        text = json.dumps(prompts, indent=1) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
 
-def cut(tokenizer: Any, kind: str) -> dict[str, list[str]]:
-    """The prompts of a kind, by use (see `COUNTS`); the same ones every time.
+def cut(tokenizer: Any, kind: str, counts: Mapping[str, int]) -> dict[str, list[str]]:
+    """The prompts of a kind, by use; the same ones every time, and with more the same first ones.
 
     Every third text is held out from calibration, too, so the two uses share none.
     """
@@ -68,7 +79,7 @@ def cut(tokenizer: Any, kind: str) -> dict[str, list[str]]:
     found = {}
     for number, (use, share) in enumerate(shares.items()):
         rng = np.random.default_rng([SEED, KINDS.index(kind), number])
-        found[use] = _cut_share(tokenizer, kind, share, trained, COUNTS[use], rng)
+        found[use] = _cut_share(tokenizer, kind, share, trained, counts[use], rng)
     return found
 
 

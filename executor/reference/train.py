@@ -78,7 +78,7 @@ def main() -> None:
         keep(model)
         teacher = model.eval()
     (out / "metrics.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    prompts.write(tokenizer, out / "prompts.json")
+    prompts.write(tokenizer, out)
     record(out)
 
 

@@ -17,7 +17,7 @@ from treepipe.plan import Plan
 from treepipe.planning import make_plan
 from treepipe.scenario import Replay, Scenario
 from treepipe.schedule_factory import unused_warnings
-from treepipe.sim.pool import Pool
+from treepipe.sim.blocks import Blocks
 from treepipe.sim.predict import acceptance_pool
 from treepipe.sim.theory import alone, shared, stepped
 from treepipe.sim.theory.passage import Passage, chunks_of
@@ -64,7 +64,7 @@ def closed_form(scenario: Scenario, path: Path) -> ClosedForm:
     """
     plan = make_plan(scenario, path)
     _check(scenario, plan, path)
-    pool = _pool(scenario, path)
+    pool = _blocks(scenario, path)
     name = scenario.schedule.name
     if name in ("pipedec", "specpipe"):
         found = _stepped(scenario, plan, pool)
@@ -154,10 +154,18 @@ def _check_arrivals(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
 def _bent(scenario: Scenario, plan: Plan) -> list[str]:
     """Assumptions of all closed forms."""
     found = []
-    if any(link.jitter_ms for link in (plan.default_link, *plan.links.values())):
-        found.append("the closed form knows the mean of the links' jitter, not its spread")
-    if plan.central_transfers:
+    links = (plan.default_link, plan.local_link, *plan.links.values())
+    if any(link.jitter_ms or link.loss for link in links):
+        found.append("the closed form knows the mean of the links' jitter and losses, no spread")
+    if plan.queues_transfers:
         found.append("the closed form assumes that no transfer waits for another one")
+    if any(len(machine.roles) > 1 for machine in plan.machines):
+        found.append("the closed form assumes that every role has a device of its own")
+    if any(machine.idle_factor for machine in plan.machines):
+        found.append("the closed form leaves out the effect of idle gaps")
+    tables = [table for placed in plan.placed for table in (placed.times.stage, placed.times.draft)]
+    if any(table.last_context is not None for table in tables):
+        found.append("the closed form takes times without context")
     acceptance = scenario.acceptance
     if acceptance is not None and acceptance.source == "pool" and scenario.schedule.name != "pp":
         found.append(
@@ -169,7 +177,7 @@ def _bent(scenario: Scenario, plan: Plan) -> list[str]:
 # --- the forms -----------------------------------------------------------------------------------
 
 
-def _alone(scenario: Scenario, plan: Plan, pool: Pool | None, path: Path) -> ClosedForm:
+def _alone(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> ClosedForm:
     passage, section = Passage(plan), scenario.schedule
     prompt, new_tokens = _lengths(scenario)
     chunks = chunks_of(prompt, section.prefill_chunk)
@@ -212,7 +220,7 @@ def _queue(
     return {"load": rate_s * service / 1e3, "request_service_ms": service, "queue_wait_ms": wait}
 
 
-def _shared(scenario: Scenario, plan: Plan, pool: Pool | None) -> ClosedForm:
+def _shared(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
     assert pool is not None  # only pp needs none
     section, passage, targets = scenario.schedule, Passage(plan), len(plan.pipelines)
     gamma = len(section.branching) if section.branching else section.gamma
@@ -232,7 +240,7 @@ def _shared(scenario: Scenario, plan: Plan, pool: Pool | None) -> ClosedForm:
     )
 
 
-def _stepped(scenario: Scenario, plan: Plan, pool: Pool | None) -> ClosedForm:
+def _stepped(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
     assert pool is not None
     section, passage = scenario.schedule, Passage(plan)
     offered = min(section.width, section.children)
@@ -254,7 +262,7 @@ def _stepped(scenario: Scenario, plan: Plan, pool: Pool | None) -> ClosedForm:
         FORMS[section.name],
         stepped.stepped_metrics(passage, steps, hit, chunks, new_tokens),
         {},
-        stepped.stepped_terms(passage, steps, hit, section.width),
+        stepped.stepped_terms(steps, hit),
         tuple(warnings),
     )
 
@@ -266,10 +274,10 @@ def _lengths(scenario: Scenario) -> tuple[int, int]:
     return workload.prompt_tokens, workload.new_tokens
 
 
-def _pool(scenario: Scenario, path: Path) -> Pool | None:
+def _blocks(scenario: Scenario, path: Path) -> Blocks | None:
     """None for plain decoding, which asks no draft."""
     if scenario.schedule.name == "pp":
         return None
     if scenario.acceptance is None:
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
-    return acceptance_pool(scenario, path)[0]
+    return Blocks(*acceptance_pool(scenario, path))

@@ -61,53 +61,105 @@ def pp_latency_ms(stage_ms: Sequence[float], transfer_ms: Sequence[float]) -> fl
 class LockStep:
     """Steps of equal stages as our protocol runs them, exactly; all in milliseconds.
 
-    The papers' step is ``stage_ms`` alone. Ours has in sequence: the draft server decides, its
-    word reaches the last group (a hop), which prunes and computes, and the result comes back (a
-    hop). After a miss the root passes all stages alone, while the markers ahead of it cost
-    nothing, and no broadcast is waited for. Exact where the draft's layer hides behind a step and
-    a stage's time does not depend on the layer's rows.
+    The papers' step is a group's time and a transfer. Ours has two chains in parallel: a layer goes
+    on to the next group (``hop_ms``); the last group's result goes to the draft server, which
+    decides and tells every stage (``end_ms`` there and back). After a miss the root passes all
+    stages alone, while the markers ahead of it cost nothing, and no broadcast is waited for. Exact
+    where a stage's time does not depend on the layer's rows and, for misses, where drafting hides
+    behind a step.
 
     Attributes:
         stages, group: stages of the pipeline, and how many form a group.
-        stage_ms, hop_ms: a stage's pass, one transfer.
+        stage_ms: a stage's pass.
+        hop_ms: a transfer between stages.
+        end_ms: a transfer from or to the draft server.
         prune_ms: of a stage, per word.
         decide_ms: evaluation and decision at the draft server.
+        marker_ms: decision on a flight that holds nothing.
+        draft_ms: the draft's pass over a layer.
     """
 
     stages: int
     group: int
     stage_ms: float
     hop_ms: float = 0.0
+    end_ms: float = 0.0
     prune_ms: float = 0.0
     decide_ms: float = 0.0
+    marker_ms: float = 0.0
+    draft_ms: float = 0.0
+
+    @property
+    def pipeline_ms(self) -> float:
+        """From a hit to the next decision as far as the stages and links tell, in the long run.
+
+        The longest of the loops that steps wait for, per step: of the last group and the draft
+        server (one step), and of all M groups in a row (M steps). Where the second is longer,
+        every M-th step is shorter and the others are longer than this.
+
+        >>> LockStep(4, 1, 20.0, 1.0, 1.0, 0.5, 3.0).pipeline_ms, LockStep(4, 2, 20.0).pipeline_ms
+        (25.5, 40.0)
+        """
+        passed = self.group * self.stage_ms + self._group_hops_ms
+        groups, ends = self.stages // self.group, 2 * self.end_ms + self.decide_ms
+        around = ((groups - 1) * self.hop_ms + ends) / groups
+        return passed + self.prune_ms + max(ends, around)
 
     @property
     def hit_ms(self) -> float:
-        """From a hit to the next decision.
+        """From a hit to the next decision. It is ``pipedec_latency_ms`` if the way to the draft
+        server and back is one transfer; a shorter one makes up to 1 / M of a transfer less of it.
 
-        >>> LockStep(4, 1, 20.0, 1.0, 0.5, 3.0).hit_ms, LockStep(4, 2, 20.0).hit_ms
-        (25.5, 40.0)
+        >>> LockStep(4, 1, 20.0, 2.0, 1.0).hit_ms == pipedec_latency_ms(5.0, [20.0], [2.0])
+        True
+        >>> LockStep(4, 1, 20.0, 2.0).hit_ms
+        21.5
         """
-        passed = self.group * self.stage_ms + (self.group + 1) * self.hop_ms
-        return passed + self.prune_ms + self.decide_ms
+        return max(self.pipeline_ms, self.draft_ms + self.decide_ms)
 
     @property
     def first_ms(self) -> float:
-        """From the first token to the first decision: as a miss, but nothing is pruned.
+        """From the first token to the first decision; the markers leave together with the root.
 
-        >>> LockStep(4, 1, 20.0, 1.0, 0.5, 3.0).first_ms
+        >>> LockStep(4, 1, 20.0, 1.0, 1.0, 0.5, 3.0).first_ms
         88.0
+        >>> LockStep(4, 1, 20.0, 12.0, 12.0, decide_ms=3.0, marker_ms=1.0).first_ms
+        172.0
         """
-        return self.stages * self.stage_ms + (self.stages + 1) * self.hop_ms + self.decide_ms
+        return self._decided_ms((self.stages - 1) * self.hop_ms + 3 * self.end_ms)
 
     @property
     def miss_ms(self) -> float:
         """From a miss to the next decision.
 
-        >>> LockStep(4, 1, 20.0, 1.0, 0.5, 3.0).miss_ms
+        >>> LockStep(4, 1, 20.0, 1.0, 1.0, 0.5, 3.0).miss_ms
         88.5
         """
-        return self.first_ms + self.prune_ms
+        return self.prune_ms + self._decided_ms(self._group_hops_ms + 3 * self.end_ms)
+
+    def _decided_ms(self, told_ms: float) -> float:
+        """Of a root that leaves at 0, behind markers in all groups but the first.
+
+        Group m + 1 takes it when m markers have been around; over slow links that is later than
+        its own arrival.
+
+        Args:
+            told_ms: when group 2 hears of the first marker, but for its decision.
+        """
+        latest = self._way_ms(self.stages) + self.end_ms
+        told = told_ms + self.marker_ms
+        for passed in range(self.group, self.stages, self.group):
+            latest = max(latest, told + self._way_ms(self.stages - passed))
+            told += max(self._group_hops_ms + 2 * self.end_ms, self.draft_ms) + self.marker_ms
+        return latest + self.end_ms + self.decide_ms
+
+    @property
+    def _group_hops_ms(self) -> float:
+        return (self.group - 1) * self.hop_ms
+
+    def _way_ms(self, stages: int) -> float:
+        """Of the root through the last ``stages``."""
+        return stages * self.stage_ms + (stages - 1) * self.hop_ms
 
     def tbt_ms(self, hit: float) -> float:
         """Expected time between tokens in the long run.

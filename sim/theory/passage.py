@@ -1,6 +1,7 @@
 """How long one segment's way takes in a plan whose links and devices have nothing else to do.
 
-Law of this file: durations of a plan, no probabilities. Jitter enters with its mean.
+Law of this file: durations of a plan, no probabilities. Jitter and losses enter with their means,
+context counts as none.
 """
 
 from __future__ import annotations
@@ -92,8 +93,10 @@ class Passage:
 
 
 def delay_ms(link: LinkTimes) -> float:
-    """Latency, and the mean of |normal(0, jitter)|."""
-    return link.latency_ms + link.jitter_ms * math.sqrt(2 / math.pi)
+    """Latency, and the means of jitter and of what losses add."""
+    half_normal = link.jitter == "half_normal"
+    jitter = link.jitter_ms * (math.sqrt(2 / math.pi) if half_normal else 1.0)
+    return link.latency_ms + jitter + link.retransmit_ms * link.loss / (1 - link.loss)
 
 
 def chunks_of(prompt_tokens: int, chunk: int) -> list[int]:

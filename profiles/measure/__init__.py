@@ -1,0 +1,1 @@
+"""What ``treepipe calibrate`` does: measuring devices, links and acceptance on this machine."""

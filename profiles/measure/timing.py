@@ -1,0 +1,197 @@
+"""How often something is timed, and with which clock; what is timed is in the other files.
+
+Law of this file: all points are visited in turns until the end, so that a slow drift of the machine
+hits all of them alike; that is when the notch of every point's box plot is narrow, or time is up.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+Key = TypeVar("Key", bound=Hashable)
+
+VISIT_MS = 8.0
+"""A visit to a point goes on for about so long; a longer pass is timed once per visit."""
+SCHEDULER = Path("/proc/thread-self/schedstat")
+"""Nanoseconds of running and of waiting for a processor, and a count (Linux' sched-stats.rst)."""
+LEAST = 3
+"""Timed passes that a point needs to count as measured."""
+
+
+class Clock(Protocol):
+    """Milliseconds that a piece of work takes until its results are there."""
+
+    def time_ms(self, work: Callable[[], object]) -> float: ...
+
+    @property
+    def withheld(self) -> float:
+        """Share of the time timed that other processes had the device."""
+        ...
+
+
+class HostClock:
+    """The host's monotonic clock; for work that is done when the call returns.
+
+    Time in which the work could have gone on, but the system had given the processor to another
+    process, is not the device's: Linux counts it, and it is taken off. Elsewhere it stays in.
+    """
+
+    def __init__(self) -> None:
+        self._counted = SCHEDULER.exists()
+        self.timed_ms, self.withheld_ms = 0.0, 0.0
+
+    def time_ms(self, work: Callable[[], object]) -> float:
+        withheld, start = self._withheld_ms(), time.perf_counter()
+        work()
+        taken = (time.perf_counter() - start) * 1e3
+        withheld = self._withheld_ms() - withheld
+        self.timed_ms += taken
+        self.withheld_ms += withheld
+        return max(0.0, taken - withheld)
+
+    @property
+    def withheld(self) -> float:
+        """Share of the time timed that the processor was not ours."""
+        return self.withheld_ms / self.timed_ms if self.timed_ms else 0.0
+
+    def _withheld_ms(self) -> float:
+        return int(SCHEDULER.read_bytes().split()[1]) / 1e6 if self._counted else 0.0
+
+
+class CudaClock:
+    """Events on the device's stream around the work, the stream being empty before.
+
+    What the host does between the two (masks, launches) keeps the stream waiting and counts.
+    """
+
+    withheld = 0.0
+
+    def time_ms(self, work: Callable[[], object]) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end))
+
+
+def clock_of(device: str) -> Clock:
+    return CudaClock() if device == "cuda" else HostClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Milliseconds: median and quartiles of so many timed passes."""
+
+    median: float
+    low: float
+    high: float
+    passes: int
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over the median."""
+        return (self.high - self.low) / self.median if self.median else 0.0
+
+
+def summarize(samples_ms: Sequence[float]) -> Summary:
+    low, median, high = np.quantile(samples_ms, (0.25, 0.5, 0.75))
+    return Summary(float(median), float(low), float(high), len(samples_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class Probe(Generic[Key]):
+    """One point to measure.
+
+    Attributes:
+        key: what it is.
+        work: what is timed.
+        before: brings about the state that the work starts from; not timed.
+        warm: whether a visit begins with an untimed pass, for what the point before it displaced.
+    """
+
+    key: Key
+    work: Callable[[], object]
+    before: Callable[[], object] = lambda: None
+    warm: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """When to stop.
+
+    Attributes:
+        seconds: time to spend; every point is timed ``LEAST`` times, whatever that takes.
+        precision: all is known well enough when the half-width of the 95 % interval of every
+            point's median, relative, is at most this.
+        turns: and after so many turns at the earliest.
+    """
+
+    seconds: float
+    precision: float = 0.01
+    turns: int = 10
+
+
+Samples = dict[Key, list[float]]
+"""Milliseconds per timed pass, by the point's key."""
+
+
+@dataclass(slots=True)
+class Sampler(Generic[Key]):
+    """Times probes in turns; ``samples`` holds what there is, also after an interruption."""
+
+    clock: Clock
+    samples: Samples[Key] = field(default_factory=dict)
+
+    def measure(
+        self, probes: Iterable[Probe[Key]], effort: Effort, tick: Callable[[float], None]
+    ) -> None:
+        """Args: ``tick``: told after every visit which share of the work is done."""
+        everything, start = list(probes), time.perf_counter()
+        for probe in everything:
+            probe.before()
+            probe.work()  # warm-up: lazy initialization, first touch of memory
+            self.samples[probe.key] = []
+        turn, used = 0, 0.0
+        while turn < effort.turns or not all(self._is_known(p.key, effort) for p in everything):
+            turn += 1
+            for probe in everything:
+                self._visit(probe)
+                used = (time.perf_counter() - start) / effort.seconds
+                tick(min(1.0, used))
+                if used >= 1 and turn > LEAST:
+                    break
+            if used >= 1 and turn >= LEAST:
+                break
+        tick(1.0)
+
+    def _visit(self, probe: Probe[Key]) -> None:
+        samples = self.samples[probe.key]
+        if probe.warm:
+            probe.before()
+            probe.work()
+        spent = 0.0
+        while spent == 0.0 or (probe.warm and spent < VISIT_MS):
+            probe.before()
+            samples.append(self.clock.time_ms(probe.work))
+            spent += samples[-1]
+
+    def _is_known(self, key: Key, effort: Effort) -> bool:
+        """By the notch: median ± 1.57 interquartile ranges / sqrt(n) (McGill, Tukey and Larsen,
+        "Variations of Box Plots", The American Statistician 32(1), 1978)."""
+        found = summarize(self.samples[key])
+        return 1.57 * found.spread <= effort.precision * math.sqrt(found.passes)
+
+
+def measured(samples: Samples[Key]) -> dict[Key, Summary]:
+    """All points that were timed often enough."""
+    return {key: summarize(taken) for key, taken in samples.items() if len(taken) >= LEAST}

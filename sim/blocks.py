@@ -1,0 +1,125 @@
+"""Which positions of a pool a simulated text is made of: blocks of successive ones.
+
+A block keeps the correlation of neighbours. Blocks are equally likely, or tilted so that the text
+reaches given hit ratios: of all distributions over blocks that do, the one nearest to the even one
+(least relative entropy; an exponential tilt, Csiszar 1975). So easy passages come more often, and
+with them the draft's confidence there; nothing that was recorded is changed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+from treepipe.errors import UserError
+from treepipe.sim.pool import Pool
+
+Floats = npt.NDArray[np.float64]
+CLOSE = 1e-4
+"""How near a tilted pool's hit ratios must come to what was asked for."""
+FEWEST = 10
+"""Blocks that must be left, in effect (Kish), or a text would be the same few again and again."""
+STEEPEST = 20.0
+"""A hit then weighs e^20 as much as a miss: a ratio that needs more is out of reach."""
+
+
+class Blocks:
+    """Random runs of at most ``length`` successive positions of one prompt.
+
+    A run may begin up to ``length - 1`` before its prompt does, and only the part inside is taken;
+    so every position is equally likely where nothing is tilted.
+    """
+
+    def __init__(self, pool: Pool, length: int, hit_ratio: Mapping[int, float] | None = None):
+        """Raises ``UserError`` if no mixture of the pool's blocks has these hit ratios."""
+        bounds = [
+            (max(first, 0) + offset, min(first + length, size) + offset)
+            for size, offset in zip(pool.lengths, _offsets(pool.lengths), strict=True)
+            for first in range(1 - length, size)
+        ]
+        self._pool, self._bounds = pool, bounds
+        self._weights: Floats | None = None
+        self._edges: list[float] | None = None
+        if hit_ratio:
+            weights = _tilt(pool, np.array(bounds), hit_ratio)
+            self._weights = weights / weights.sum()
+            self._edges = np.cumsum(self._weights).tolist()
+
+    def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
+        """``count`` blocks as (first, stop)."""
+        bounds, edges = self._bounds, self._edges
+        if edges is None:
+            return [bounds[chosen] for chosen in rng.integers(len(bounds), size=count).tolist()]
+        last = len(bounds) - 1
+        drawn = rng.random(count).tolist()
+        return [bounds[min(bisect_right(edges, value), last)] for value in drawn]
+
+    def hit_ratio(self, top_k: int) -> float:
+        """Share of drawn positions whose target token is among the first ``top_k`` candidates."""
+        if self._weights is None:
+            return self._pool.hit_ratio(top_k)
+        firsts, stops = np.array(self._bounds).T
+        hits = _hits(self._pool, top_k)
+        return float(
+            self._weights @ (hits[stops] - hits[firsts]) / (self._weights @ (stops - firsts))
+        )
+
+
+def _hits(pool: Pool, top_k: int) -> npt.NDArray[np.int64]:
+    """How many of the first 0, 1, ... positions are hits."""
+    found: npt.NDArray[np.int64] = np.insert(np.cumsum(np.array(pool.ranks) < top_k), 0, 0)
+    return found
+
+
+def _offsets(lengths: list[int]) -> list[int]:
+    """Of each prompt's first position."""
+    return [0, *np.cumsum(lengths[:-1]).tolist()]
+
+
+def _tilt(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, float]) -> Floats:
+    """Weights of the blocks.
+
+    P(b) ~ exp(sum over k of tilt_k * (hits_k(b) - ratio_k * length(b))), the tilts such that the
+    expected excess of hits is 0. That is where the logarithm of the sum is least (it is convex).
+    """
+    firsts, stops = bounds.T
+    excess = []
+    for k, ratio in sorted(hit_ratio.items()):
+        if k > pool.candidates:
+            raise UserError(
+                f"key acceptance.hit_ratio: k = {k}, but the pool has {pool.candidates} candidates "
+                f"per position"
+            )
+        hits = _hits(pool, k)
+        excess.append(hits[stops] - hits[firsts] - ratio * (stops - firsts))
+    table = np.array(excess, float).T
+
+    def log_sum(tilts: Floats) -> tuple[float, Floats]:
+        exponents = table @ tilts
+        top = exponents.max()
+        weights = np.exp(exponents - top)
+        gradient = weights @ table / weights.sum()
+        return float(top + np.log(weights.mean())), gradient
+
+    found = optimize.minimize(
+        log_sum,
+        np.zeros(table.shape[1]),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(-STEEPEST, STEEPEST)] * table.shape[1],
+        options={"gtol": CLOSE / 100, "ftol": 0.0},
+    )
+    weights: Floats = np.exp(table @ found.x - (table @ found.x).max())
+    missed = weights @ table / (weights @ (stops - firsts))
+    effective = weights.sum() ** 2 / (weights**2).sum()
+    if np.abs(missed).max() > CLOSE or effective < FEWEST:
+        shares = ", ".join(f"{k} = {pool.hit_ratio(k):.3f}" for k in sorted(hit_ratio))
+        raise UserError(
+            f"key acceptance.hit_ratio: no mixture of the pool's passages reaches "
+            f"{dict(sorted(hit_ratio.items()))}; as recorded it has {shares}"
+        )
+    return weights

@@ -1,0 +1,66 @@
+"""Pools made from one number (Bernoulli) or a few (hit-ratio table); used like recorded ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from treepipe.errors import UserError
+from treepipe.sim.pool import Pool, Prompt, Table
+
+CANDIDATES = 16
+"""Candidates per position of a made pool."""
+RESOLUTION = 2000
+"""Positions of a made pool: shares are exact to half a thousandth."""
+OFF_PATH_FLATTENING = 2.0
+"""Made pools: off the path, log probabilities are divided by this and normalized again."""
+
+
+def bernoulli_pool(
+    beta: float, candidates: int = CANDIDATES, flattening: float = OFF_PATH_FLATTENING
+) -> Pool:
+    """The target's token is the first candidate with probability ``beta``, else not among them.
+
+    The draft's confidence is ``beta`` for the first candidate; the rest is shared evenly.
+    """
+    shares = np.full(candidates, (1 - beta) / max(1, candidates - 1))
+    shares[0] = beta
+    hits = round(beta * RESOLUTION)
+    ranks = [0] * hits + [candidates] * (RESOLUTION - hits)
+    return _made_pool(shares, ranks, flattening)
+
+
+def hit_ratio_pool(
+    table: Mapping[int, float],
+    candidates: int = CANDIDATES,
+    flattening: float = OFF_PATH_FLATTENING,
+) -> Pool:
+    """From shares of positions whose target token is among the first k candidates.
+
+    Between the given k the share grows linearly in log k, outside them it is constant (so that
+    all of the first share falls on the first candidate); the draft's confidence in a rank is that
+    rank's share. There are ``candidates`` of them, or as many as the largest k if that is more.
+    Raises ``UserError`` if shares fall with k or k < 1.
+    """
+    points = sorted(table.items())
+    ks, values = [k for k, _ in points], [v for _, v in points]
+    if ks[0] < 1 or any(b < a for a, b in itertools.pairwise(values)):
+        raise UserError("key acceptance.table: k starts at 1 and shares must not fall with k")
+    count = max(candidates, ks[-1])
+    cumulative = np.interp(np.log(np.arange(1, count + 1)), np.log(ks), values)
+    shares = np.diff(cumulative, prepend=0.0)
+    edges = np.round(cumulative * RESOLUTION).astype(int)
+    ranks = np.searchsorted(edges, np.arange(RESOLUTION), side="right")
+    return _made_pool(shares, [int(rank) for rank in ranks], flattening)
+
+
+def _made_pool(shares: npt.NDArray[np.float64], ranks: list[int], flattening: float) -> Pool:
+    """Every position is a prompt of its own, so that blocks of any length stay independent."""
+    ordered = np.sort(np.maximum(shares, 1e-6))[::-1]
+    on_path = np.log(ordered / max(1.0, ordered.sum()))
+    flat = on_path / flattening
+    flat -= np.log(np.exp(flat).sum())
+    return Pool([Prompt(Table(on_path[None, :], [rank])) for rank in ranks], {1: flat[None, :]})

@@ -1,0 +1,47 @@
+"""Options that several commands have, each under the same name with the same meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO.toml")]
+JsonTarget = Annotated[
+    Optional[str],  # noqa: UP045  (typer reads the annotation on Python 3.10, too)
+    typer.Option("--json", metavar="FILE|-", help="Write the result here; - is standard output."),
+]
+TraceFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--trace", help="Write Chrome/Perfetto trace events of the first run here."),
+]
+PlotFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--plot", metavar="FILE.png", help="Draw the first run's timeline here."),
+]
+TimelineFolder = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),
+]
+Seed = Annotated[Optional[int], typer.Option(min=0, help="Instead of the scenario's.")]  # noqa: UP045
+Runs = Annotated[Optional[int], typer.Option(min=1, help="Instead of the scenario's.")]  # noqa: UP045
+Settings = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key, e.g. schedule.tree_size=40."),
+]
+Versus = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--versus", metavar="B.toml", help="Report this scenario's difference (B - A)."),
+]
+VersusSettings = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--versus-set", metavar="KEY=VALUE", help="Change a key in B only."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
+
+
+def changes(settings: list[str] | None, seed: int | None, runs: int | None) -> list[str]:
+    """All changes to a scenario, as ``load_scenario`` takes them."""
+    given: dict[str, Any] = {"seed": seed, "runs": runs}
+    return [*(settings or []), *(f"{k}={v}" for k, v in given.items() if v is not None)]
