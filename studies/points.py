@@ -67,7 +67,10 @@ def simulate_points(
     remembered = _memory().cache(_simulate)
     jobs = [
         delayed(remembered)(
-            scenario.model_dump_json(), _fingerprint(scenario, point), point.path, point.steady
+            scenario.model_dump_json(exclude_unset=True),
+            _fingerprint(scenario, point),
+            point.path,
+            point.steady,
         )
         for scenario, point in zip(scenarios, points, strict=True)
     ]

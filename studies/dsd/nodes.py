@@ -122,7 +122,7 @@ def accepted_for(gain: float, cell: Cell) -> float:
     return found
 
 
-def best_window(cell: Cell, longest: int = 24) -> Cell:
+def best_window(cell: Cell, longest: int) -> Cell:
     """The cell with the window length of the highest expected gain; compute grows with none."""
     windows = [replace(cell, gamma=gamma) for gamma in range(1, longest + 1)]
     return max(windows, key=lambda each: each.expected_gain)
