@@ -82,8 +82,8 @@ class Cell:
 
     @property
     def expected_gain(self) -> float:
-        """With the drafting that follows a miss, which nothing hides."""
-        settings = self.settings("dsd")
+        """With the drafting that follows a miss, which nothing hides; over constant links."""
+        settings = replace(self, network=Network()).settings("dsd")
         found = closed_form(load_scenario(SCENARIO, settings), SCENARIO)
         return self.plain_ms / found.metrics["time_between_tokens_ms"]
 
