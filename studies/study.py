@@ -160,7 +160,9 @@ class StudyResult:
         """In Markdown: findings, plots, tables, and what the study states about itself."""
         parts = [f"# {self.study}", ""]
         if self.study in STUDIES:
-            parts += [f"{STUDIES[self.study].summary}. Made by `treepipe study {self.study}`.", ""]
+            summary = STUDIES[self.study].summary
+            stop = "" if summary.endswith("?") else "."
+            parts += [f"{summary}{stop} Made by `treepipe study {self.study}`.", ""]
         parts += [*_list(self.findings)]
         for name in self.figures:
             parts += [f"![{name}]({name}.png)", ""]

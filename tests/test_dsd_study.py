@@ -54,14 +54,14 @@ def test_acceptance_is_found_from_a_gain() -> None:
 
 
 def test_longer_ways_want_longer_windows() -> None:
-    near, far = (best_window(Cell(4, ratio, beta=0.6)).gamma for ratio in (0.1, 20.0))
+    near, far = (best_window(Cell(4, ratio, beta=0.6), 9).gamma for ratio in (0.1, 20.0))
     assert near < far
 
 
 def test_varying_links_are_slower_for_plain_decoding_too() -> None:
     cell = Cell(3, 3.0, beta=0.6, network=Network(jitter=0.5))
-    seen = simulate_cells([cell], 3, 300, say)[cell.label]
-    assert seen.gain.mean == pytest.approx(cell.expected_gain, rel=0.1)
+    seen = simulate_cells([cell], 4, 400, say)[cell.label]
+    assert seen.gain.mean == pytest.approx(cell.expected_gain, rel=0.15)
 
 
 def test_table_3_asks_for_windows_of_n_tokens() -> None:
@@ -79,12 +79,14 @@ def test_the_claimed_region() -> None:
 def test_end_to_end(tmp_path: Path) -> None:
     settings = region.Settings(
         nodes=(3, 4, 12),
-        ratios=(1.0, 3.0, 5.0, 20.0),
+        ratios=(1.0, 3.0, 5.0),
         runs=2,
-        tokens=40,
+        tokens=20,
         taus=(0.0, 1.0),
         prompts=1,
         new_tokens=12,
+        curve=5,
+        longest_window=2,
     )
     result = region.study(settings, say)
     study.write_study(result, tmp_path)

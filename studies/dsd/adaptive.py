@@ -7,7 +7,7 @@ how many of its tokens are not what exact decoding would have put behind the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import torch
@@ -17,7 +17,7 @@ from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
 from treepipe.metrics import run_metrics
 from treepipe.scenario_file import load_scenario
-from treepipe.studies.dsd.nodes import SCENARIO, Cell
+from treepipe.studies.dsd.nodes import SCENARIO, T0_MS, Cell
 from treepipe.studies.study import Say
 
 NODES, RATIO = 4, 3.0
@@ -44,6 +44,17 @@ class Relaxed:
     nats: float
     identical: float
 
+    @property
+    def window_ms(self) -> float:
+        """Measured time of a window; a host that is busy with other things makes it longer."""
+        return self.token_ms * self.tokens
+
+
+def emulated_window_ms() -> float:
+    """The longest that the emulated nodes need: drafting in the open, and a pass."""
+    cell = Cell(NODES, RATIO, 0.0)
+    return T0_MS * (cell.gamma * cell.draft + cell.window + cell.ways)
+
 
 def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Say) -> list[Relaxed]:
     """Greedy decoding over the emulated nodes for every tau_max; the first must be 0: exact."""
@@ -54,6 +65,7 @@ def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Say) -> 
         launch = _launch(tau, prompts, tokens)
         say(f"running tau_max = {tau:g}", len(launch.plan.requests))
         with Cluster(launch.roles, launch.plan) as cluster:
+            cluster.run(replace(launch.plan, requests=launch.plan.requests[:1]))  # first passes
             trace, _ = cluster.run(launch.plan, lambda: say("", 1))
         texts = [tuple(request.tokens) for request in trace.requests]
         exact = exact or texts

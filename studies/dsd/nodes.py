@@ -82,8 +82,8 @@ class Cell:
 
     @property
     def expected_gain(self) -> float:
-        """With the drafting that follows a miss, which nothing hides."""
-        settings = self.settings("dsd")
+        """With the drafting that follows a miss, which nothing hides; over constant links."""
+        settings = replace(self, network=Network()).settings("dsd")
         found = closed_form(load_scenario(SCENARIO, settings), SCENARIO)
         return self.plain_ms / found.metrics["time_between_tokens_ms"]
 
@@ -122,7 +122,7 @@ def accepted_for(gain: float, cell: Cell) -> float:
     return found
 
 
-def best_window(cell: Cell, longest: int = 24) -> Cell:
+def best_window(cell: Cell, longest: int) -> Cell:
     """The cell with the window length of the highest expected gain; compute grows with none."""
     windows = [replace(cell, gamma=gamma) for gamma in range(1, longest + 1)]
     return max(windows, key=lambda each: each.expected_gain)

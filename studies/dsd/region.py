@@ -46,6 +46,8 @@ class Settings:
     taus: Sequence[float] = (0.0, 0.5, 1.0)
     prompts: int = 3
     new_tokens: int = 40
+    curve: int = 21
+    longest_window: int = 24
 
 
 FULL = Settings(runs=12, tokens=1000, taus=(0.0, 0.25, 0.5, 0.75, 1.0), prompts=12, new_tokens=60)
@@ -78,7 +80,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
         ],
         {
             NAME: map_figure(cells, seen, varied),
-            f"{NAME}-ways": ways_figure(_curves(cells), cells, seen),
+            f"{NAME}-ways": ways_figure(_curves(cells, settings), cells, seen),
             f"{NAME}-adaptive": adaptive_figure(relaxed),
         },
         [
@@ -129,15 +131,16 @@ def _adaptive_entries(runs: Sequence[Relaxed]) -> list[Entry]:
     return found
 
 
-def _curves(cells: Sequence[Cell]) -> dict[str, list[tuple[float, float]]]:
+def _curves(cells: Sequence[Cell], settings: Settings) -> dict[str, list[tuple[float, float]]]:
     """Expected gain against (N - 1) t1 / t0, for some windows and for the best one."""
     base = Cell(2, 1.0, cells[0].beta)
-    ways = [0.1 * 10 ** (step / 6) for step in range(21)]
+    ways = [0.1 * 10 ** (3.5 * step / (settings.curve - 1)) for step in range(settings.curve)]
     curves = {
         f"window of {gamma}": [(x, replace(base, ratio=x, gamma=gamma).expected_gain) for x in ways]
         for gamma in WINDOWS
     }
-    best = [(x, best_window(replace(base, ratio=x)).expected_gain) for x in ways[::4]]
+    longest = settings.longest_window
+    best = [(x, best_window(replace(base, ratio=x), longest).expected_gain) for x in ways[::4]]
     return {**curves, "best window": best}
 
 
