@@ -41,7 +41,7 @@ class Settings:
     widths: Sequence[int] = (8, 16, 32, 64, 128)
     children: Sequence[int] = (2, 4, 8, 16)
     together: Sequence[int] = (1, 2, 4, 8)
-    requests: int = 12
+    requests: int = 8
     request_tokens: int = 48
     levels: Levels | None = None
 
@@ -137,7 +137,7 @@ def _together(cluster: Cluster, settings: Settings, level: str) -> list[Point]:
                 f"workload.concurrency={count}",
                 f"workload.requests={settings.requests}",
                 f"workload.new_tokens={settings.request_tokens}",
-                f"runs={settings.effort.runs}",
+                "runs=3",
             ),
         )
         for method, schedule in METHODS.items()

@@ -80,7 +80,7 @@ def sections(found: Found) -> dict[str, list[str]]:
             f"six levels between the ends in equal steps; confidence sharpened (power {SHARPNESS}) "
             "as in the study of SpecPipe",
             "stochastic decoding: a quarter more misses; the simulator takes acceptance as given",
-            "throughput: 12 requests with prompts of 64 tokens; memory for all of them",
+            "throughput: 8 requests with prompts of 64 tokens; memory for all of them",
         ],
         "Not predicted, and why": [
             "latency of the 8B model on one L40: not a pipeline",
