@@ -45,3 +45,20 @@ def rivals(found: Found) -> list[str]:
     """Other systems that cannot be told from the best."""
     best = found.best.candidate.schedule
     return [name for name, each in found.best_of_each.items() if each.tied and name != best]
+
+
+def draft_busy(ranked: Ranked) -> float:
+    """Utilization of the draft server (there is one)."""
+    return ranked.outcome.utilization["draft0"].mean
+
+
+def slower_than_plain(found: Results, goal: Goal) -> list[Ranked]:
+    """The best plans of systems that even so lose to plain decoding."""
+    return [
+        ranked
+        for (_, its_goal), each in found.items()
+        if its_goal == goal
+        for ranked in each.best_of_each.values()
+        if gain(ranked, each.best_of_each[PLAIN], METRICS[goal]).mean < 1
+        and ranked.candidate.schedule != PLAIN
+    ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from math import log
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from treepipe.studies.plots import GREY
 from treepipe.studies.which_system.gains import Results, gain
 from treepipe.studies.which_system.places import METRICS, PLAIN, Settings
 
@@ -26,6 +28,7 @@ def draw_map(settings: Settings, found: Results) -> Figure:
         systems = found[key].best_of_each
         for row, name in enumerate(names):
             if name not in systems:
+                panel.text(column, row, "-", ha="center", va="center", color=GREY)
                 continue
             table[row, column] = gain(systems[name], systems[PLAIN], METRICS[key[1]]).mean
             best = systems[name] is found[key].best
@@ -40,7 +43,7 @@ def draw_map(settings: Settings, found: Results) -> Figure:
         value = table[row, column]
         colour = "white" if abs(log(value, 2)) > 0.62 * reach else "black"
         panel.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, size=9)
-    labels = [place.name.replace(", ", ",\n") for place, _ in columns]
+    labels = [fill(place.name, 16) for place, _ in columns]
     panel.set_xticks(range(len(columns)), labels, rotation=40, ha="right", size=9)
     panel.set_yticks(range(len(names)), names)
     for column in range(1, len(columns)):
@@ -53,5 +56,8 @@ def draw_map(settings: Settings, found: Results) -> Figure:
     ticks = [tick for tick in (-4, -3, -2, -1, 0, 1, 2, 3, 4) if abs(tick) <= reach]
     bar.set_ticks(ticks, labels=[f"{2.0**tick:g}" for tick in ticks])
     bar.set_label("times as fast as plain decoding (pp)")
-    figure.suptitle("Framed: the best; dotted: not distinguishable from it (95 %)")
+    figure.suptitle(
+        "Every system with its best parameters, against plain decoding. Framed: the best; "
+        "dotted: not distinguishable from it (95 %)"
+    )
     return figure

@@ -38,12 +38,12 @@ class Place:
 
 PLACES = (
     Place("5 Jetsons", "five-jetsons"),
-    Place("8 RTX 3090, one server", "eight-3090-one-server"),
-    Place("the same, 1B draft", "eight-3090-one-server", SMALL_MODEL),
-    Place("8 RTX 3090, two servers", "eight-3090-two-servers"),
+    Place("8 RTX 3090 in one server", "eight-3090-one-server"),
+    Place("8 RTX 3090 with a 1B draft", "eight-3090-one-server", SMALL_MODEL),
+    Place("8 RTX 3090 in two servers", "eight-3090-two-servers"),
     Place("14 RTX 3090", "fourteen-3090"),
     Place("4 A100 on a WAN", "four-nodes-wan"),
-    Place("1 draft, 4 targets", "one-draft-four-targets"),
+    Place("1 draft for 4 targets", "one-draft-four-targets"),
 )
 
 

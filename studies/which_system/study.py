@@ -11,7 +11,15 @@ from treepipe.studies.planner.cluster import load_cluster
 from treepipe.studies.planner.halving import Found, search
 from treepipe.studies.reproduction import predicted
 from treepipe.studies.study import Entry, Say, StudyResult
-from treepipe.studies.which_system.gains import Results, gain, geometric_mean, rivals, shares_of
+from treepipe.studies.which_system.gains import (
+    Results,
+    draft_busy,
+    gain,
+    geometric_mean,
+    rivals,
+    shares_of,
+    slower_than_plain,
+)
 from treepipe.studies.which_system.map import draw_map
 from treepipe.studies.which_system.places import (
     CLUSTERS,
@@ -26,6 +34,9 @@ from treepipe.studies.which_system.places import (
     changes,
 )
 from treepipe.studies.which_system.tables import all_plans, one_everywhere, winners
+
+BUSY = 0.9
+"""A server that is busy for a larger share of the time limits what depends on it."""
 
 
 def run(say: Say, full: bool) -> StudyResult:
@@ -68,12 +79,15 @@ ASSUMPTIONS = [
     "the draft server holds embedding and output projection in every system, plain decoding "
     "included; it is a device more than the pipeline's",
     "PipeDec: with central transfers and groups of one or two devices; SpecPipe: without",
+    "between two servers: 10 GbE instead of PCI Express; hidden states are small, so that hardly "
+    "shows",
     "a system's parameters are the best of a small grid on the same texts, so its figure is "
     "slightly too good, and more so for systems with many parameters",
 ]
 NOT_PREDICTED = [
     "continuous batching: only specpipe_db computes several requests in one pass; the others' "
     "requests follow each other through the stages, so their throughput is a lower bound",
+    "specpipe_db for latency: one request alone is specpipe",
     "tensor parallelism inside a server: no system here uses it",
     "quality of a published EAGLE head deep below the last known state: the bundled head's decay "
     "stands for it",
@@ -113,4 +127,13 @@ def _findings(settings: Settings, found: Results) -> list[str]:
             f"{goal}, if one system must serve all clusters: {first}, at {means[first]:.0%} of the "
             f"winners' speed (geometric mean), at worst {min(shares_of(found, first, goal)):.0%}"
         )
+        losers = slower_than_plain(found, goal)
+        if losers:
+            busy = sum(draft_busy(ranked) > BUSY for ranked in losers)
+            sentences.append(
+                f"{goal}, slower than plain decoding: {len(losers)} of "
+                f"{sum(len(each.best_of_each) - 1 for _, each in places)} plans; in {busy} of them "
+                f"the draft server is busy for more than {BUSY:.0%} of the time, so it is what "
+                f"limits them"
+            )
     return sentences

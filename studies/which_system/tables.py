@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from treepipe.studies.sheet import Column, Sheet
-from treepipe.studies.which_system.gains import Results, gain, geometric_mean, shares_of
+from treepipe.studies.which_system.gains import (
+    Results,
+    draft_busy,
+    gain,
+    geometric_mean,
+    rivals,
+    shares_of,
+)
 from treepipe.studies.which_system.places import METRICS, NAME, PLAIN, Settings
 
 
@@ -28,13 +35,12 @@ def winners(found: Results) -> Sheet:
         metric, systems = METRICS[goal], each.best_of_each
         value = each.best.outcome.metrics[metric]
         over = gain(each.best, systems[PLAIN], metric)
-        tied = [name for name, ranked in systems.items() if ranked.tied and ranked != each.best]
         sheet.add(
             place.name,
             goal,
             each.best.candidate.label,
             *(value.mean, value.low, value.high, over.mean, over.low, over.high),
-            ", ".join(tied) or "-",
+            ", ".join(rivals(each)) or "-",
         )
     return sheet
 
@@ -53,6 +59,7 @@ def all_plans(found: Results) -> Sheet:
             Column("times pp", shown=".2f"),
             Column("times pp, low", shown=".2f"),
             Column("times pp, high", shown=".2f"),
+            Column("draft busy", shown=".0%"),
         ],
     )
     for (place, goal), each in found.items():
@@ -64,6 +71,7 @@ def all_plans(found: Results) -> Sheet:
                 goal,
                 ranked.candidate.label,
                 *(value.mean, value.low, value.high, over.mean, over.low, over.high),
+                draft_busy(ranked),
             )
     return sheet
 
