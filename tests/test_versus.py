@@ -17,6 +17,8 @@ from treepipe.trace import RequestTrace, Trace
 from treepipe.versus import Side, make_versus
 
 METRIC = "time_between_tokens_ms"
+PRICED = {"joules_per_token", "usd_per_million_tokens"}
+"""Metrics of devices whose power and price are known; those here have none."""
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_a_scenario_does_not_differ_from_itself(
     content = compared(monkeypatch, tmp_path / "v.json", scenario, "--versus", scenario, *jitter)
     assert content["schema"] == "treepipe.versus/1"
     assert content["a"] == content["b"]
-    assert set(content["differences"]) == set(UNITS)
+    assert set(content["differences"]) == set(UNITS) - PRICED
     assert set(content["utilization_differences"]) == set(content["a"]["utilization"])
     for each in (*content["differences"].values(), *content["utilization_differences"].values()):
         assert each["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
@@ -137,7 +139,7 @@ def test_table_trace_and_picture_show_both(
     assert call(monkeypatch, "simulate", scenario, *options) == 0
     shown = capsys.readouterr().out
     assert "A: small, B: shared (simulation, 2 runs)" in shown
-    assert all(name in shown for name in UNITS)
+    assert all(name in shown for name in set(UNITS) - PRICED)
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {"A: small", "B: shared"}
     assert plot.read_bytes().startswith(b"\x89PNG")

@@ -161,7 +161,10 @@ def simulate_cells(
 
 
 def _inverse(value: Interval, above: float) -> Interval:
-    bounds = [None if each is None else above / each for each in (value.high, value.low)]
+    """Of a positive value; a bound that is none (too few runs) has no inverse."""
+    bounds = [
+        None if each is None or each <= 0 else above / each for each in (value.high, value.low)
+    ]
     return Interval(above / value.mean, *bounds)
 
 
