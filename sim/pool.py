@@ -7,6 +7,7 @@ decided in ``blocks.py``; pools that nobody recorded are made in ``made_pools.py
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from treepipe.errors import UserError
 SCHEMA = "treepipe.acceptance/1"
 Floats = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.int64]
+FURTHER = 16
+"""Depths beyond the recorded ones that a loss is continued to."""
 
 
 class Table(NamedTuple):
@@ -80,6 +83,21 @@ class Pool:
     def __len__(self) -> int:
         return len(self.ranks)
 
+    def sharpened(self, power: float) -> Pool:
+        """This pool with all probabilities to this power, normalized over the candidates.
+
+        A draft may guess right more often than it is sure; a power makes it as sure as it is right,
+        without changing what it proposes (temperature scaling: Guo et al. 2017, "On calibration of
+        modern neural networks").
+        """
+        if power == 1.0:
+            return self
+        pool = copy.copy(self)
+        scaled = self.vectors * power
+        pool.vectors = scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)
+        pool._leading = {}
+        return pool
+
     def row(self, position: int, depth: int) -> int:
         """The row that answers for a position when the last ``depth`` tokens are not verified."""
         return position + len(self.ranks) * min(depth, self.depths)
@@ -130,14 +148,17 @@ class Pool:
         return ids
 
     @classmethod
-    def load(cls, path: Path) -> Pool:
-        """Raises ``UserError`` if the file is missing or no pool."""
+    def load(cls, path: Path, depth_loss: float = 0.0) -> Pool:
+        """Raises ``UserError`` if the file is missing or no pool.
+
+        Args: ``depth_loss``: as ``from_content`` takes it.
+        """
         try:
             raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
             content = json.loads(raw.decode("utf-8"))
             if content.get("schema") != SCHEMA:
                 raise ValueError(f"key schema = {content.get('schema')!r}, not {SCHEMA!r}")
-            return cls.from_content(content)
+            return cls.from_content(content, depth_loss)
         except FileNotFoundError:
             raise UserError(f"{path}: there is no such acceptance pool") from None
         except KeyError as missing:
@@ -148,8 +169,12 @@ class Pool:
             raise UserError(f"{path}: is not an acceptance pool: {error}") from None
 
     @classmethod
-    def from_content(cls, content: Mapping[str, Any]) -> Pool:
+    def from_content(cls, content: Mapping[str, Any], depth_loss: float = 0.0) -> Pool:
         """From the content of a pool file (see ``docs/files.md``).
+
+        Args:
+            depth_loss: share of the positions that each unverified token beyond the recorded
+                depths costs the draft.
 
         Raises ``ValueError`` or ``KeyError`` naming the key that is wrong.
         """
@@ -162,6 +187,10 @@ class Pool:
             raise ValueError("key prompts is empty")
         if len({len(prompt.guessed) for prompt in prompts}) > 1:
             raise ValueError("key prompts: all need equally many guessed depths")
+        if depth_loss:
+            if not prompts[0].guessed:
+                raise ValueError("key prompts has no guessed depths, so depth_loss means nothing")
+            prompts = _beyond(prompts, depth_loss)
         off_path = {
             int(steps): _vectors(rows, f"off_path.{steps}", width)
             for steps, rows in content["off_path"].items()
@@ -181,6 +210,28 @@ def _prompt(entry: Mapping[str, Any], key: str, width: int) -> Prompt:
     if any(len(each.ranks) != len(known.ranks) for each in guessed):
         raise ValueError(f"key {key}.guessed: every depth needs as many positions as the prompt")
     return Prompt(known, guessed)
+
+
+def _beyond(prompts: Sequence[Prompt], loss: float) -> list[Prompt]:
+    """Prompts with ``FURTHER`` depths more than were recorded.
+
+    At each, a share ``loss`` of the positions that are left is lost, and stays so deeper down: the
+    target's token gets the rank that it has at some position where the first candidate fails (if
+    that is worse). The draft notices nothing, its log probabilities stay.
+    """
+    rng = np.random.default_rng(0)
+    failing = [rank for prompt in prompts for rank in prompt.guessed[-1].ranks if rank]
+    found = []
+    for prompt in prompts:
+        vectors, ranks = prompt.guessed[-1]
+        lost_at = rng.geometric(loss, len(ranks))
+        worse = np.maximum(ranks, rng.choice(failing or [0], len(ranks)))
+        deeper = [
+            Table(vectors, np.where(lost_at <= depth, worse, ranks).tolist())
+            for depth in range(1, FURTHER + 1)
+        ]
+        found.append(Prompt(prompt.known, (*prompt.guessed, *deeper)))
+    return found
 
 
 def _table(entry: Mapping[str, Any], key: str, width: int) -> Table:

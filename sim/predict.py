@@ -44,7 +44,8 @@ def predict(
         traces = [_simulate(plan, replay, progress)]
         traces[0].warnings += replay.warnings()
     else:
-        source = _source(scenario, path)
+        pool, block, ratio = acceptance_pool(scenario, path)
+        source = PoolSource(pool, block, scenario.seed, ratio)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             plan = make_plan(scenario, path, seed=seed)
@@ -56,7 +57,7 @@ def predict(
                 f"sampling.rule = {rule!r}: the simulator takes acceptance as it was recorded; use "
                 f"a recording made with this rule"
             )
-        trace.warnings += _warnings(plan, trace)
+        trace.warnings += extrapolation_warnings(plan, trace)
         trace.warnings += unused_warnings(scenario) + workload_warnings(scenario)
     return traces
 
@@ -67,26 +68,13 @@ def _simulate(plan: Plan, source: AcceptanceSource, progress: Callable[[], None]
     return trace
 
 
-def _source(scenario: Scenario, path: Path) -> PoolSource:
-    acceptance = scenario.acceptance
-    if isinstance(acceptance, PoolSection):
-        file = path.parent / acceptance.file
-        if file.is_file():
-            ratio = tuple((acceptance.hit_ratio or {}).items())
-            return _recorded_source(file, file.stat().st_mtime_ns, acceptance.block, ratio)
-    pool, block, reached = acceptance_pool(scenario, path)
-    return PoolSource(pool, block, scenario.seed, reached)
-
-
 @lru_cache(maxsize=2)
-def _recorded_source(
-    file: Path, written_ns: int, block: int, ratio: tuple[tuple[int, float], ...]
-) -> PoolSource:
+def _recorded_pool(file: Path, written_ns: int, depth_loss: float, sharpness: float) -> Pool:
     """Remembered, as many points of a study draw from the same pool.
 
     Args: ``written_ns``: when the file was written last, as it may be written again.
     """
-    return PoolSource(Pool.load(file), block, 0, dict(ratio))
+    return Pool.load(file, depth_loss).sharpened(sharpness)
 
 
 def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[int, float] | None]:
@@ -95,7 +83,9 @@ def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[
     acceptance = scenario.acceptance
     assert not isinstance(acceptance, Replay)
     if isinstance(acceptance, PoolSection):
-        pool = Pool.load(path.parent / acceptance.file)
+        file = path.parent / acceptance.file
+        written_ns = file.stat().st_mtime_ns if file.is_file() else 0
+        pool = _recorded_pool(file, written_ns, acceptance.depth_loss, acceptance.sharpness)
         return pool, acceptance.block, acceptance.hit_ratio
     if isinstance(acceptance, HitRatio):
         return hit_ratio_pool(acceptance.table), MADE_BLOCK, None
@@ -124,7 +114,7 @@ def _recorded_requests(
     )
 
 
-def _warnings(plan: Plan, trace: Trace) -> list[str]:
+def extrapolation_warnings(plan: Plan, trace: Trace) -> list[str]:
     """Token counts and contexts beyond a device's table: its last slope was continued."""
     largest: dict[tuple[str, str], int] = {}
     for span in trace.spans:

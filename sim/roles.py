@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from treepipe.draft_context import DraftContext
 from treepipe.draft_work import Begin, Draft, Orders, Turn
-from treepipe.messages import Flight, Message, Segment
+from treepipe.messages import Flight, Message
 from treepipe.plan import Plan
-from treepipe.protocol import Schedule
 from treepipe.schedules.shared_draft import Assignment
-from treepipe.sim.acceptance import NEVER, AcceptanceSource, Oracle
+from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import Place
+from treepipe.sim.open_text import OpenText
 from treepipe.stage import Prune
 from treepipe.trace import Kind, RequestTrace
 
@@ -98,44 +97,6 @@ class Stage:
         self._world.send(self._placed.name, self._successors[flight.draft], flight)
 
 
-@dataclass(slots=True)
-class _Text:
-    """One open request: its answers, and what it has emitted."""
-
-    oracle: Oracle
-    schedule: Schedule
-    pipeline: int
-    prompt_tokens: int
-    started_ms: float
-    never_misses: bool  # the rule takes a child wherever there is one (relaxed_best)
-    emitted: list[tuple[float, int]] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    context: DraftContext = field(default_factory=DraftContext)
-
-    def answers(self, segment: Segment) -> tuple[int, ...]:
-        """What the target says at each row: the text's next token on the true path."""
-        truth, prompt = self.oracle.truth, self.prompt_tokens
-        if segment.committed:
-            index = segment.positions[-1] - prompt + 1
-            return (truth(index) if index >= 0 else NEVER,)
-        answers, text = [], tuple[int, ...]()
-        for offer in self.schedule.offers(segment, children=self.never_misses):
-            answer = NEVER
-            if offer is not None:
-                path = offer.path
-                index = offer.position - prompt + 1
-                while len(text) < len(path):  # the tokens below the root, as far as they matter
-                    text += (truth(index - len(path) + len(text)),)
-                if path == text[: len(path)]:
-                    answer = truth(index)
-                    if offer.children and answer not in offer.children:
-                        answer = offer.children[0]
-                        self.oracle.rewrite(index, answer)
-                        text = ()
-            answers.append(answer)
-        return tuple(answers)
-
-
 @dataclass(frozen=True, slots=True)
 class _Evaluation:
     """A flight that came back and the target's tokens per segment and row."""
@@ -157,7 +118,7 @@ class DraftServer:
         self._desk = plan.draft_desk(draft)
         self._stages = [[stage.name for stage in stages] for stages in plan.pipelines]
         self._by_context = self._placed.times.draft.last_context is not None
-        self._texts: dict[int, _Text] = {}
+        self._texts: dict[int, OpenText] = {}
         self._inbox: deque[tuple[Flight, float]] = deque()
         self._idle = True
 
@@ -176,7 +137,7 @@ class DraftServer:
         stages = len(self._plan.pipelines[assignment.pipeline])
         schedule = self._plan.new_schedule(session, stages, lambda: self._desk.waiting)
         oracle = self._source.open(session, len(spec.prompt))
-        self._texts[session] = _Text(
+        self._texts[session] = OpenText(
             oracle,
             schedule,
             assignment.pipeline,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from treepipe.errors import UserError
 from treepipe.estimates import summarize
 from treepipe.executor.calibration import WholeModel
 from treepipe.executor.cluster import Cluster
@@ -84,7 +85,13 @@ def predict_case(
 def _prepare(case: Case) -> Prepared:
     scenario = load_scenario(case.path, case.overrides)
     launch = prepare(scenario, case.path)
-    return Prepared(case.label, case.path, scenario, launch, case.calibrate_on)
+    found = Prepared(case.label, case.path, scenario, launch, case.calibrate_on)
+    if found.longest < 2:
+        raise UserError(
+            f"{case.path}: key workload.new_tokens: no text has a second token, so there is no "
+            f"time between tokens to compare"
+        )
+    return found
 
 
 def _is_greedy(case: Prepared) -> bool:

@@ -33,6 +33,8 @@ AIMS = (
     ("error", "worst", 0.12, "prediction, worst error"),
     ("utilization", "median", 0.03, "utilization, median difference"),
 )
+MARKS_MS = (10, 20, 50, 100, 200, 500)
+"""On the plot's axes, where they lie inside."""
 FACTORS: Mapping[str, Callable[[Any], Any]] = {
     "schedule": lambda cell: cell.schedule,
     "stages": lambda cell: cell.stages,
@@ -51,11 +53,12 @@ process started, then run on real processes with emulated devices (the draft's i
 `emulated-20ms`). Acceptance was calibrated on 160 (code) or 64 (prose) prompts of the cell's kind;
 those decoded come from other texts ({requests} prompts of {new_tokens} tokens per cell,
 {chain_requests} for chains and `specinfer`, {plain_requests} for `pp`). `make validate` measures
-again, and says what changed against `validation.json`.
+again, and says what changed since `validation.json`.
 
-Measured {date} on {machine}. {cells} cells in {minutes:.1f} minutes, calibration, predictions and
-starts of processes included. Other work may have run on these cores meanwhile: the load average was
-{load:.1f} in the median of the cells (column *load*; the grid's own is about 1).
+Measured {date} on {machine}.
+{cells} cells in {minutes:.1f} minutes, calibration, predictions and starts of processes included.
+Other work may have run on these cores meanwhile: the load average was {load:.1f} in the median of
+the cells (column *load*; the grid's own is about 1).
 
 *Durations*: what is left of the error when the simulator replays the run's own acceptance. The rest
 is *acceptance*: a cell's few prompts differ from those that were calibrated on. Errors are relative
@@ -120,7 +123,9 @@ def by_level(found: Found, factor: str) -> Sheet:
     groups: dict[Any, list[Mapping[str, Any]]] = {}
     for cell, entry in found:
         groups.setdefault(FACTORS[factor](cell), []).append(entry["metrics"][METRIC])
-    for level, times in groups.items():
+    levels = groups if factor == "schedule" else sorted(groups)
+    for level in levels:
+        times = groups[level]
         cells: list[Any] = [level, len(times)]
         for part in ("error", "duration_error"):
             errors = [time[part] for time in times]
@@ -164,7 +169,7 @@ def _text(found: Found, content: Mapping[str, Any], settings: Any) -> str:
         minutes=content["took_s"] / 60,
         load=statistics.median([entry["load"] for _, entry in found]),
     )
-    parts = ["# Validation: the standard grid", how]
+    parts = ["# Validation: the standard grid\n", how]
     parts += [f"- {sentence}" for sentence in aims(summary)]
     if summary["pearson_r"] is not None:
         parts.append(f"- predicted and measured: Pearson's r = {summary['pearson_r']:.4f}")
@@ -193,8 +198,11 @@ def _figure(found: Found) -> Figure:
     left.plot(ends, ends, color=GREY, lw=0.8)
     style: dict[str, Any] = {"ls": "none", "ms": 5, "mec": "white", "mew": 0.5}
     left.plot(measured, [t["predicted"] for t in times], marker="o", color=BLUE, **style)
-    left.set_xscale("log")
-    left.set_yscale("log")
+    marks = [mark for mark in MARKS_MS if ends[0] <= mark <= ends[1]]
+    left.set(xscale="log", yscale="log")
+    for axis in (left.xaxis, left.yaxis):
+        axis.set_ticks(marks, [f"{mark:g}" for mark in marks])
+        axis.set_ticks([], minor=True)
     left.set_xlabel("measured time between tokens (ms)")
     left.set_ylabel("predicted before the run (ms)")
     places = range(len(times))

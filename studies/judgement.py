@@ -11,6 +11,7 @@ from treepipe.estimates import summarize
 from treepipe.metrics import run_metrics
 from treepipe.plan import Plan, RequestSpec
 from treepipe.recording import Recording
+from treepipe.sim.predict import extrapolation_warnings
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.statistics import Interval
@@ -45,7 +46,7 @@ class Row:
         replayed_metrics: simulated with the run's own acceptance: only durations differ.
         measured_over_requests: METRIC per request of the run, with its interval.
         lossless: every text equals plain greedy decoding; None: texts were sampled.
-        warnings: of the run and of its replay.
+        warnings: of the plan, of the run, and of its replay.
     """
 
     label: str
@@ -134,7 +135,13 @@ def judge(
         predicted_utilization={name: each.mean for name, each in prediction.utilization.items()},
         utilization={name: each.mean for name, each in shares.items()},
         lossless=None if texts is None else _is_lossless(plan.requests, executed, texts),
-        warnings=(*executed.warnings, *source.warnings(), *overruns(executed, replay)),
+        warnings=(
+            *plan.warnings,
+            *executed.warnings,
+            *extrapolation_warnings(plan, executed),
+            *source.warnings(),
+            *overruns(executed, replay),
+        ),
         prediction=prediction.trace,
         replay=replay,
         execution=executed,
@@ -158,7 +165,7 @@ def overruns(executed: Trace, replay: Trace) -> list[str]:
         if took > OVERRUN * wanted:
             found.append(
                 f"{kind}: {took:.1f} ms in the median, {wanted:.1f} ms by the profile; this "
-                f"machine is slower than the emulated device"
+                f"machine is slower than the profile's device"
             )
     return found
 

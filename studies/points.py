@@ -23,6 +23,7 @@ from treepipe.scenario import Pool, Scenario
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.predict import predict
 from treepipe.statistics import Interval
+from treepipe.studies.steady import steady
 
 PACKAGE = Path(__file__).parents[1]
 """Of all sources; the root folders are linked into it."""
@@ -35,12 +36,14 @@ class Point:
     Attributes:
         label: for the study itself.
         scenario: instead of what the file holds; names in it still count from the file.
+        steady: only the part of each run in which all pipelines are at work counts (``steady.py``).
     """
 
     label: str
     path: Path
     settings: tuple[str, ...] = ()
     scenario: Scenario | None = None
+    steady: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,9 @@ def simulate_points(
     progress(title, len(points))
     remembered = _memory().cache(_simulate)
     jobs = [
-        delayed(remembered)(_content(scenario), _fingerprint(scenario, point), point.path)
+        delayed(remembered)(
+            _content(scenario), _fingerprint(scenario, point), point.path, point.steady
+        )
         for scenario, point in zip(scenarios, points, strict=True)
     ]
     found = {}
@@ -87,11 +92,13 @@ def _content(scenario: Scenario) -> str:
     return scenario.model_dump_json(exclude_unset=True)
 
 
-def _simulate(content: str, fingerprint: str, path: Path) -> Outcome:
+def _simulate(content: str, fingerprint: str, path: Path, cut: bool) -> Outcome:
     """Args: ``fingerprint``: of everything else that the outcome depends on, for the cache;
-    ``path``: of the scenario, for the names in it."""
+    ``path``: of the scenario, for the names in it; ``cut``: to the steady part."""
     scenario = Scenario.model_validate_json(content)
     traces = predict(scenario, path)
+    if cut:
+        traces = [steady(trace) for trace in traces]
     estimates = observe(traces, scenario.workload.warmup_requests)
     warnings = {*(w for trace in traces for w in trace.warnings), *estimates.warnings}
     observations = {name: tuple(values.tolist()) for name, values in estimates.metrics.items()}

@@ -111,8 +111,8 @@ class ScoreSheet:
             [
                 Column("predictor"),
                 Column("figures", shown="d"),
-                Column("mean |error|", shown=".1%"),
-                Column("worst |error|", shown=".1%"),
+                Column("mean absolute error", shown=".1%"),
+                Column("worst", shown=".1%"),
                 Column("bias", shown="+.1%"),
             ],
         )

@@ -76,7 +76,9 @@ class Sheet:
         """
         heads = [column.heading for column in self.columns]
         lines = [heads, *self._texts()]
-        shown = ["| " + " | ".join(line) + " |" for line in lines]
+        # A bar inside a cell would begin another one.
+        cells = ([text.replace("|", "\\|") for text in line] for line in lines)
+        shown = ["| " + " | ".join(line) + " |" for line in cells]
         shown.insert(1, "|" + "---|" * len(heads))
         return "\n".join([f"**{self.title}**", "", *shown, ""])
 

@@ -49,9 +49,42 @@ _ALL = (
         "treepipe.studies.all_schedules",
     ),
     Study(
+        "dsd-region",
+        "DSD examined: gain over nodes and link latency, its table and region, and what adaptive "
+        "verification costs",
+        "treepipe.studies.dsd.region",
+    ),
+    Study(
+        "flowspec-table",
+        "FlowSpec's tables (2025): four models, six datasets, two temperatures, fitted to a few "
+        "cells and predicted",
+        "treepipe.studies.flowspec_table.table",
+        needs_executor=False,
+    ),
+    Study(
+        "pipedec-stages",
+        "PipeDec's figures: 7, 14 and 21 stages against plain pipeline and static tree, width and "
+        "candidates, requests side by side",
+        "treepipe.studies.layered.pipedec_stages",
+        needs_executor=False,
+    ),
+    Study(
         "shared-draft",
         "StarSD: one draft process for 1 to 6 targets, predicted and run; when is it fully loaded?",
         "treepipe.studies.shared_draft",
+    ),
+    Study(
+        "specpipe-width",
+        "SpecPipe's figures: where is the best width and why, against static trees, on one server "
+        "and two",
+        "treepipe.studies.layered.specpipe_width",
+        needs_executor=False,
+    ),
+    Study(
+        "starsd-threshold",
+        "StarSD reproduced: one draft for 1 to 12 targets from the paper's columns for 1 to 4",
+        "treepipe.studies.starsd.threshold",
+        needs_executor=False,
     ),
     Study(
         "which-system",
@@ -127,7 +160,9 @@ class StudyResult:
         """In Markdown: findings, plots, tables, and what the study states about itself."""
         parts = [f"# {self.study}", ""]
         if self.study in STUDIES:
-            parts += [f"{STUDIES[self.study].summary}. Made by `treepipe study {self.study}`.", ""]
+            summary = STUDIES[self.study].summary
+            stop = "" if summary.endswith("?") else "."
+            parts += [f"{summary}{stop} Made by `treepipe study {self.study}`.", ""]
         parts += [*_list(self.findings)]
         for name in self.figures:
             parts += [f"![{name}]({name}.png)", ""]

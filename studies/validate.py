@@ -104,7 +104,7 @@ def explain(scenario: Mapping[str, Any]) -> list[str]:
             f"{kind}: {times['measured_ms']:.2f} ms measured, {times['replayed_ms']:.2f} ms "
             f"simulated ({off[kind]:+.0%}), {times['per_token']:.2g} times per token"
         )
-    if not other:
+    if not other and abs(time["duration_error"]) > FITS:
         found.append(
             f"all work took what its profile says within {FITS:.0%}: what durations explain is "
             f"waiting between pieces of work (messages, waking up)"

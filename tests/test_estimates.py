@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,11 @@ def test_every_metric_and_device_has_an_interval_over_runs_and_over_batches(tmp_
     several = simulated(tmp_path, "runs=3")
     long = simulated(tmp_path, "workload.requests=40", "workload.new_tokens=60")
     for traces, over in ((several, "runs"), (long, "batches")):
+        for trace in traces:
+            trace.machines = tuple(
+                replace(machine, power_w=(5.0, 20.0), usd_per_hour=1.0)
+                for machine in trace.machines
+            )
         result = make_result("simulation", "s", 0, traces)
         assert result["intervals_over"] == over
         assert set(result["metrics"]) == set(UNITS)

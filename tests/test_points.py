@@ -13,6 +13,7 @@ from treepipe.sim.predict import predict
 from treepipe.studies import points
 from treepipe.studies.demo import SCENARIO
 from treepipe.studies.points import Point, simulate_points
+from treepipe.studies.steady import steady
 
 SETTINGS = ("schedule.name=pp", "workload.new_tokens=5", "target.layers=8")
 BERNOULLI = 'acceptance={source="bernoulli",beta=0.5}'
@@ -37,6 +38,24 @@ def test_outcomes_are_those_of_a_prediction(tmp_path: Path, steps: list[int]) ->
     assert found["a"].metrics == metrics
     assert found["a"].utilization == utilization
     assert steps == [2, 1, 1]
+
+
+def test_a_steady_point_counts_only_while_all_pipelines_work(steps: list[int]) -> None:
+    settings = (*SETTINGS, BERNOULLI, "workload.requests=2", "pipelines.0.count=2")
+    settings += ("schedule.name=starsd", "workload.concurrency=2", "workload.new_tokens=40")
+    named = [Point("all", SCENARIO, settings), Point("cut", SCENARIO, settings, steady=True)]
+    found = simulate_points(named, lambda *_: None)
+    traces = predict(load_scenario(SCENARIO, settings), SCENARIO)
+    metrics, _ = observe([steady(trace) for trace in traces]).intervals
+    assert found["cut"].metrics == metrics
+    assert found["all"].metrics != metrics
+
+
+def test_what_a_scenario_leaves_out_stays_left_out(steps: list[int]) -> None:
+    """A default that only goes with another key would not be accepted if it were written out."""
+    lossy = ("links.default={ latency_ms = 1.0, loss = 0.1, retransmit_ms = 5.0 }",)
+    found = simulate_points([Point("a", SCENARIO, (*SETTINGS, BERNOULLI, *lossy))], lambda *_: None)
+    assert found["a"].metrics["time_between_tokens_ms"].mean > 0
 
 
 def test_a_point_is_simulated_once_and_again_when_a_setting_differs(

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from treepipe.errors import UserError
 from treepipe.sim.made_pools import hit_ratio_pool
-from treepipe.sim.pool import SCHEMA, Pool
+from treepipe.sim.pool import FURTHER, SCHEMA, Pool
 
 GOOD: dict[str, Any] = {
     "schema": SCHEMA,
@@ -84,6 +85,35 @@ def test_a_file_that_is_no_pool_at_all(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(UserError, match="is not an acceptance pool"):
         Pool.load(path)
+
+
+def recorded_by_depth(positions: int) -> dict[str, object]:
+    known = {"log_probs": [[-0.1, -2.5]] * positions, "ranks": [0] * positions}
+    ranks = [0, 2] * (positions // 2)
+    return {"prompts": [known | {"guessed": [known | {"ranks": ranks}]}]}
+
+
+def test_a_loss_goes_on_beyond_the_recorded_depths(tmp_path: Path) -> None:
+    positions = 400
+    path = save(tmp_path, GOOD | recorded_by_depth(positions))
+    pool, deeper = Pool.load(path), Pool.load(path, depth_loss=0.1)
+    assert (pool.depths, deeper.depths) == (1, 1 + FURTHER)
+    assert deeper.ranks == pool.ranks
+
+    def right(depth: int) -> float:
+        rows = [deeper.row(position, depth) for position in range(positions)]
+        return float(np.mean(deeper.tokens(rows, 1)[:, 0] == 0))
+
+    shares = [right(depth) for depth in range(1, 2 + FURTHER)]
+    assert shares[0] == 0.5, "as recorded"
+    assert shares == sorted(shares, reverse=True), "what is lost stays lost"
+    assert shares[5] == pytest.approx(0.5 * 0.9**5, abs=0.05)
+    assert (deeper.vectors[deeper.row(0, 9)] == pool.vectors[pool.row(0, 1)]).all()
+
+
+def test_a_loss_needs_recorded_depths(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no guessed depths, so depth_loss means nothing"):
+        Pool.load(save(tmp_path, GOOD), depth_loss=0.1)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

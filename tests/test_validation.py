@@ -68,7 +68,10 @@ def test_the_explanation_names_the_work_that_took_longer() -> None:
 
 
 def test_the_explanation_says_so_if_no_work_took_longer() -> None:
-    sentences = explain(entry(judged(made_plan())))
+    row = judged(made_plan())
+    assert not any("waiting between pieces of work" in each for each in explain(entry(row)))
+    late = {name: 1.1 * value for name, value in row.measured_metrics.items()}
+    sentences = explain(entry(replace(row, measured_metrics=late)))
     assert any("all work took what its profile says" in each for each in sentences)
     assert any("tokens per round predicted" in each for each in sentences)
 
@@ -194,6 +197,7 @@ def test_bad_input_is_one_sentence(
         ([given, given], "is given twice"),
         ([given, "--against", tmp_path / "none.json"], "there is no such file"),
         ([given, "--timelines", given / "x"], "cannot be made"),
+        ([given, "--set", "workload.new_tokens=1"], "no text has a second token"),
         ([owned, "--calibrate-on", "own.json"], "none is left to calibrate"),
         ([owned, "--calibrate-on", "absent.json"], "there is no such file"),
         ([tmp_path / "absent.toml"], "absent.toml"),

@@ -222,7 +222,7 @@ def _draft_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
     return {
         "draft_service_ms": (_counts(ended, edges, ended - started), served),
         "draft_wait_ms": (_counts(ended, edges, started - arrived), served),
-        "draft_idle_ms": (span - busy, served),
+        "draft_idle_ms": (np.maximum(span - busy, 0.0), served),  # not below 0 by rounding
         "draft_rounds_s": (served, rate_time),
         "target_rounds_s": (served, rate_time * len({turn.pipeline for turn in turns})),
     }

@@ -172,6 +172,12 @@ class Pool(Section):
     hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
         None, description="passages are drawn so that this is reached; default: as recorded"
     )
+    sharpness: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="power of the draft's probabilities; above 1 it is surer than recorded"
+    )
+    depth_loss: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share lost per unverified token beyond the recorded depths"
+    )
 
 
 class Replay(Section):

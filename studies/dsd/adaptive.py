@@ -1,0 +1,109 @@
+"""What adaptive verification gains and what it costs, run on the bundled pair by the executor.
+
+Law of this file: real processes decode; every text is then read by the target alone, which says
+how many of its tokens are not what exact decoding would have put behind the same beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import torch
+
+from treepipe.executor.calibration import WholeModel
+from treepipe.executor.cluster import Cluster
+from treepipe.executor.launch import Launch, prepare
+from treepipe.metrics import run_metrics
+from treepipe.scenario_file import load_scenario
+from treepipe.studies.dsd.nodes import SCENARIO, T0_MS, Cell
+from treepipe.studies.study import Say
+
+NODES, RATIO = 4, 3.0
+"""Where it is run: the lower border of the claimed region."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """A run with one tau_max.
+
+    Attributes:
+        token_ms: time between tokens.
+        tokens: per window.
+        differing: share of tokens that are not the target's own choice behind the same beginning
+            (each has total variation 1 from greedy decoding).
+        nats: mean surprise of the target at a token of the text.
+        identical: share of texts that are exact decoding's.
+    """
+
+    tau_max: float
+    token_ms: float
+    tokens: float
+    differing: float
+    nats: float
+    identical: float
+
+    @property
+    def window_ms(self) -> float:
+        """Measured time of a window; a host that is busy with other things makes it longer."""
+        return self.token_ms * self.tokens
+
+
+def emulated_window_ms() -> float:
+    """The longest that the emulated nodes need: drafting in the open, and a pass."""
+    cell = Cell(NODES, RATIO, 0.0)
+    return T0_MS * (cell.gamma * cell.draft + cell.window + cell.ways)
+
+
+def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Say) -> list[Relaxed]:
+    """Greedy decoding over the emulated nodes for every tau_max; the first must be 0: exact."""
+    torch.set_num_threads(1)
+    exact: list[tuple[int, ...]] = []
+    found = []
+    for tau in taus:
+        launch = _launch(tau, prompts, tokens)
+        say(f"running tau_max = {tau:g}", len(launch.plan.requests))
+        with Cluster(launch.roles, launch.plan) as cluster:
+            cluster.run(replace(launch.plan, requests=launch.plan.requests[:1]))  # first passes
+            trace, _ = cluster.run(launch.plan, lambda: say("", 1))
+        texts = [tuple(request.tokens) for request in trace.requests]
+        exact = exact or texts
+        metrics = run_metrics(trace)
+        differing, nats = _read(launch, texts)
+        same = fmean(text == plain for text, plain in zip(texts, exact, strict=True))
+        ms, per_window = metrics["time_between_tokens_ms"], metrics["tokens_per_round"]
+        found.append(Relaxed(tau, ms, per_window, differing, nats, same))
+    return found
+
+
+def _launch(tau: float, prompts: int, tokens: int) -> Launch:
+    settings = (
+        *Cell(NODES, RATIO, 0.5).settings("dsd"),
+        "target.layers=8",
+        "sampling.rule=adaptive",
+        f"sampling.tau_max={tau}",
+        f"workload.requests={prompts}",
+        f"workload.new_tokens={tokens}",
+        "workload.stop_at_end_of_text=false",
+        "runs=1",
+    )
+    return prepare(load_scenario(SCENARIO, settings), SCENARIO)
+
+
+def _read(launch: Launch, texts: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Share of tokens that are not the target's most probable, and its mean surprise (nats)."""
+    requests = launch.plan.requests
+    longest = max(len(r.prompt) + len(text) for r, text in zip(requests, texts, strict=True))
+    whole = WholeModel(launch.target, longest)
+    wrong, nats = list[float](), list[float]()
+    for request, text in zip(requests, texts, strict=True):
+        tokens = [*request.prompt, *text]
+        whole.stage.open(0)
+        logits = whole.read(tokens[:-1], range(len(tokens) - 1), None)[len(request.prompt) - 1 :]
+        whole.stage.close(0)
+        chosen = torch.tensor(text)
+        wrong += (logits.argmax(-1) != chosen).float().tolist()
+        each = -logits.double().log_softmax(-1)[torch.arange(len(chosen)), chosen]
+        nats += each.tolist()
+    return fmean(wrong), fmean(nats)

@@ -1,0 +1,170 @@
+"""N nodes and their links as a scenario, in units of t0, and what closed forms say of them.
+
+(DSD, section 3: t0 is a pass's compute on all nodes, t1 a link's latency.) Law of this file:
+parameters in, settings and gains out; what is mapped or claimed is the study's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scipy.optimize import brentq
+
+from treepipe.scenario_file import load_scenario
+from treepipe.sim.theory import dsd
+from treepipe.sim.theory.closed_form import closed_form
+from treepipe.sim.theory.tokens import committed
+from treepipe.statistics import Interval
+from treepipe.studies.points import Point, simulate_points
+from treepipe.studies.study import Say
+
+SCENARIO = Path(__file__).with_name("nodes.toml")
+T0_MS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What the paper holds constant: links that vary, and lose messages.
+
+    Attributes:
+        jitter: scale of a half-normal delay on top of each link's latency, as a share of it.
+        loss: probability that a message is lost and sent again.
+        again: latencies after which it is.
+    """
+
+    jitter: float = 0.0
+    loss: float = 0.0
+    again: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A place on the map.
+
+    Attributes:
+        nodes: N.
+        ratio: t1 / t0.
+        beta: a drafted token is accepted with this probability.
+        gamma: drafted tokens of a window.
+        draft: a draft pass over t0.
+        window: a pass over gamma + 1 tokens over t0.
+    """
+
+    nodes: int
+    ratio: float
+    beta: float
+    gamma: int = 5
+    draft: float = 0.1
+    window: float = 1.05
+    network: Network = Network()
+
+    @property
+    def label(self) -> str:
+        return f"n={self.nodes}/ratio={self.ratio:g}"
+
+    @property
+    def ways(self) -> float:
+        """(N - 1) t1 / t0: all that the paper's formula knows of N and t1."""
+        return (self.nodes - 1) * self.ratio
+
+    @property
+    def tokens(self) -> float:
+        """k: of a window, with the target's own one."""
+        return committed(self.beta, self.gamma)
+
+    @property
+    def gain(self) -> float:
+        """The paper's: all drafting is hidden."""
+        window = dsd.speculative_ms(0.0, self.window, self.nodes, self.ratio)
+        return dsd.gain(self.tokens, self.nodes, 1.0, self.ratio, window)
+
+    @property
+    def expected_gain(self) -> float:
+        """With the drafting that follows a miss, which nothing hides; over constant links."""
+        settings = replace(self, network=Network()).settings("dsd")
+        found = closed_form(load_scenario(SCENARIO, settings), SCENARIO)
+        return self.plain_ms / found.metrics["time_between_tokens_ms"]
+
+    @property
+    def plain_ms(self) -> float:
+        """A token of plain decoding over constant links."""
+        return dsd.plain_ms(1, self.nodes, T0_MS, self.ratio * T0_MS)
+
+    def settings(self, schedule: str) -> tuple[str, ...]:
+        """As ``--set`` takes them."""
+        share, latency = T0_MS / self.nodes, self.ratio * T0_MS
+        stage = f"{{ 1 = {share}, {self.gamma + 1} = {self.window * share} }}"
+        ends = ('"draft0", "pipeline0.stage1"', f'"pipeline0.stage{self.nodes}", "draft0"')
+        pairs = ", ".join(f"{{ ends = [{each}], latency_ms = 0.0 }}" for each in ends)
+        link = f"latency_ms = {latency}, jitter_ms = {self.network.jitter * latency}"
+        if self.network.loss:
+            again = self.network.again * latency
+            link += f", loss = {self.network.loss}, retransmit_ms = {again}"
+        return (
+            f"schedule.name={schedule}",
+            f"schedule.gamma={self.gamma}",
+            f"target.layers={self.nodes}",
+            f"drafts.0.device={{ draft_ms = {{ 1 = {self.draft * T0_MS} }} }}",
+            f"pipelines.0.stages=[{{ device = {{ stage_ms = {stage} }}, count = {self.nodes} }}]",
+            f"links.default={{ {link} }}",
+            f"links.pairs=[{pairs}]",
+            f"acceptance.beta={self.beta}",
+        )
+
+
+def accepted_for(gain: float, cell: Cell) -> float:
+    """β with which the cell's expected gain is the given one."""
+    found: float = brentq(
+        lambda beta: replace(cell, beta=beta).expected_gain - gain, 0.05, 0.99, xtol=1e-4
+    )
+    return found
+
+
+def best_window(cell: Cell, longest: int) -> Cell:
+    """The cell with the window length of the highest expected gain; compute grows with none."""
+    windows = [replace(cell, gamma=gamma) for gamma in range(1, longest + 1)]
+    return max(windows, key=lambda each: each.expected_gain)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A simulated cell: gain over plain decoding, and the share of communication saved."""
+
+    gain: Interval
+    saving: Interval
+
+
+def simulate_cells(
+    cells: Sequence[Cell], runs: int, tokens: int, say: Say
+) -> Mapping[str, Measured]:
+    """By label. Plain decoding over constant links needs no simulation."""
+    points = []
+    for cell in cells:
+        for schedule in ("dsd", "pp") if cell.network != Network() else ("dsd",):
+            settings = (*cell.settings(schedule), f"runs={runs}", f"workload.new_tokens={tokens}")
+            points.append(Point(f"{cell.label}/{schedule}", SCENARIO, settings))
+    found = simulate_points(points, say)
+    measured = {}
+    for cell in cells:
+        metrics = found[f"{cell.label}/dsd"].metrics
+        plain = found.get(f"{cell.label}/pp")
+        plain_ms = cell.plain_ms
+        if plain is not None:
+            plain_ms = plain.metrics["time_between_tokens_ms"].mean
+        measured[cell.label] = Measured(
+            _inverse(metrics["time_between_tokens_ms"], plain_ms),
+            _complement(_inverse(metrics["tokens_per_round"], 1.0)),
+        )
+    return measured
+
+
+def _inverse(value: Interval, above: float) -> Interval:
+    bounds = [None if each is None else above / each for each in (value.high, value.low)]
+    return Interval(above / value.mean, *bounds)
+
+
+def _complement(value: Interval) -> Interval:
+    bounds = [None if each is None else 1 - each for each in (value.high, value.low)]
+    return Interval(1 - value.mean, *bounds)

@@ -1,0 +1,195 @@
+"""DSD's region: gain and saving over N and t1/t0, by its formula and simulated; its claims checked.
+
+One published number sets acceptance (the speed-up without adaptive verification); where it was
+measured is not published, so a place is assumed. Everything else is predicted. Adaptive
+verification is measured on real processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from treepipe.studies.dsd import statement
+from treepipe.studies.dsd.adaptive import Relaxed, run_adaptive
+from treepipe.studies.dsd.claims import region_finding, table3, table3_sheet
+from treepipe.studies.dsd.figures import adaptive_figure, map_figure, ways_figure
+from treepipe.studies.dsd.nodes import (
+    Cell,
+    Measured,
+    Network,
+    accepted_for,
+    best_window,
+    simulate_cells,
+)
+from treepipe.studies.reproduction import ScoreSheet, calibrated, predicted, published, score
+from treepipe.studies.sheet import Column, Sheet
+from treepipe.studies.study import Entry, Say, StudyResult
+
+NAME = "dsd-region"
+ASSUMED_AT = (4, 5.0)
+"""N and t1/t0 at which the published speed-up is taken to hold: table 3's middle row."""
+VARYING = Network(jitter=0.25, loss=0.01)
+WINDOWS = (2, 5, 10)
+"""Lengths whose gains are drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much is done: the map, its runs, and the executor's part."""
+
+    nodes: Sequence[int] = (2, 3, 4, 5, 6, 8, 12)
+    ratios: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 5.0, 7.0, 10.0, 20.0)
+    runs: int = 4
+    tokens: int = 400
+    taus: Sequence[float] = (0.0, 0.5, 1.0)
+    prompts: int = 3
+    new_tokens: int = 40
+    curve: int = 21
+    longest_window: int = 24
+
+
+FULL = Settings(runs=12, tokens=1000, taus=(0.0, 0.25, 0.5, 0.75, 1.0), prompts=12, new_tokens=60)
+
+
+def run(say: Say, full: bool) -> StudyResult:
+    """3 prompts with three levels of relaxation, or 12 with five; shorter intervals."""
+    return study(FULL if full else Settings(), say)
+
+
+def study(settings: Settings, say: Say) -> StudyResult:
+    """Calibrate, map, check the claims, and run the adaptive rule."""
+    gain = float(published()["dsd"]["speedup_non_adaptive"])
+    place = Cell(*ASSUMED_AT, beta=0.5)
+    beta = accepted_for(gain, place)
+    cells = [Cell(n, r, beta) for n, r in itertools.product(settings.nodes, settings.ratios)]
+    seen = simulate_cells(cells, settings.runs, settings.tokens, say)
+    shaken = [replace(cell, network=VARYING) for cell in cells]
+    varied = simulate_cells(shaken, settings.runs, settings.tokens, say)
+    relaxed = run_adaptive(settings.taus, settings.prompts, settings.new_tokens, say)
+    entries = _entries(cells, seen, varied, gain)
+    return StudyResult(
+        NAME,
+        [*entries, *_adaptive_entries(relaxed)],
+        [
+            _map_sheet(cells, seen, varied),
+            table3_sheet(f"{NAME}-table3"),
+            _scores(entries, gain),
+            _adaptive_sheet(relaxed),
+        ],
+        {
+            NAME: map_figure(cells, seen, varied),
+            f"{NAME}-ways": ways_figure(_curves(cells, settings), cells, seen),
+            f"{NAME}-adaptive": adaptive_figure(relaxed),
+        },
+        [
+            region_finding(cells),
+            *statement.findings(cells, seen, varied, place_of(beta), relaxed),
+        ],
+        sections=statement.sections(place_of(beta), VARYING),
+    )
+
+
+def place_of(beta: float) -> Cell:
+    """Where the published speed-up is taken to hold."""
+    return Cell(*ASSUMED_AT, beta=beta)
+
+
+def _entries(
+    cells: Sequence[Cell],
+    seen: Mapping[str, Measured],
+    varied: Mapping[str, Measured],
+    gain: float,
+) -> list[Entry]:
+    savings = {(row.nodes, float(row.ratio)): row.saving for row in table3()}
+    found = []
+    for cell in cells:
+        key, at = cell.label, (cell.nodes, cell.ratio)
+        simulated = seen[key]
+        if at == ASSUMED_AT:
+            found.append(calibrated(f"{key}/gain", "1", simulated.gain, gain))
+        else:
+            found.append(predicted(f"{key}/gain", "1", simulated.gain))
+        found.append(predicted(f"{key}/saving", "1", simulated.saving, savings.get(at)))
+        found.append(predicted(f"{key}/gain/formula", "1", cell.gain))
+        found.append(predicted(f"{key}/gain/expected", "1", cell.expected_gain))
+        found.append(predicted(f"{key}/gain/varying_links", "1", varied[key].gain))
+    return found
+
+
+def _adaptive_entries(runs: Sequence[Relaxed]) -> list[Entry]:
+    base, found = runs[0], []
+    for each in runs:
+        key = f"adaptive/tau_max={each.tau_max:g}"
+        found += [
+            Entry(f"{key}/speed_up", "1", measured=base.token_ms / each.token_ms),
+            Entry(f"{key}/tokens_per_round", "tokens", measured=each.tokens),
+            Entry(f"{key}/differing_share", "1", measured=each.differing),
+            Entry(f"{key}/surprise_nats", "nats/token", measured=each.nats),
+        ]
+    return found
+
+
+def _curves(cells: Sequence[Cell], settings: Settings) -> dict[str, list[tuple[float, float]]]:
+    """Expected gain against (N - 1) t1 / t0, for some windows and for the best one."""
+    base = Cell(2, 1.0, cells[0].beta)
+    ways = [0.1 * 10 ** (3.5 * step / (settings.curve - 1)) for step in range(settings.curve)]
+    curves = {
+        f"window of {gamma}": [(x, replace(base, ratio=x, gamma=gamma).expected_gain) for x in ways]
+        for gamma in WINDOWS
+    }
+    longest = settings.longest_window
+    best = [(x, best_window(replace(base, ratio=x), longest).expected_gain) for x in ways[::4]]
+    return {**curves, "best window": best}
+
+
+def _map_sheet(
+    cells: Sequence[Cell], seen: Mapping[str, Measured], varied: Mapping[str, Measured]
+) -> Sheet:
+    columns = [
+        Column("N", shown="d"),
+        Column("t1/t0", shown="g"),
+        Column("gain, formula", shown=".2f"),
+        Column("gain, simulated", shown=".2f"),
+        Column("low", shown=".2f"),
+        Column("high", shown=".2f"),
+        Column("gain, varying links", shown=".2f"),
+        Column("saving of communication", shown=".1%"),
+    ]
+    sheet = Sheet(f"{NAME}-map", "Gain over plain decoding", columns)
+    for cell in cells:
+        each = seen[cell.label]
+        gain = each.gain
+        values = cell.gain, gain.mean, gain.low, gain.high, varied[cell.label].gain.mean
+        sheet.add(cell.nodes, cell.ratio, *values, each.saving.mean)
+    return sheet
+
+
+def _scores(entries: Sequence[Entry], gain: float) -> Sheet:
+    """Table 3's savings: ours, what the speed-up alone says, and (N - 1) / N."""
+    sheet = ScoreSheet(f"{NAME}-scores", "Error on table 3's savings, share of communication")
+    sheet.add("simulated, acceptance from the speed-up", score(entries))
+    keys = {f"{Cell(s.nodes, s.ratio, 0.0).label}/saving": s for s in table3()}
+    sheet.add("1 - 1/speed-up, everywhere", score(entries, dict.fromkeys(keys, 1 - 1 / gain)))
+    above = {key: (row.nodes - 1) / row.nodes for key, row in keys.items()}
+    sheet.add("(N - 1)/N, which is not the formula", score(entries, above))
+    return sheet.sheet()
+
+
+def _adaptive_sheet(runs: Sequence[Relaxed]) -> Sheet:
+    columns = [
+        Column("tau_max", shown="g"),
+        Column("time between tokens", "ms"),
+        Column("speed-up", shown=".3f"),
+        Column("tokens per window", shown=".2f"),
+        Column("tokens exact decoding would not choose", shown=".1%"),
+        Column("target's surprise", "nats/token", ".3f"),
+        Column("texts that are exact", shown=".0%"),
+    ]
+    sheet = Sheet(f"{NAME}-adaptive", "Adaptive verification, measured on real processes", columns)
+    for each in runs:
+        speed = runs[0].token_ms / each.token_ms
+        row = each.tau_max, each.token_ms, speed, each.tokens
+        sheet.add(*row, each.differing, each.nats, each.identical)
+    return sheet

@@ -1,0 +1,289 @@
+"""The study ``flowspec-table``: what is simulated, and which entry comes of what.
+
+Law of this file: it puts the parts together (``calibration.py``, ``curves.py``) and makes the
+entries; tables, plots and sentences are in ``report.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from treepipe.statistics import Interval
+from treepipe.studies.flowspec_table.calibration import (
+    FITTED_MODEL,
+    LOSSES,
+    ROWS,
+    Fit,
+    Rows,
+    fit,
+    fit_slowdown,
+    leave_one_out,
+)
+from treepipe.studies.flowspec_table.curves import (
+    METRIC,
+    TOP1,
+    Curves,
+    Surrogate,
+    simulate_curves,
+    simulate_prefills,
+    tbt_of,
+    tokens_per_s,
+)
+from treepipe.studies.flowspec_table.report import report
+from treepipe.studies.flowspec_table.statements import Findings
+from treepipe.studies.flowspec_table.testbed import (
+    METHODS,
+    MODELS,
+    PROMPT_TOKENS,
+    Case,
+    Size,
+    Times,
+    prompt_tokens,
+)
+from treepipe.studies.points import simulate_points
+from treepipe.studies.reproduction import calibrated, predicted, published
+from treepipe.studies.study import Entry, Say, StudyResult
+
+TEMPERATURES = ("t0", "t1")
+ABLATION_MODEL = SWEEP_MODEL = "llama2-chat-7b"
+"""Of Table 2, and of the bandwidth sweep and the map (MT-bench, temperature 0)."""
+BANDWIDTHS = (125, 250, 500, 1000)
+TESTBED_MBIT = 1000
+DEPTHS = (3, 4, 5, 6, 7, 8)
+SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": ROWS}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much is simulated: requests of 128 tokens per point, for the fit, the final curves, the
+    bandwidth sweep and the map; and the map's depths."""
+
+    fit_requests: int = 8
+    curve_requests: int = 8
+    sweep_requests: int = 8
+    map_requests: int = 6
+    depths: Sequence[int] = DEPTHS
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A testbed at its fitted times: time between tokens by method, prefills by prompt tokens."""
+
+    times: Times
+    curves: Curves
+    prefills: Mapping[int, float]
+
+
+def run(say: Say, full: bool) -> StudyResult:
+    """In full, more requests per point."""
+    return study(Settings(12, 16, 12, 8) if full else Settings(), say)
+
+
+def study(settings: Settings, say: Say) -> StudyResult:
+    """Fit, predict, report."""
+    facts = published()["flowspec"]
+    table: Rows = facts["table1"]
+    prompts = [prompt_tokens(model, d) for model in MODELS for d in PROMPT_TOKENS]
+    surrogate = Surrogate.learn(LOSSES, prompts, settings.fit_requests, say)
+    found = fit(surrogate, table, list(PROMPT_TOKENS))
+    left_out = leave_one_out(surrogate, table)
+    cells = {
+        model: (table[f"{model}/t0/naive_pp"]["mt_bench"], table[f"{model}/t0/pipedec"]["mt_bench"])
+        for model, (size, _) in MODELS.items()
+        if size == "13b"
+    }
+    slowdown = fit_slowdown(surrogate, found, cells)
+    times: dict[Size, Times] = {"7b": found.times, "13b": found.times.slower(slowdown)}
+    own = {m: fit_slowdown(surrogate, found, {m: cell}) for m, cell in cells.items()}
+    clusters = {
+        size: Cluster(
+            at,
+            simulate_curves(
+                SIZE_METHODS[size], size, at, found.depth_loss, settings.curve_requests, say
+            ),
+            simulate_prefills(size, at, prompts, say),
+        )
+        for size, at in times.items()
+    }
+    spread = _spread(left_out)
+    entries = _main_table(clusters, table, spread)
+    ablation = _ablation(clusters["7b"], facts, spread)
+    third = _third_table(clusters["7b"], facts, spread)
+    sweep = _sweep(settings, clusters["7b"], found, table, spread, say)
+    grid = _map(settings, clusters["7b"], found, table, say)
+    curves = {size: cluster.curves for size, cluster in clusters.items()}
+    stated = Findings(found, left_out, times, own, curves, entries, ablation, third, sweep, grid)
+    return report(stated, facts)
+
+
+# --- cells ---------------------------------------------------------------------------------------
+
+
+def cell(cluster: Cluster, method: str, naive: float, prompt: int) -> tuple[float, float]:
+    """Tokens per second of a method where naive_pp has ``naive``; and the top-1 accuracy there."""
+    prefill = cluster.prefills[prompt]
+    top1 = cluster.curves["naive_pp"].accuracy(tbt_of(naive, prefill))
+    return tokens_per_s(cluster.curves[method](top1), prefill), top1
+
+
+def reachable(top1: float) -> float:
+    """The nearest accuracy that was simulated."""
+    return min(max(top1, TOP1[0]), TOP1[-1])
+
+
+def _spread(left_out: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """Half-widths of 95 % intervals of the predictions' logarithms, by method.
+
+    From the errors of the cells that were left out: they hold the published samples' noise as well
+    as what the model misses. Pruned PP and the ablation's FlowSpec take FlowSpec's.
+    """
+    halves = {}
+    for method in ("pipedec", "flowspec"):
+        errors = [np.log1p(e) for (m, _), e in left_out.items() if m == method]
+        rms = float(np.sqrt(np.mean(np.square(errors))))
+        halves[method] = float(stats.t.ppf(0.975, len(errors))) * rms
+    return halves | {m: halves["flowspec"] for m in METHODS if m not in ("naive_pp", *halves)}
+
+
+def _interval(value: float, half: float | None) -> Interval:
+    if half is None:
+        return Interval(value, None, None)
+    return Interval(value, value * exp(-half), value * exp(half))
+
+
+def _main_table(
+    clusters: Mapping[Size, Cluster], table: Rows, spread: Mapping[str, float]
+) -> list[Entry]:
+    entries = []
+    for model, (size, _) in MODELS.items():
+        for temperature in TEMPERATURES:
+            naive = table[f"{model}/{temperature}/naive_pp"]
+            for method in ROWS:
+                row = f"{model}/{temperature}/{method}"
+                known = table.get(row, {})
+                fitted = model == FITTED_MODEL or size == "13b"
+                for dataset in PROMPT_TOKENS:
+                    prompt = prompt_tokens(model, dataset)
+                    value, _ = cell(clusters[size], method, naive[dataset], prompt)
+                    interval = _interval(value, spread.get(method))
+                    fact = known.get(dataset)
+                    key = f"{row}/{dataset}"
+                    if fact is not None and (method == "naive_pp" or fitted):
+                        entries.append(calibrated(key, "tokens/s", interval, fact))
+                    else:
+                        entries.append(predicted(key, "tokens/s", interval, fact))
+    return entries
+
+
+def _ablation(
+    cluster: Cluster, facts: Mapping[str, Any], spread: Mapping[str, float]
+) -> list[Entry]:
+    entries = []
+    for temperature in TEMPERATURES:
+        known: Rows = facts[f"table2_{temperature}"]
+        for method in METHODS:
+            if method == "pipedec":
+                continue
+            for dataset, naive in known["naive_pp"].items():
+                prompt = prompt_tokens(ABLATION_MODEL, dataset)
+                value, _ = cell(cluster, method, naive, prompt)
+                key = f"ablation/{temperature}/{method}/{dataset}"
+                if method == "naive_pp":
+                    entries.append(calibrated(key, "tokens/s", value, naive))
+                else:
+                    interval = _interval(value, spread[method])
+                    fact = known.get(method, {}).get(dataset)
+                    entries.append(predicted(key, "tokens/s", interval, fact))
+    return entries
+
+
+def _third_table(
+    cluster: Cluster, facts: Mapping[str, Any], spread: Mapping[str, float]
+) -> list[Entry]:
+    """Other samples of MT-bench: the same cells of Table 1, with another accuracy."""
+    entries = []
+    for row, known in facts["table3"].items():
+        model = row.split("/")[0]
+        prompt = prompt_tokens(model, "mt_bench")
+        for method in ROWS:
+            value, _ = cell(cluster, method, known["naive_pp"], prompt)
+            key = f"table3/{row}/{method}/mt_bench"
+            if method == "naive_pp":
+                entries.append(calibrated(key, "tokens/s", value, known["naive_pp"]))
+            else:
+                interval = _interval(value, spread[method])
+                entries.append(predicted(key, "tokens/s", interval, known.get(method)))
+    return entries
+
+
+# --- what is simulated on its own ----------------------------------------------------------------
+
+
+def _sweep(
+    settings: Settings,
+    cluster: Cluster,
+    found: Fit,
+    table: Rows,
+    spread: Mapping[str, float],
+    say: Say,
+) -> list[Entry]:
+    """The table's cell, times what another bandwidth makes of the same simulated texts."""
+    naive = table[f"{SWEEP_MODEL}/t0/naive_pp"]["mt_bench"]
+    prompt = prompt_tokens(SWEEP_MODEL, "mt_bench")
+    base = {method: cell(cluster, method, naive, prompt) for method in ROWS}
+    cases = {
+        f"bandwidth={rate}/{method}": Case(
+            method,
+            "7b",
+            cluster.times,
+            reachable(base[method][1]),
+            found.depth_loss,
+            settings.sweep_requests,
+            (f"links.default.bandwidth_mbit_s={rate}", f"workload.prompt_tokens={prompt}"),
+        )
+        for rate in BANDWIDTHS
+        for method in ROWS
+    }
+    points = [case.point(key) for key, case in cases.items()]
+    outcomes = simulate_points(points, say, "link bandwidths")
+    reached = {key: o.metrics["throughput_tokens_s"].mean for key, o in outcomes.items()}
+    entries = []
+    for key, case in cases.items():
+        ratio = reached[key] / reached[f"bandwidth={TESTBED_MBIT}/{case.method}"]
+        value = _interval(base[case.method][0] * ratio, spread.get(case.method))
+        entries.append(predicted(key, "tokens/s", value))
+    return entries
+
+
+def _map(
+    settings: Settings, cluster: Cluster, found: Fit, table: Rows, say: Say
+) -> dict[tuple[int, int], float]:
+    """FlowSpec's tokens per second by d0 and d_exp."""
+    naive = table[f"{SWEEP_MODEL}/t0/naive_pp"]["mt_bench"]
+    prompt = prompt_tokens(SWEEP_MODEL, "mt_bench")
+    value, top1 = cell(cluster, "flowspec", naive, prompt)
+    pairs = [(d0, d_exp) for d0 in settings.depths for d_exp in settings.depths]
+    points = [
+        Case(
+            "flowspec",
+            "7b",
+            cluster.times,
+            reachable(top1),
+            found.depth_loss,
+            settings.map_requests,
+            (f"schedule.tree_depth={d0}", f"schedule.expand_depth={d_exp}"),
+        ).point(f"{d0} {d_exp}")
+        for d0, d_exp in pairs
+    ]
+    outcomes = simulate_points(points, say, "depths of the trees")
+    tbt = {p: outcomes[f"{p[0]} {p[1]}"].metrics[METRIC].mean for p in pairs}
+    prefill = cluster.prefills[prompt]
+    own = tbt.get((6, 6), cluster.curves["flowspec"](top1))
+    factor = tbt_of(value, prefill) / own  # as in the table where it is the table's own point
+    return {pair: tokens_per_s(ms * factor, prefill) for pair, ms in tbt.items()}

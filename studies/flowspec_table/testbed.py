@@ -1,0 +1,174 @@
+"""FlowSpec's testbed as scenarios: what the study varies, and what it assumes of models and data.
+
+Law of this file: nothing is fitted and no result is known here. Sources: FlowSpec (2025), section
+4.1 and appendix A.1; what they leave open is marked as an assumption.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from treepipe.profiles.library import LIBRARY, load_device, load_model, shape_of
+from treepipe.profiles.schema import Hardware
+from treepipe.profiles.service import ServedModel, ServiceTimes
+from treepipe.studies.points import Point
+from treepipe.timing import TimeTable
+
+Size: TypeAlias = Literal["7b", "13b"]
+
+SCENARIO = Path(__file__).parent / "testbed.toml"
+NEW_TOKENS = 128
+STAGES = 4
+DEVICE = "jetson-orin-nano-8gb"
+PROFILES: dict[Size, tuple[str, str]] = {
+    "7b": ("vicuna-7b", "eagle-vicuna-7b"),
+    "13b": ("vicuna-13b", "eagle-vicuna-13b"),
+}
+"""Target and draft; Llama 2 Chat has the same sizes as Vicuna."""
+KNOTS = (1, 8, 16, 32, 64, 96, 128)
+"""Tokens at which the roofline's times are taken over."""
+SEGMENT, TREE_LAYER = 16, 10
+"""Tokens of a usual pass of a stage, and of the draft: where a time parameter applies."""
+
+MODELS: dict[str, tuple[Size, str]] = {
+    "vicuna-7b-v1.3": ("7b", "vicuna"),
+    "vicuna-13b-v1.3": ("13b", "vicuna"),
+    "llama2-chat-7b": ("7b", "llama2"),
+    "llama2-chat-13b": ("13b", "llama2"),
+}
+TEMPLATE_TOKENS = {"vicuna": 40, "llama2": 150}
+"""Assumed: the families' system prompts."""
+PROMPT_TOKENS = {
+    "mt_bench": 85,
+    "humaneval": 150,
+    "gsm8k": 80,
+    "alpaca": 35,
+    "cnn_dm": 850,
+    "natural_questions": 15,
+}
+"""Assumed: mean lengths of the tasks, without the template."""
+
+METHODS: dict[str, tuple[str, ...]] = {
+    "naive_pp": ("schedule.name=naive_pp",),
+    "pipedec": ("schedule.name=pipedec",),
+    "flowspec": ("schedule.name=flowspec",),
+    "pruned_pp": ("schedule.name=pruned_pp",),
+    "flowspec_without_score_segmentation": ("schedule.name=flowspec", "schedule.score_order=false"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The fitted service times, in milliseconds.
+
+    Attributes:
+        stage_ms: a pass of a stage over a segment of 16 tokens.
+        sync_ms: what a step costs besides computing and sending: the decision, its broadcast to
+            all devices, and their waiting for it.
+        draft_ms: a draft pass over a tree layer of 10 nodes.
+    """
+
+    stage_ms: float
+    sync_ms: float
+    draft_ms: float
+
+    def slower(self, factor: float) -> Times:
+        return Times(self.stage_ms * factor, self.sync_ms * factor, self.draft_ms * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One simulated situation.
+
+    Attributes:
+        top1: share of positions whose target token is the draft's first candidate.
+        depth_loss: of the draft beyond recorded depths (``docs/scenario.md``).
+        extra: further settings.
+    """
+
+    method: str
+    size: Size
+    times: Times
+    top1: float
+    depth_loss: float
+    requests: int
+    extra: tuple[str, ...] = ()
+
+    def point(self, label: str) -> Point:
+        target, _ = PROFILES[self.size]
+        settings = (
+            *METHODS[self.method],
+            f"target.profile={target}",
+            *_devices(self.times, self.size),
+            f"acceptance.hit_ratio={{1={self.top1:.4f}}}",
+            f"acceptance.depth_loss={self.depth_loss}",
+            f"workload.requests={self.requests}",
+            *self.extra,
+        )
+        return Point(label, SCENARIO, settings)
+
+
+def prefill_point(label: str, size: Size, times: Times, prompt_tokens: int) -> Point:
+    """One request that is over soon after its prompt."""
+    extra = (f"workload.prompt_tokens={prompt_tokens}", "workload.new_tokens=2")
+    return Case("naive_pp", size, times, 0.7, 0.0, 1, extra).point(label)
+
+
+def prompt_tokens(model: str, dataset: str) -> int:
+    """Assumed length of a dataset's prompts in a model's template."""
+    return PROMPT_TOKENS[dataset] + TEMPLATE_TOKENS[MODELS[model][1]]
+
+
+def roofline_times() -> Times:
+    """What the roofline alone says of the 7B models."""
+    return Times(_stage("7b")(SEGMENT), 0.0, _draft("7b")(TREE_LAYER))
+
+
+def _devices(times: Times, size: Size) -> tuple[str, str]:
+    """Settings: the roofline's curves, scaled to the fitted times."""
+    stage = _scaled(_stage(size), SEGMENT, times.stage_ms)
+    draft = _scaled(_draft(size), TREE_LAYER, times.draft_ms)
+    evaluate = _table(_service().evaluation(_model(PROFILES[size][0])), 1.0)
+    return (
+        f"pipelines.0.stages.0.device={{ stage_ms = {stage} }}",
+        f"drafts.0.device={{ draft_ms = {draft}, evaluate_ms = {evaluate}, "
+        f"decide_ms = {times.sync_ms:.3f} }}",
+    )
+
+
+def _scaled(curve: TimeTable, tokens: int, ms: float) -> str:
+    return _table(curve, ms / curve(tokens))
+
+
+def _table(curve: TimeTable, factor: float) -> str:
+    shown = ", ".join(f"{tokens} = {curve(tokens) * factor:.3f}" for tokens in KNOTS)
+    return f"{{ {shown} }}"
+
+
+@cache
+def _stage(size: Size) -> TimeTable:
+    """Of the weights in float16: 4-bit ones are unpacked for every pass, whatever its length."""
+    model = _model(PROFILES[size][0])
+    return _service().stage(model, model.shape.layers // STAGES)
+
+
+@cache
+def _draft(size: Size) -> TimeTable:
+    target, draft = PROFILES[size]
+    return _service().draft(_model(draft), _model(target).shape)
+
+
+@cache
+def _model(name: str) -> ServedModel:
+    profile = load_model(LIBRARY / "models" / f"{name}.toml")
+    return ServedModel(name, profile, profile.dtype)
+
+
+@cache
+def _service() -> ServiceTimes:
+    hardware = load_device(LIBRARY / "devices" / f"{DEVICE}.toml")
+    assert isinstance(hardware, Hardware)  # the library's own profile
+    return ServiceTimes(DEVICE, hardware, shape_of, [])

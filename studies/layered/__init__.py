@@ -1,0 +1,1 @@
+"""The studies of PipeDec and SpecPipe, one tree layer per step, on the servers of their authors."""

@@ -1,0 +1,172 @@
+"""The study of PipeDec as a result: its figures by key, and its tables."""
+
+from __future__ import annotations
+
+from treepipe.statistics import Interval
+from treepipe.studies.layered.calibration import METRIC, MISSES
+from treepipe.studies.layered.pipedec_figures import grid_figure, speedup_figure, together_figure
+from treepipe.studies.layered.pipedec_found import STAGES, THROUGHPUT, Found
+from treepipe.studies.layered.pipedec_words import findings, sections
+from treepipe.studies.layered.speedup import average, speedup
+from treepipe.studies.reproduction import (
+    ScoreSheet,
+    calibrated,
+    comparison_sheet,
+    predicted,
+    published,
+    score,
+)
+from treepipe.studies.sheet import Column, Sheet
+from treepipe.studies.study import Entry, StudyResult
+
+NAME = "pipedec-stages"
+
+
+def page(found: Found) -> StudyResult:
+    """The whole result."""
+    entries = _entries(found)
+    scores = ScoreSheet("pipedec-stages-errors")
+    ratios = [entry for entry in entries if entry.unit != "nodes"]
+    scores.add("simulation", score(ratios))
+    scores.add("SpecPipe's speed-up in proportion to the stages", score(ratios, _trivial()))
+    return StudyResult(
+        NAME,
+        entries,
+        [
+            comparison_sheet(
+                "pipedec-stages-published",
+                "Published and predicted",
+                [each for each in entries if each.published],
+            ),
+            scores.sheet(),
+            _stage_sheet(found),
+            _grid_sheet(found),
+            _together_sheet(found),
+        ],
+        {
+            "pipedec-stages": speedup_figure(found),
+            "pipedec-parameters": grid_figure(found),
+            "pipedec-throughput": together_figure(found),
+        },
+        findings(found),
+        sections=sections(found),
+    )
+
+
+def _entries(found: Found) -> list[Entry]:
+    facts = published()["pipedec"]
+    entries = []
+    for name in STAGES:
+        for key, ratios in (
+            ("over_pp", found.over_plain(name)),
+            ("over_stpp", found.over_static(name)),
+        ):
+            ordered = sorted(ratios, key=lambda ratio: ratio.mean)
+            values = {"mean": average(ratios), "low": ordered[0], "high": ordered[-1]}
+            for which, value in values.items():
+                entries.append(_speedup_entry(f"{name}/{key}/{which}", value))
+    width, count = found.best
+    entries += [
+        predicted("gain_7_to_14", "1", found.gain),
+        predicted("best_width", "nodes", width, facts["width"]),
+        predicted("best_children", "nodes", count, facts["children"]),
+        predicted(
+            "14-stage/over_pp/at_specpipe_code_level",
+            "1",
+            speedup(found.plain_ms, found.cases["code"]["14-stage"].metrics[METRIC]),
+            facts["speedup_over_pp_14_stage_range"][1],
+        ),
+        predicted("14-stage/pp/time_between_tokens_ms", "ms", found.plain_ms),
+    ]
+    for case in ("middle", "stochastic"):
+        for name, outcome in found.cases[case].items():
+            entries.append(predicted(f"{case}/{name}/{METRIC}", "ms", outcome.metrics[METRIC]))
+    for (width, count), outcome in found.grid.items():
+        for metric, unit in ((METRIC, "ms"), ("hit_rate", "1")):
+            key = f"width={width}/children={count}/{metric}"
+            entries.append(predicted(key, unit, outcome.metrics[metric]))
+    for (method, count), outcome in found.together.items():
+        key = f"k={count}/{method}/{THROUGHPUT}"
+        entries.append(predicted(key, "tokens/s", outcome.metrics[THROUGHPUT]))
+    return entries
+
+
+def _speedup_entry(key: str, value: Interval) -> Entry:
+    """The range over the plain pipeline with 14 stages is what the levels were fitted to."""
+    low, high = published()["pipedec"]["speedup_over_pp_14_stage_range"]
+    ends = {"14-stage/over_pp/low": low, "14-stage/over_pp/high": high}
+    return calibrated(key, "1", value, ends[key]) if key in ends else predicted(key, "1", value)
+
+
+def _trivial() -> dict[str, float]:
+    """SpecPipe's speed-up on code in proportion to the stages."""
+    facts = published()["specpipe"]
+    ratio = facts["pp_tbt_ms_humaneval_x"] / facts["specpipe_tbt_ms_humaneval_x"]
+    return {"14-stage/over_pp/at_specpipe_code_level": ratio * 14 / facts["stages"]}
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def _stage_sheet(found: Found) -> Sheet:
+    sheet = Sheet(
+        "pipedec-stages-speedups",
+        "Speed-up of PipeDec over six levels of acceptance (plain pipeline and static tree: "
+        "14 cards)",
+        [
+            Column("level", shown="d"),
+            Column("first candidate right", shown=".2f"),
+            Column("static tree", "ms"),
+            *(Column(name, "ms") for name in STAGES),
+            *(Column(f"{name} over pp", shown=".2f") for name in STAGES),
+            *(Column(f"{name} over static", shown=".2f") for name in STAGES),
+        ],
+    )
+    for n, level in enumerate(found.levels.six):
+        sheet.add(
+            n + 1,
+            1 - level * MISSES[1],
+            found.times["stpp"][n].mean,
+            *(found.times[name][n].mean for name in STAGES),
+            *(found.over_plain(name)[n].mean for name in STAGES),
+            *(found.over_static(name)[n].mean for name in STAGES),
+        )
+    return sheet
+
+
+def _grid_sheet(found: Found) -> Sheet:
+    sheet = Sheet(
+        "pipedec-stages-parameters",
+        "14 stages, mean of the six levels: width and candidates per node",
+        [
+            Column("width", shown="d"),
+            Column("candidates", shown="d"),
+            Column("hit rate", shown=".3f"),
+            Column("TBT", "ms"),
+            Column("low", "ms"),
+            Column("high", "ms"),
+        ],
+    )
+    for (width, count), outcome in found.grid.items():
+        time = outcome.metrics[METRIC]
+        hit = outcome.metrics["hit_rate"].mean
+        sheet.add(width, count, hit, time.mean, time.low, time.high)
+    return sheet
+
+
+def _together_sheet(found: Found) -> Sheet:
+    sheet = Sheet(
+        "pipedec-stages-throughput",
+        "Throughput of k requests side by side on 14 cards",
+        [
+            Column("method"),
+            Column("k", shown="d"),
+            Column("throughput", "tokens/s"),
+            Column("low", "tokens/s"),
+            Column("high", "tokens/s"),
+        ],
+    )
+    for (method, count), outcome in found.together.items():
+        rate = outcome.metrics[THROUGHPUT]
+        sheet.add(method, count, rate.mean, rate.low, rate.high)
+    return sheet

@@ -1,0 +1,104 @@
+"""Plots of the study of SpecPipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from treepipe.studies.layered.calibration import METRIC
+from treepipe.studies.layered.specpipe_found import Found, Server
+from treepipe.studies.plots import BLUE, GREY, LEGEND, ORANGE, band, clean
+from treepipe.studies.points import Outcome
+
+SIMULATED = {"color": BLUE, "label": "simulated (95 % interval of the mean)"}
+NAMES = {
+    "pp": "plain pipeline",
+    "eagle": "EAGLE tree, drafting\ntakes a pipeline pass",
+    "eagle_own_device": "EAGLE tree,\nhead on its own device",
+    "specinfer": "SpecInfer's tree",
+    "specinfer_hidden_draft": "SpecInfer's tree,\ndrafting hidden",
+    "specpipe": "SpecPipe",
+}
+
+
+def width_figure(found: Found) -> Figure:
+    """Time between tokens, hit rate and a stage's time against the width."""
+    figure = Figure(figsize=(9, 8.4), layout="constrained")
+    axes: Any = figure.subplots(3, 1, sharex=True, height_ratios=(4, 2, 2))
+    widths = list(found.widths)
+    for panel, metric in ((axes[0], METRIC), (axes[1], "hit_rate")):
+        band(panel, widths, [found.widths[w].metrics[metric] for w in widths], SIMULATED)
+    equation = [found.equation_ms(width) for width in widths]
+    labels = ("equation 2, N - 1 steps lost by a miss", "equation 2, N steps lost")
+    for each, style, label in zip(zip(*equation, strict=True), ("--", ":"), labels, strict=True):
+        axes[0].plot(widths, each, color=ORANGE, ls=style, label=label)
+    fine = range(min(widths), max(widths) + 1)
+    stage = [found.cluster.slowest_ms(width) for width in fine]
+    axes[2].plot(list(fine), stage, color=GREY)
+    for panel, label in zip(
+        axes, ("time between tokens (ms)", "hit rate P(w)", "slowest stage (ms)"), strict=True
+    ):
+        panel.set_ylabel(label)
+        panel.axvline(64, color=GREY, ls=":", lw=1)
+        clean(panel)
+    axes[2].set_ylim(bottom=0)
+    axes[0].legend(**LEGEND)
+    axes[2].set_xscale("log", base=2)
+    axes[2].set_xticks(widths, [str(width) for width in widths])
+    axes[2].minorticks_off()
+    axes[2].set_xlabel("width w: most nodes of a tree layer (dotted: 64 rows, where times leap)")
+    figure.suptitle("SpecPipe on 8 RTX 3090: wide is nearly free up to 64 rows, and then is not")
+    return figure
+
+
+def schedule_figure(servers: Mapping[str, Server]) -> Figure:
+    """Bars of time between tokens on HumanEval-X, and the six levels as speed-up."""
+    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    bars, lines = figure.subplots(1, 2, width_ratios=(3, 2))
+    height = 0.38
+    for offset, (name, server), colour in zip(
+        (-height / 2, height / 2), servers.items(), (BLUE, ORANGE), strict=True
+    ):
+        times = {"pp": server.plain_ms, **{k: v.mean for k, v in server.code.items()}}
+        places = [index + offset for index, _ in enumerate(NAMES)]
+        drawn = bars.barh(places, [times[n] for n in NAMES], height, color=colour, label=name)
+        bars.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8)
+        slower = [server.plain_ms / time.mean for time in server.specpipe]
+        lines.plot(range(1, len(slower) + 1), slower, color=colour, marker="o", label=name)
+        static = [server.plain_ms / time.mean for time in server.specinfer]
+        lines.plot(range(1, len(static) + 1), static, color=colour, marker="o", ls=":", mfc="w")
+    bars.set_yticks(range(len(NAMES)), list(NAMES.values()))
+    bars.invert_yaxis()
+    bars.set_xlabel("time between tokens on HumanEval-X (ms)")
+    bars.legend(**LEGEND)
+    clean(bars, "x")
+    lines.set_xticks(range(1, 1 + max(len(each.specpipe) for each in servers.values())))
+    lines.set_xlabel("level: from the most misses to the fewest")
+    lines.set_ylabel("times as fast as the plain pipeline")
+    lines.set_title("filled: SpecPipe; open: SpecInfer's tree", fontsize=10)
+    lines.set_ylim(bottom=0)
+    clean(lines)
+    return figure
+
+
+def batch_figure(batches: Mapping[int, Outcome]) -> Figure:
+    """SpecPipe-DB's throughput and a request's time between tokens against the batch."""
+    figure = Figure(figsize=(9, 5.4), layout="constrained")
+    axes: Any = figure.subplots(2, 1, sharex=True)
+    counts = list(batches)
+    for panel, metric, label in (
+        (axes[0], "throughput_tokens_s", "throughput (tokens/s)"),
+        (axes[1], METRIC, "time between tokens (ms)"),
+    ):
+        band(panel, counts, [batches[b].metrics[metric] for b in counts], SIMULATED)
+        panel.set_ylabel(label)
+        panel.set_ylim(bottom=0)
+        clean(panel)
+    axes[1].set_xscale("log", base=2)
+    axes[1].set_xticks(counts, [str(count) for count in counts])
+    axes[1].minorticks_off()
+    axes[1].set_xlabel("requests that share the steps (B), width 64 each")
+    figure.suptitle("SpecPipe-DB on 8 RTX 3090")
+    return figure

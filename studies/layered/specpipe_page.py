@@ -1,0 +1,216 @@
+"""The study of SpecPipe as a result: its figures by key, and its tables."""
+
+from __future__ import annotations
+
+from treepipe.studies.layered.calibration import METRIC
+from treepipe.studies.layered.cluster import unscaled_ms
+from treepipe.studies.layered.specpipe_figures import batch_figure, schedule_figure, width_figure
+from treepipe.studies.layered.specpipe_found import Found, Server
+from treepipe.studies.layered.specpipe_words import findings, sections
+from treepipe.studies.layered.speedup import speedup
+from treepipe.studies.reproduction import (
+    ScoreSheet,
+    calibrated,
+    comparison_sheet,
+    predicted,
+    published,
+    score,
+)
+from treepipe.studies.sheet import Column, Sheet
+from treepipe.studies.study import Entry, StudyResult
+
+NAME = "specpipe-width"
+
+
+def page(found: Found) -> StudyResult:
+    """The whole result."""
+    entries = _entries(found)
+    scores = ScoreSheet("specpipe-width-errors")
+    scores.add("simulation", score(entries))
+    scores.add("constant ratios (below)", score(entries, _trivial()))
+    return StudyResult(
+        NAME,
+        entries,
+        [
+            comparison_sheet(
+                "specpipe-width-published",
+                "Published and predicted",
+                [each for each in entries if each.published],
+            ),
+            scores.sheet(),
+            _code_sheet(found),
+            _width_sheet(found),
+            _batch_sheet(found),
+            _sensitivity_sheet(found),
+        ],
+        {
+            "specpipe-width": width_figure(found),
+            "specpipe-schedules": schedule_figure(found.servers),
+            "specpipe-batches": batch_figure(found.batches),
+        },
+        findings(found),
+        sections=sections(found),
+    )
+
+
+def _entries(found: Found) -> list[Entry]:
+    facts = published()["specpipe"]
+    plain, stepped = facts["pp_tbt_ms_humaneval_x"], facts["specpipe_tbt_ms_humaneval_x"]
+    one = found.servers["one-server"]
+    entries = [
+        calibrated(f"one-server/pp/{METRIC}", "ms", one.plain_ms, plain),
+        calibrated(f"one-server/specpipe/{METRIC}", "ms", one.code["specpipe"], stepped),
+        predicted(
+            f"one-server/specpipe_at_pipedec_best_level/{METRIC}", "ms", one.specpipe[-1], stepped
+        ),
+        predicted(
+            f"one-server/pp_as_profiled/{METRIC}",
+            "ms",
+            unscaled_ms("rtx-3090", 8),
+            facts["pp_vllm_tbt_ms_humaneval_x"],
+        ),
+        predicted(
+            f"four-l40/pp/{METRIC}",
+            "ms",
+            unscaled_ms("l40", 4) + 80 * found.cluster.overhead_ms["rtx-3090"],
+            facts["target_tbt_ms_4xL40"],
+        ),
+        predicted(f"two-server/pp/{METRIC}", "ms", found.servers["two-server"].plain_ms),
+        predicted(
+            f"two-server/specpipe/{METRIC}", "ms", found.servers["two-server"].code["specpipe"]
+        ),
+    ]
+    for name, server in found.servers.items():
+        for schedule, time in server.code.items():
+            if schedule != "specpipe":
+                entries.append(predicted(f"{name}/{schedule}/{METRIC}", "ms", time))
+        entries += _ratios(name, server)
+    for width, outcome in found.widths.items():
+        entries.append(predicted(f"width={width}/{METRIC}", "ms", outcome.metrics[METRIC]))
+        entries.append(predicted(f"width={width}/hit_rate", "1", outcome.metrics["hit_rate"]))
+        entries.append(predicted(f"width={width}/equation_2_ms", "ms", found.equation_ms(width)[0]))
+    for count, outcome in found.children.items():
+        entries.append(predicted(f"children={count}/{METRIC}", "ms", outcome.metrics[METRIC]))
+    entries.append(predicted("best_width", "nodes", found.best_width))
+    for count, outcome in found.batches.items():
+        for metric, unit in (("throughput_tokens_s", "tokens/s"), (METRIC, "ms")):
+            key = f"batch={count}/specpipe_db/{metric}"
+            entries.append(predicted(key, unit, outcome.metrics[metric]))
+    return entries
+
+
+def _ratios(name: str, server: Server) -> list[Entry]:
+    """The least and the largest speed-up over the six levels."""
+    over_plain = [speedup(server.plain_ms, time) for time in server.specpipe]
+    static = [
+        speedup(slow.mean, time)
+        for slow, time in zip(server.specinfer, server.specpipe, strict=True)
+    ]
+    return [
+        predicted(f"{name}/{key}/{end}", "1", which(ratios, key=lambda ratio: ratio.mean))
+        for key, ratios in (("over_pp", over_plain), ("over_specinfer", static))
+        for end, which in (("low", min), ("high", max))
+    ]
+
+
+def _trivial() -> dict[str, float]:
+    """Constant ratios: PipeDec's best speed-up holds here, too; every plain pipeline of the 70B
+    model takes as long as the one that was measured."""
+    facts = published()
+    plain = facts["specpipe"]["pp_tbt_ms_humaneval_x"]
+    best = facts["pipedec"]["speedup_over_pp_14_stage_range"][1]
+    return {
+        f"one-server/specpipe_at_pipedec_best_level/{METRIC}": plain / best,
+        f"one-server/pp_as_profiled/{METRIC}": plain,
+        f"four-l40/pp/{METRIC}": plain,
+    }
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def _code_sheet(found: Found) -> Sheet:
+    sheet = Sheet(
+        "specpipe-width-schedules",
+        "Time between tokens on HumanEval-X",
+        [
+            Column("cluster"),
+            Column("schedule"),
+            Column("predicted", "ms"),
+            Column("low", "ms"),
+            Column("high", "ms"),
+            Column("over the plain pipeline", shown=".2f"),
+        ],
+    )
+    for name, server in found.servers.items():
+        sheet.add(name, "pp", server.plain_ms, None, None, 1.0)
+        for schedule, time in server.code.items():
+            ratio = server.plain_ms / time.mean
+            sheet.add(name, schedule, time.mean, time.low, time.high, ratio)
+    return sheet
+
+
+def _width_sheet(found: Found) -> Sheet:
+    sheet = Sheet(
+        "specpipe-width-widths",
+        "SpecPipe, one server: the width of a layer (mean of the six levels)",
+        [
+            Column("width", shown="d"),
+            Column("stage", "ms"),
+            Column("hit rate P(w)", shown=".3f"),
+            Column("steps per token", shown=".3f"),
+            Column("TBT", "ms"),
+            Column("low", "ms"),
+            Column("high", "ms"),
+            Column("equation 2, N - 1", "ms"),
+            Column("equation 2, N", "ms"),
+        ],
+    )
+    for width, outcome in found.widths.items():
+        metrics = outcome.metrics
+        time, equation = metrics[METRIC], found.equation_ms(width)
+        sheet.add(
+            width,
+            found.cluster.slowest_ms(width),
+            metrics["hit_rate"].mean,
+            1 / metrics["tokens_per_step"].mean,
+            time.mean,
+            time.low,
+            time.high,
+            *equation,
+        )
+    return sheet
+
+
+def _batch_sheet(found: Found) -> Sheet:
+    sheet = Sheet(
+        "specpipe-width-batches",
+        "SpecPipe-DB, one server, HumanEval-X, width 64: B requests share the steps",
+        [
+            Column("B", shown="d"),
+            Column("throughput", "tokens/s"),
+            Column("low", "tokens/s"),
+            Column("high", "tokens/s"),
+            Column("TBT of a request", "ms"),
+            Column("P99 TBT", "ms"),
+        ],
+    )
+    for count, outcome in found.batches.items():
+        rate = outcome.metrics["throughput_tokens_s"]
+        slow = outcome.metrics[f"p99_{METRIC}"].mean
+        sheet.add(count, rate.mean, rate.low, rate.high, outcome.metrics[METRIC].mean, slow)
+    return sheet
+
+
+def _sensitivity_sheet(found: Found) -> Sheet:
+    sheet = Sheet(
+        "specpipe-width-sensitivity",
+        "HumanEval-X, one server, one assumption changed and nothing calibrated again",
+        [Column("changed"), Column("TBT", "ms"), Column("low", "ms"), Column("high", "ms")],
+    )
+    code = found.servers["one-server"].code
+    for name in ("specpipe", "specinfer"):
+        sheet.add(f"{name}, nothing", code[name].mean, code[name].low, code[name].high)
+    for name, time in found.sensitivity.items():
+        sheet.add(name, time.mean, time.low, time.high)
+    return sheet

@@ -1,0 +1,75 @@
+"""Figures of N targets by the metrics' names: as published, as simulated, and the trivial guess."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from treepipe.statistics import Interval
+from treepipe.studies.starsd.calibration import Calibration, Column
+from treepipe.studies.starsd.testbed import Simulated
+
+UNITS = {
+    "throughput_tokens_s": "tokens/s",
+    "per_target_tokens_s": "tokens/s",
+    "draft_rounds_s": "1/s",
+    "target_rounds_s": "1/s",
+    "draft_idle_ms": "ms",
+    "draft_wait_ms": "ms",
+    "draft_load": "1",
+    "t_s_ms": "ms",
+}
+"""Metrics of a column."""
+GROWING = ("throughput_tokens_s", "draft_rounds_s", "draft_load")
+"""Those that the trivial predictor scales with N; it keeps the others."""
+
+
+def figures(column: Column) -> dict[str, float]:
+    """A published column by our metrics' names."""
+    return {
+        "throughput_tokens_s": column.throughput,
+        "per_target_tokens_s": column.per_target,
+        "draft_rounds_s": column.draft_rounds,
+        "target_rounds_s": column.target_rounds,
+        "draft_idle_ms": column.idle_ms,
+        "draft_wait_ms": column.wait_ms,
+        "draft_load": column.load,
+        "t_s_ms": column.step_ms,
+    }
+
+
+def figures_of_all(given: Mapping[int, Column]) -> dict[int, dict[str, float]]:
+    """All published columns."""
+    return {n: figures(column) for n, column in given.items()}
+
+
+def as_counted(calibration: Calibration, seen: Simulated) -> dict[str, Interval]:
+    """Simulated figures as the paper counts them.
+
+    Tokens are rounds times their expected tokens, which takes the noise of acceptance out.
+    """
+    n, bed, counts = seen.targets, calibration.bed, calibration.yield_of(seen.targets)
+    return {
+        "throughput_tokens_s": _times(seen.rounds, bed.tokens * counts.counted),
+        "per_target_tokens_s": _times(seen.rounds, bed.tokens * counts.attended / n),
+        "draft_rounds_s": seen.rounds,
+        "target_rounds_s": _times(seen.rounds, counts.attended / n),
+        "draft_idle_ms": seen.idle,
+        "draft_wait_ms": seen.wait,
+        "draft_load": _times(seen.load, counts.loaded),
+        "t_s_ms": _times(seen.service, bed.step_ms / bed.service_ms),
+    }
+
+
+def _times(value: Interval, factor: float) -> Interval:
+    bounds = [None if each is None else each * factor for each in (value.low, value.high)]
+    return Interval(value.mean * factor, *bounds)
+
+
+def linear(given: Sequence[Column], n: int) -> dict[str, float]:
+    """The trivial predictor: from the nearest column (the smaller of two), rates grow with N."""
+    nearest = min(given, key=lambda column: (abs(column.n - n), column.n))
+    values = figures(nearest)
+    for metric in GROWING:
+        values[metric] *= n / nearest.n
+    values["draft_load"] = min(1.0, values["draft_load"])
+    return values

@@ -1,0 +1,179 @@
+"""StarSD's testbed as a scenario: a draft server, targets beside it, targets behind a network.
+
+Law of this file: parameters in, settings and simulated figures out; what the parameters are is
+``calibration.py``'s. Times are in milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scipy.optimize import brentq
+
+from treepipe.sim.theory.starsd import Cycle
+from treepipe.statistics import Interval
+from treepipe.studies.points import Outcome, Point, simulate_points
+
+SCENARIO = Path(__file__).with_name("servers.toml")
+LAYERS = 7
+"""Draft passes of a round: S is 7.7 t_s in the columns N = 1..3; what is left is overhead."""
+BESIDE = 3
+"""Targets on the draft's own server; further ones are behind the network (section 5.2)."""
+COLD_FROM_MS, COLD_AT_MS = 22.0, 30.6
+"""An idle gap slows the draft from the first on, by the cold factor at the second."""
+TURNS = 4000
+ROUNDING_MS = 1e-9
+_MEAN, _SPREAD = math.sqrt(2 / math.pi), math.sqrt(2 * (1 - 2 / math.pi))
+"""Of a half-normal delay of scale 1: one direction's mean, both directions' standard deviation."""
+
+Say = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SecondServer:
+    """What changes once targets behind the network take part.
+
+    Attributes:
+        slow: factor on the draft's times.
+        everywhere_ms: on the return time of every target.
+        behind_ms: further on that of the targets behind the network.
+    """
+
+    slow: float = 1.0
+    everywhere_ms: float = 0.0
+    behind_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Testbed:
+    """Parameters of the cluster.
+
+    Attributes:
+        step_ms: t_s, a draft pass of a busy draft.
+        service_ms: S of a busy draft.
+        cold: factor on both after ``COLD_AT_MS`` of idling.
+        return_ms: Z of the first target.
+        uneven_ms: how much shorter Z of the other targets beside the draft is.
+        jitter_ms: scale of the half-normal delay in each direction.
+        tokens: of a round, with the target's own token.
+        turns: of the draft per simulated run.
+    """
+
+    step_ms: float
+    service_ms: float
+    cold: float
+    return_ms: float
+    tokens: float
+    uneven_ms: float = 0.0
+    jitter_ms: float = 0.0
+    second: SecondServer = SecondServer()
+    turns: int = TURNS
+
+    @property
+    def jitter_cv(self) -> float:
+        """Coefficient of variation of the return time."""
+        return self.jitter_ms * _SPREAD / self.return_ms
+
+    def cycle(self) -> Cycle:
+        """For the closed form: even targets beside a busy draft, without jitter."""
+        return Cycle(self.return_ms, self.service_ms, self.tokens)
+
+    def returns_ms(self, targets: int) -> list[float]:
+        """Mean return time of each target."""
+        more = self.second.everywhere_ms if targets > BESIDE else 0.0
+        beside = [self.return_ms] + [self.return_ms - self.uneven_ms] * (targets - 1)
+        behind = self.return_ms + self.second.behind_ms
+        return [(z if n < BESIDE else behind) + more for n, z in enumerate(beside)]
+
+    def settings(self, targets: int) -> tuple[str, ...]:
+        """As ``--set`` takes them."""
+        slow = self.second.slow if targets > BESIDE else 1.0
+        step, service = slow * self.step_ms, slow * self.service_ms
+        idle = f'{{ 0 = 1.0, "{COLD_FROM_MS}" = 1.0, "{COLD_AT_MS}" = {self.cold:.6f} }}'
+        stages = [z - 2 * _MEAN * self.jitter_ms for z in self.returns_ms(targets)]
+        pipelines = ", ".join(
+            f"{{ stages = [{{ device = {{ stage_ms = {{ 1 = {ms:.6f} }} }} }}] }}" for ms in stages
+        )
+        return (
+            f"drafts=[{{ device = {{ draft_ms = {{ 1 = {step:.6f} }}, "
+            f"decide_ms = {service - LAYERS * step:.6f}, idle_factor = {idle} }} }}]",
+            f"pipelines=[{pipelines}]",
+            f"links.default.jitter_ms={self.jitter_ms:.6f}",
+            f"schedule.gamma={LAYERS}",
+            f"acceptance.beta={layer_hit(self.tokens):.6f}",
+            f"workload.requests={targets}",
+            f"workload.concurrency={targets}",
+            f"workload.new_tokens={round(self.turns / targets * self.tokens)}",
+        )
+
+
+def layer_hit(tokens: float) -> float:
+    """β with which a round of ``LAYERS`` layers yields so many tokens: (1 - β^(d+1)) / (1 - β).
+
+    >>> round(layer_hit(1 + 0.5 + 0.25 + 0.125 + 1 / 16 + 1 / 32 + 1 / 64 + 1 / 128), 6)
+    0.5
+    """
+    found: float = brentq(lambda b: sum(b**k for k in range(LAYERS + 1)) - tokens, 0.0, 1.0)
+    return found
+
+
+_COUNTED = (
+    "draft_rounds_s",
+    "draft_service_ms",
+    "draft_idle_ms",
+    "draft_wait_ms",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Figures of N targets, as the simulator counts them."""
+
+    targets: int
+    rounds: Interval
+    service: Interval
+    idle: Interval
+    wait: Interval
+
+    @classmethod
+    def of(cls, targets: int, outcome: Outcome) -> Simulated:
+        return cls(targets, *(_whole(outcome.metrics[name]) for name in _COUNTED))
+
+    @property
+    def load(self) -> Interval:
+        """Of the draft."""
+        service, idle = self.service.mean, self.idle.mean
+        low, high = (None if i is None else service / (service + i) for i in self._idle_bounds)
+        return Interval(service / (service + idle), low, high)
+
+    @property
+    def _idle_bounds(self) -> tuple[float | None, float | None]:
+        return self.idle.high, self.idle.low
+
+
+def _whole(value: Interval) -> Interval:
+    """Without the rounding errors of a zero, and of its interval."""
+    return Interval(0.0, 0.0, 0.0) if abs(value.mean) < ROUNDING_MS else value
+
+
+def simulate(
+    beds: Mapping[str, tuple[Testbed, int]], runs: int, say: Say, title: str = "simulating"
+) -> dict[str, Simulated]:
+    """Testbeds with a number of targets each, in the steady part of their runs."""
+    points = [
+        Point(label, SCENARIO, (*bed.settings(targets), f"runs={runs}"), steady=True)
+        for label, (bed, targets) in beds.items()
+    ]
+    found = simulate_points(points, say, title)
+    return {label: Simulated.of(beds[label][1], outcome) for label, outcome in found.items()}
+
+
+def simulate_columns(
+    bed: Testbed, columns: Sequence[int], runs: int, say: Say, title: str = "simulating"
+) -> dict[int, Simulated]:
+    """One testbed with several numbers of targets."""
+    found = simulate({str(n): (bed, n) for n in columns}, runs, say, title)
+    return {n: found[str(n)] for n in columns}

@@ -1,0 +1,263 @@
+"""StarSD's threshold: one draft for N = 1..12 targets, from the columns N = 1..4 of its table 1.
+
+The simulator's testbed is fitted to those columns (``calibration.py``); every column is also
+predicted from the others, which is the honest test, beside a trivial predictor: rates that grow
+linearly with N. From N = 5 on nothing is fitted. Times are in milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from treepipe.statistics import Interval
+from treepipe.studies.reproduction import (
+    ScoreSheet,
+    calibrated,
+    comparison_sheet,
+    predicted,
+    published,
+    score,
+)
+from treepipe.studies.sheet import Sheet
+from treepipe.studies.starsd import statement
+from treepipe.studies.starsd.calibration import Calibration, Column, Effort, calibrate, columns
+from treepipe.studies.starsd.counting import UNITS, as_counted, figures, figures_of_all, linear
+from treepipe.studies.starsd.figures import Blur, packing_figure, targets_figure, transition_figure
+from treepipe.studies.starsd.packing import packing_sheet
+from treepipe.studies.starsd.testbed import (
+    BESIDE,
+    SecondServer,
+    Simulated,
+    Testbed,
+    simulate,
+    simulate_columns,
+)
+from treepipe.studies.study import Entry, Say, StudyResult
+
+NAME = "starsd-threshold"
+FULL_LOAD = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much is done: numbers of targets, runs, and the jitter (CV) of the transition's plot."""
+
+    targets: Sequence[int] = tuple(range(1, 13))
+    runs: int = 3
+    left_out: Sequence[int] = (1, 2, 3, 4)
+    jitters: Sequence[float] = (0.0, 0.1, 0.3)
+    blurred: Sequence[int] = tuple(range(1, 9))
+    turns: int = 2000
+    effort: Effort = field(default_factory=Effort)
+
+
+@dataclass(slots=True)
+class Found:
+    """All figures of the study.
+
+    Attributes:
+        values: by N and metric, with the interval.
+        seen: what the simulator counted, by N.
+        tests: columns predicted from the others, by N and metric.
+        trivial: the same by the trivial predictor.
+    """
+
+    calibration: Calibration
+    values: dict[int, dict[str, Interval]] = field(default_factory=dict)
+    seen: dict[int, Simulated] = field(default_factory=dict)
+    tests: dict[int, dict[str, Interval]] = field(default_factory=dict)
+    trivial: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+def run(say: Say, full: bool) -> StudyResult:
+    """3 runs per number of targets, or 12."""
+    return study(Settings(runs=12) if full else Settings(), say)
+
+
+def study(settings: Settings, say: Say) -> StudyResult:
+    """Calibrate, predict, leave out, and say so."""
+    given = columns()
+    found = Found(calibrate(list(given.values()), say, settings.effort))
+    _predict(found, given, settings, say)
+    _leave_out(found, given, settings, say)
+    blur = _blur(found.calibration.bed, settings, say)
+    entries = [*_entries(found, given), *_thresholds(found)]
+    tests = _test_entries(found, given)
+    return StudyResult(
+        NAME,
+        [*entries, *tests],
+        [
+            comparison_sheet(f"{NAME}-figures", "N targets: calibrated up to 4", entries),
+            _scores(found, given, tests),
+            comparison_sheet(
+                f"{NAME}-left-out", "Each column predicted from the others (of N = 1..3)", tests
+            ),
+            packing_sheet(f"{NAME}-packing"),
+        ],
+        {
+            NAME: targets_figure(found.values, figures_of_all(given), found.seen, alone_tokens_s()),
+            f"{NAME}-transition": transition_figure(blur),
+            f"{NAME}-packing": packing_figure(),
+        },
+        statement.findings(found.values, n_full(found), n_max(found), blur),
+        sections=statement.sections(found.calibration, alone_tokens_s()),
+    )
+
+
+# --- predictions ----------------------------------------------------------------------------
+
+
+def slowing(given: Mapping[int, Column], targets: int) -> tuple[float, float, float]:
+    """How much slower than in the last published column the draft is with more targets.
+
+    Its step grows from N = 3 to 4, with its load or with the targets behind the network: nobody
+    knows which. Returns the middle (t_s grows in line with the load, which ends at 1), the least
+    (no more) and the most (as much again for every further target).
+    """
+    *_, before, last = given.values()
+    rise = (last.step_ms - before.step_ms) / last.step_ms
+    middle = 1 + rise * (1 - last.load) / (last.load - before.load)
+    return middle, 1.0, 1 + rise * (targets - last.n)
+
+
+def _predict(found: Found, given: Mapping[int, Column], settings: Settings, say: Say) -> None:
+    """With the interval of the mean; beyond the published columns also over what slows how much."""
+    bed = replace(found.calibration.bed, turns=settings.turns)
+    beds: dict[str, tuple[Testbed, int]] = {}
+    for n in settings.targets:
+        beds[f"{n}/0"] = bed, n
+        if n > max(given):
+            for place, factor in enumerate(slowing(given, n)):
+                second = replace(bed.second, slow=bed.second.slow * factor)
+                beds[f"{n}/{place}"] = replace(bed, second=second), n
+    seen = simulate(beds, settings.runs, say, "predicting")
+    for n in settings.targets:
+        found.seen[n] = seen[f"{n}/0"]
+        variants = [as_counted(found.calibration, s) for k, s in seen.items() if _targets(k) == n]
+        found.values[n] = {
+            metric: _envelope([variant[metric] for variant in variants]) for metric in UNITS
+        }
+
+
+def _targets(label: str) -> int:
+    return int(label.split("/")[0])
+
+
+def _envelope(values: Sequence[Interval]) -> Interval:
+    """The first one's mean, and bounds around all of them."""
+    low = [v.mean if v.low is None else v.low for v in values]
+    high = [v.mean if v.high is None else v.high for v in values]
+    return Interval(values[0].mean, min(low), max(high))
+
+
+# --- the honest test --------------------------------------------------------------------------
+
+
+def _leave_out(found: Found, given: Mapping[int, Column], settings: Settings, say: Say) -> None:
+    """Each column from the others of N = 1..3: what N = 4 says is of no use to them."""
+    for n in settings.left_out:
+        rest = [column for column in given.values() if column.n != n and column.n <= BESIDE]
+        calibration = calibrate(rest, say, settings.effort)
+        bed = replace(calibration.bed, turns=settings.turns)
+        seen = simulate_columns(bed, [n], settings.runs, say, f"leaving out N = {n}")[n]
+        found.tests[n] = as_counted(calibration, seen)
+        found.trivial[n] = linear(rest, n)
+
+
+def _test_key(n: int, metric: str) -> str:
+    return f"left-out/n={n}/{metric}"
+
+
+def _test_entries(found: Found, given: Mapping[int, Column]) -> list[Entry]:
+    return [
+        predicted(_test_key(n, metric), UNITS[metric], value, figures(given[n])[metric])
+        for n, values in found.tests.items()
+        for metric, value in values.items()
+    ]
+
+
+def _scores(found: Found, given: Mapping[int, Column], tests: Sequence[Entry]) -> Sheet:
+    sheet = ScoreSheet(f"{NAME}-scores", "Error of columns predicted from the others")
+    trivial = {
+        _test_key(n, metric): value
+        for n, values in found.trivial.items()
+        for metric, value in values.items()
+    }
+    for n in found.tests:
+        part = [e for e in tests if e.key.startswith(f"left-out/n={n}/") and "wait" not in e.key]
+        others = "N = 1..3" if n > BESIDE else " and ".join(str(k) for k in (1, 2, 3) if k != n)
+        sheet.add(f"N = {n} from {others}, without waits", score(part))
+        sheet.add("… linear scaling", score(part, trivial))
+    waits = [e for e in tests if "wait" in e.key and (e.published or 0) > 0.1]
+    sheet.add("waits of N = 2, 3, 4", score(waits))
+    sheet.add("… linear scaling", score(waits, trivial))
+    return sheet.sheet()
+
+
+# --- what comes of it -------------------------------------------------------------------------
+
+
+def _entries(found: Found, given: Mapping[int, Column]) -> list[Entry]:
+    entries = []
+    for n, values in found.values.items():
+        for metric, value in values.items():
+            key = f"n={n}/{metric}"
+            if n in given:
+                entries.append(calibrated(key, UNITS[metric], value, figures(given[n])[metric]))
+            else:
+                entries.append(predicted(key, UNITS[metric], value))
+    return entries
+
+
+def n_full(found: Found) -> tuple[int, int | None]:
+    """By eq. 12, and the fewest simulated targets that load the draft for ``FULL_LOAD``."""
+    loaded = [n for n, seen in found.seen.items() if seen.load.mean >= FULL_LOAD]
+    return found.calibration.bed.cycle().n_full, min(loaded, default=None)
+
+
+def alone_tokens_s() -> float:
+    """A target that decodes alone: a verification without the draft's time, one token each.
+
+    From the table's co-located EAGLE: its round less S at its t_s; a pass over a tree and one over
+    a token take equally long where weights are what is read.
+    """
+    eagle = published()["starsd"]["table1"]["eagle_colocated"]
+    near = [column for column in columns().values() if 1 < column.n <= BESIDE]
+    steps = sum(column.service_ms / column.step_ms for column in near) / len(near)
+    return float(1e3 / (1e3 / eagle["rounds_s"] - steps * eagle["t_s_ms"]))
+
+
+def n_max(found: Found) -> Interval:
+    """The most targets that are each as fast as alone; bounds by the interval of their speed."""
+    alone = alone_tokens_s()
+
+    def most(of: str) -> int:
+        speeds = {n: getattr(v["per_target_tokens_s"], of) for n, v in found.values.items()}
+        return max((n for n, speed in speeds.items() if speed >= alone), default=0)
+
+    return Interval(most("mean"), most("low"), most("high"))
+
+
+def _thresholds(found: Found) -> list[Entry]:
+    by_formula, simulated = n_full(found)
+    return [
+        predicted("n_full", "targets", by_formula),
+        Entry("n_full/simulated", "targets", simulated),
+        predicted("n_max", "targets", n_max(found)),
+        predicted("alone_tokens_s", "tokens/s", alone_tokens_s()),
+    ]
+
+
+def _blur(bed: Testbed, settings: Settings, say: Say) -> Blur:
+    """Even targets on one server, a draft that idling does not slow: what jitter alone does."""
+    plain = replace(bed, cold=1.0, uneven_ms=0.0, second=SecondServer(), turns=settings.turns)
+    beds = {}
+    for cv in settings.jitters:
+        scale = cv / replace(plain, jitter_ms=1.0).jitter_cv
+        for n in settings.blurred:
+            beds[f"{n}/{cv}"] = replace(plain, jitter_ms=scale), n
+    seen = simulate(beds, max(2, settings.runs // 2), say, "blurring")
+    by_jitter = {cv: {n: seen[f"{n}/{cv}"] for n in settings.blurred} for cv in settings.jitters}
+    return Blur(bed.cycle(), by_jitter, math.ceil(bed.return_ms / bed.service_ms) + 1)

@@ -1,0 +1,153 @@
+"""The study of FlowSpec's tables: curves and fits on made data, and end to end in a tiny size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from treepipe.studies.flowspec_table import calibration, curves, table
+from treepipe.studies.flowspec_table.calibration import FITTED_MODEL, ROWS, fit, fit_slowdown
+from treepipe.studies.flowspec_table.curves import (
+    TOP1,
+    Curve,
+    Linear,
+    Surrogate,
+    designs,
+    tbt_of,
+    tokens_per_s,
+)
+from treepipe.studies.flowspec_table.testbed import (
+    METHODS,
+    MODELS,
+    PROMPT_TOKENS,
+    Times,
+    prompt_tokens,
+    roofline_times,
+)
+from treepipe.studies.study import find_study
+
+from .test_studies import say, written
+
+TRUE = Times(70.0, 25.0, 18.0)
+ACCURACIES = dict(zip(PROMPT_TOKENS, (0.9, 0.7, 0.85, 0.8, 0.3, 0.45), strict=True))
+
+
+def made_tbt(method: str, top1: float, times: Times) -> float:
+    """A pipeline in formulas: rounds per token fall with accuracy, a round has fixed parts."""
+    rounds = 0.2 + 0.3 * (1 - top1)
+    stage, sync, draft = times.stage_ms, times.sync_ms, times.draft_ms
+    if method == "naive_pp":
+        return rounds * (8 * stage + sync + 7 * draft)
+    if method == "pipedec":
+        return (1 + 2 * (1 - top1)) * (stage + sync)
+    return rounds / 3 * (4 * stage + 7 * draft) + 0.6 * (stage + sync) + 0.4 * (sync + 7 * draft)
+
+
+@pytest.fixture
+def surrogate() -> Surrogate:
+    """Of the formulas; a prefill is five stages, a loss with depth changes nothing."""
+    keys = [*((m, 0.0) for m in ROWS), *(("pipedec", loss) for loss in calibration.LOSSES)]
+    tables = {
+        key: Linear.through(
+            [np.array([made_tbt(key[0], x, times) for x in TOP1]) for times in designs()]
+        )
+        for key in keys
+    }
+    prefill = Linear.through([np.array([5 * times.stage_ms]) for times in designs()])
+    prompts = {prompt_tokens(model, d) for model in MODELS for d in PROMPT_TOKENS}
+    return Surrogate(tables, dict.fromkeys(prompts, prefill))
+
+
+def made_rows(times: Times) -> dict[str, dict[str, float]]:
+    prefill = 5 * times.stage_ms
+    return {
+        f"{FITTED_MODEL}/t0/{method}": {
+            d: tokens_per_s(made_tbt(method, x, times), prefill) for d, x in ACCURACIES.items()
+        }
+        for method in ROWS
+    }
+
+
+def test_tokens_per_second_count_the_prefill() -> None:
+    assert tokens_per_s(100.0, 1000.0) == pytest.approx(128 / 13.7)
+    assert tbt_of(tokens_per_s(123.0, 700.0), 700.0) == pytest.approx(123.0)
+
+
+def test_a_curve_is_smooth_and_goes_on_along_its_tangents() -> None:
+    curve = Curve(TOP1, [np.exp(5 - x) for x in TOP1])
+    assert curve(0.5) == pytest.approx(np.exp(4.5), rel=1e-6)
+    assert curve.accuracy(np.exp(4.5)) == pytest.approx(0.5, abs=1e-4)
+    assert curve(TOP1[-1] + 0.2) == pytest.approx(np.exp(5 - TOP1[-1] - 0.2), rel=1e-6)
+    assert curve.outside(np.exp(4.5)) == 0
+    assert curve.outside(np.exp(5.0)) == pytest.approx(TOP1[0])
+    assert curve.outside(np.exp(4.0)) == pytest.approx(TOP1[-1] - 1)
+
+
+def test_times_are_found_from_rows_that_they_made(surrogate: Surrogate) -> None:
+    found = fit(surrogate, made_rows(TRUE), list(PROMPT_TOKENS))
+    assert found.misfit < 1e-4
+    assert found.times.stage_ms == pytest.approx(TRUE.stage_ms, rel=0.08)
+    assert found.times.sync_ms == pytest.approx(TRUE.sync_ms, rel=0.2)
+    assert found.times.draft_ms == pytest.approx(TRUE.draft_ms, rel=0.15)
+
+
+def test_a_dataset_left_out_is_predicted(
+    surrogate: Surrogate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "LOSSES", (0.1,))
+    disturbed = made_rows(TRUE)
+    disturbed[f"{FITTED_MODEL}/t0/pipedec"]["cnn_dm"] *= 1.2
+    errors = calibration.leave_one_out(surrogate, disturbed)
+    assert len(errors) == 12
+    assert errors["pipedec", "cnn_dm"] == pytest.approx(1 / 1.2 - 1, abs=0.03)
+    assert errors["flowspec", "cnn_dm"] == pytest.approx(0, abs=0.03)
+
+
+def test_a_slower_model_is_told_from_two_cells(surrogate: Surrogate) -> None:
+    found = fit(surrogate, made_rows(TRUE), list(PROMPT_TOKENS))
+    slow = made_rows(TRUE.slower(4.0))
+    cell = tuple(slow[f"{FITTED_MODEL}/t0/{method}"]["mt_bench"] for method in ROWS[:2])
+    assert fit_slowdown(surrogate, found, {"vicuna-13b-v1.3": cell}) == pytest.approx(4, rel=0.05)
+
+
+def test_the_roofline_says_less_than_was_fitted() -> None:
+    times = roofline_times()
+    assert times.stage_ms == pytest.approx(61.2, abs=0.1)  # 8 layers of 7.65 ms
+    assert times.draft_ms == pytest.approx(13.9, abs=0.1)
+
+
+def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(curves, "TOP1", (0.3, 0.6, 0.9))
+    monkeypatch.setattr(calibration, "LOSSES", (0.1,))
+    monkeypatch.setattr(table, "LOSSES", (0.1,))
+    monkeypatch.setattr(table, "TOP1", (0.3, 0.6, 0.9))
+    result = table.study(table.Settings(1, 1, 1, 1, depths=(6,)), say)
+    rows = written(result, tmp_path / "out")
+    for model in MODELS:
+        for temperature in ("t0", "t1"):
+            for method in ROWS:
+                for dataset in PROMPT_TOKENS:
+                    row = rows[f"{model}/{temperature}/{method}/{dataset}"]
+                    assert row["predicted"] > 0
+                    assert row["unit"] == "tokens/s"
+                    assert (row["role"] == "calibrated") == (row["published"] is not None), (
+                        "what is known of Table 1 was used up, and nothing else"
+                    )
+    for temperature in ("t0", "t1"):
+        for method in METHODS:
+            for dataset in ("mt_bench", "humaneval", "gsm8k", "alpaca"):
+                if method != "pipedec":
+                    assert rows[f"ablation/{temperature}/{method}/{dataset}"]["predicted"] > 0
+    for rate in table.BANDWIDTHS:
+        for method in ROWS:
+            assert rows[f"bandwidth={rate}/{method}"]["predicted"] > 0
+    assert (
+        rows["bandwidth=125/flowspec"]["predicted"] < rows["bandwidth=1000/flowspec"]["predicted"]
+    )
+    assert rows["d0=6/d_exp=6/flowspec"]["predicted"] == pytest.approx(
+        rows["llama2-chat-7b/t0/flowspec/mt_bench"]["predicted"]
+    )
+    assert find_study("flowspec-table").module == "treepipe.studies.flowspec_table.table"

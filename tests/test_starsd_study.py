@@ -1,0 +1,138 @@
+"""The study ``starsd-threshold``: what a column says, fits that find what made it, its keys."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from treepipe.studies import study
+from treepipe.studies.starsd import threshold
+from treepipe.studies.starsd.calibration import Column, Effort, calibrate, columns
+from treepipe.studies.starsd.counting import UNITS, figures, linear
+from treepipe.studies.starsd.packing import Packing, Pair
+from treepipe.studies.starsd.testbed import SecondServer, Simulated, simulate_columns
+from treepipe.studies.starsd.testbed import Testbed as Cluster
+from treepipe.studies.study import STUDIES, find_study
+
+BED = Cluster(step_ms=1.4, service_ms=10.4, cold=1.6, return_ms=31.0, tokens=4.0, turns=400)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def say(what: str, steps: int) -> None:
+    assert what or steps
+
+
+def as_column(seen: Simulated) -> Column:
+    """What a paper would print of it, without ratios of its own."""
+    n, rounds = seen.targets, seen.rounds.mean
+    return Column(
+        n,
+        4.0 * rounds,
+        4.0 * rounds / n,
+        1.4 * seen.service.mean / 10.4,
+        seen.wait.mean,
+        seen.idle.mean,
+        rounds,
+        rounds / n,
+        seen.load.mean,
+    )
+
+
+def test_a_column_says_what_a_round_is_made_of() -> None:
+    column = columns()[3]
+    turn = 1e3 / 72.26
+    assert column.service_ms == pytest.approx(turn - 3.4)
+    assert column.return_ms == pytest.approx(3 * turn - column.service_ms - 0.6)
+    assert [c.deployment for c in columns().values()][2:] == ["one server", "two servers"]
+
+
+def test_simulated_without_jitter_is_the_closed_form() -> None:
+    seen = simulate_columns(replace(BED, cold=1.0), [1, 3, 5], 1, say)
+    for n, each in seen.items():
+        cycle = BED.cycle()
+        assert each.rounds.mean == pytest.approx(cycle.draft_rounds(n), rel=0.01)
+        assert each.wait.mean == pytest.approx(cycle.wait_ms(n), abs=0.4)
+        assert each.idle.mean == pytest.approx(cycle.idle_ms(n) / n, abs=0.1)
+
+
+def test_a_long_gap_slows_the_draft_and_a_short_one_does_not() -> None:
+    seen = simulate_columns(BED, [1, 2], 1, say)
+    assert seen[1].service.mean > 1.55 * 10.4
+    assert seen[2].service.mean == pytest.approx(10.4, rel=0.01)
+
+
+def test_targets_behind_the_network_are_the_fourth_and_further_ones() -> None:
+    bed = replace(BED, uneven_ms=1.0, second=SecondServer(1.1, 2.0, 5.0))
+    assert bed.returns_ms(2) == [31.0, 30.0]
+    assert bed.returns_ms(5) == [33.0, 32.0, 32.0, 38.0, 38.0]
+
+
+def test_a_calibration_finds_the_testbed_that_made_the_columns() -> None:
+    made = replace(BED, uneven_ms=1.5, jitter_ms=1.5, turns=800)
+    seen = simulate_columns(made, [1, 2, 3], 1, say)
+    found = calibrate([as_column(each) for each in seen.values()], say, Effort(1, 800, 3))
+    assert found.bed.service_ms == pytest.approx(10.4, rel=0.01)
+    assert found.bed.return_ms == pytest.approx(31.0, rel=0.02)
+    assert found.bed.cold == pytest.approx(1.6, rel=0.05)
+    assert found.yields["one server"].attended == pytest.approx(1.0)
+    again = simulate_columns(replace(found.bed, turns=800), [2, 3], 1, say)
+    for n in (2, 3):
+        assert again[n].wait.mean == pytest.approx(seen[n].wait.mean, rel=0.25)
+
+
+def test_the_trivial_predictor_scales_rates_from_the_nearest_column() -> None:
+    given = columns()
+    guess = linear([given[1], given[3]], 2)
+    assert guess["draft_rounds_s"] == pytest.approx(2 * 20.90)
+    assert guess["draft_wait_ms"] == 0.01
+    assert linear([given[3]], 6)["draft_load"] == 1.0
+
+
+def test_packing_by_hand() -> None:
+    packing = Packing.of(Pair("vicuna-7b", "eagle-vicuna-7b"), 2048)
+    cache = 2048 * 32 * 2 * 4096 * 2 / 2**20
+    assert packing.target_mib == pytest.approx(6738.4e6 * 2 / 2**20 + cache + 1024, rel=0.001)
+    assert packing.session_mib == pytest.approx(cache / 32)
+    assert Packing(10.0, 1.0, 30.0, 0.1).shared(24.0, 4) == 0, "the draft itself does not fit"
+
+
+def test_end_to_end(tmp_path: Path) -> None:
+    settings = threshold.Settings(
+        targets=(1, 2, 4, 5),
+        runs=2,
+        left_out=(4,),
+        jitters=(0.0, 0.2),
+        blurred=(4,),
+        turns=120,
+        effort=Effort(1, 120, 1),
+    )
+    result = threshold.study(settings, say)
+    study.write_study(result, tmp_path)
+    rows = {
+        r["key"]: r for r in json.loads((tmp_path / "starsd-threshold.json").read_text())["rows"]
+    }
+    for n in settings.targets:
+        for metric in UNITS:
+            row = rows[f"n={n}/{metric}"]
+            assert row["predicted"] is not None
+            assert (row["published"] is None) == (n > 4)
+            assert row["role"] == ("calibrated" if n <= 4 else "predicted")
+    assert rows["n=5/draft_rounds_s"]["low"] < rows["n=5/draft_rounds_s"]["high"]
+    assert rows["n_full"]["predicted"] == 4
+    assert rows["n_max"]["low"] <= rows["n_max"]["predicted"]
+    assert rows["left-out/n=4/draft_rounds_s"]["role"] == "predicted"
+    page = (tmp_path / "starsd-threshold.md").read_text()
+    for heading in ("Calibrated on", "True predictions", "Assumptions", "Not predicted, and why"):
+        assert f"## {heading}" in page
+
+
+def test_the_study_is_known_and_its_columns_are_the_published_ones() -> None:
+    assert find_study("starsd-threshold") is STUDIES["starsd-threshold"]
+    assert figures(columns()[4])["draft_idle_ms"] == 0.6
