@@ -132,8 +132,7 @@ def _findings(settings: Settings, found: Results) -> list[str]:
             busy = sum(draft_busy(ranked) > BUSY for ranked in losers)
             sentences.append(
                 f"{goal}, slower than plain decoding: {len(losers)} of "
-                f"{sum(len(each.best_of_each) - 1 for _, each in places)} plans; in {busy} of them "
-                f"the draft server is busy for more than {BUSY:.0%} of the time, so it is what "
-                f"limits them"
+                f"{sum(len(each.best_of_each) - 1 for _, each in places)} plans; the draft server "
+                f"is busy for more than {BUSY:.0%} of the time in {busy} of them"
             )
     return sentences

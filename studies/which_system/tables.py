@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from treepipe.studies.planner.halving import Found
 from treepipe.studies.sheet import Column, Sheet
 from treepipe.studies.which_system.gains import (
     Results,
@@ -29,6 +30,7 @@ def winners(found: Results) -> Sheet:
             Column("times pp, low", shown=".2f"),
             Column("times pp, high", shown=".2f"),
             Column("not distinguishable from it (95 %)"),
+            Column("next system"),
         ],
     )
     for (place, goal), each in found.items():
@@ -41,8 +43,17 @@ def winners(found: Results) -> Sheet:
             each.best.candidate.label,
             *(value.mean, value.low, value.high, over.mean, over.low, over.high),
             ", ".join(rivals(each)) or "-",
+            _next(each),
         )
     return sheet
+
+
+def _next(found: Found) -> str:
+    """The second system, and how far behind: beyond doubt is not always much."""
+    others = [each for each in found.best_of_each.values() if each.gap is not None]
+    if not others or others[0].gap is None:
+        return "-"
+    return f"{others[0].candidate.schedule} ({others[0].gap.mean:+.1%})"
 
 
 def all_plans(found: Results) -> Sheet:
