@@ -112,8 +112,12 @@ class Case:
 
 
 def prefill_point(label: str, size: Size, times: Times, prompt_tokens: int) -> Point:
-    """One request that is over soon after its prompt."""
-    extra = (f"workload.prompt_tokens={prompt_tokens}", "workload.new_tokens=2")
+    """One request that is over soon after its prompt; acceptance does not matter."""
+    extra = (
+        f"workload.prompt_tokens={prompt_tokens}",
+        "workload.new_tokens=2",
+        'acceptance={source="bernoulli",beta=0.5}',
+    )
     return Case("naive_pp", size, times, 0.7, 0.0, 1, extra).point(label)
 
 
