@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,9 +19,12 @@ from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.pool import Pool
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
+from treepipe.timing import TimeTable
 from treepipe.trace import Trace
 from treepipe.workload import draw_requests, run_seeds, workload_warnings
 
+FAR = 16
+"""Times the end of a device's table: what is beyond is refused, what is before is extrapolated."""
 MADE_BLOCK = 1
 """Positions of a made pool are independent, so they are drawn one by one."""
 
@@ -57,6 +60,7 @@ def predict(
                 f"sampling.rule = {rule!r}: the simulator takes acceptance as it was recorded; use "
                 f"a recording made with this rule"
             )
+        _refuse_far(plan, trace, path)
         trace.warnings += extrapolation_warnings(plan, trace)
         trace.warnings += unused_warnings(scenario) + workload_warnings(scenario)
     return traces
@@ -116,21 +120,47 @@ def _recorded_requests(
 
 def extrapolation_warnings(plan: Plan, trace: Trace) -> list[str]:
     """Token counts and contexts beyond a device's table: its last slope was continued."""
+    found = [
+        f"{work} were extrapolated to {tokens} tokens, the table ends at {end}"
+        for work, tokens, end in _beyond_tables(plan, trace)
+    ]
+    longest = cache_entries(plan, 0)
+    for work, table, tokens in _asked(plan, trace):
+        last = table.last_context
+        if tokens and last is not None and last < longest:
+            found.append(
+                f"{work} were extrapolated to a context of {longest} tokens, the table ends at "
+                f"{last}"
+            )
+    return found
+
+
+def _refuse_far(plan: Plan, trace: Trace, path: Path) -> None:
+    """Raises ``UserError`` if a table was asked for so much more that no slope tells of it."""
+    for work, tokens, end in _beyond_tables(plan, trace):
+        if tokens > FAR * end:
+            raise UserError(
+                f"{path}: {work} are asked for at {tokens} tokens, far outside their table, which "
+                f"ends at {end}; give times up to there"
+            )
+
+
+def _beyond_tables(plan: Plan, trace: Trace) -> Iterator[tuple[str, int, int]]:
+    """Whose times of what, the most tokens asked for, and where the table ends."""
+    for work, table, tokens in _asked(plan, trace):
+        if table.extrapolates(tokens):
+            yield work, tokens, max(table.points)
+
+
+def _asked(plan: Plan, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
+    """Every device's tables, in words too, and the most tokens that each was asked for."""
     largest: dict[tuple[str, str], int] = {}
     for span in trace.spans:
         if span.kind in ("compute", "draft", "evaluate"):
             key = (span.device, span.kind)
             largest[key] = max(largest.get(key, 0), span.tokens)
-    longest = cache_entries(plan, 0)
-    found = []
     for placed in plan.placed:
         times = placed.times
         tables = {"compute": times.stage, "draft": times.draft, "evaluate": times.evaluate}
         for kind, table in tables.items():
-            tokens, last = largest.get((placed.name, kind), 0), table.last_context
-            times_of = f"{placed.name}: {kind} times were extrapolated to"
-            if table.extrapolates(tokens):
-                found.append(f"{times_of} {tokens} tokens, the table ends at {max(table.points)}")
-            if tokens and last is not None and last < longest:
-                found.append(f"{times_of} a context of {longest} tokens, the table ends at {last}")
-    return found
+            yield f"{placed.name}: {kind} times", table, largest.get((placed.name, kind), 0)

@@ -1,0 +1,116 @@
+"""How fast the simulator is, and whether its memory stays flat: part of ``benchmarks.py``."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any, get_args
+
+import simpy
+
+from treepipe.planning import make_plan
+from treepipe.scenario import ScheduleName
+from treepipe.scenario_file import load_scenario
+from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.world import Simulation
+from treepipe.studies.demo import SCENARIO
+from treepipe.trace import RequestTrace
+
+Figure = dict[str, Any]
+SIMULATED = ("target.layers=8", "workload.requests=6", "workload.new_tokens=300")
+MEMORY_AT_TOKENS = (100_000, 1_000_000)
+
+
+def figure(name: str, value: float, unit: str, aim: str = "") -> Figure:
+    return {"name": name, "value": value, "unit": unit, "aim": aim}
+
+
+SPEEDS: dict[str, tuple[str, ...]] = {
+    **{name: () for name in get_args(ScheduleName) if name not in ("flowspec", "starsd")},
+    "starsd": (
+        'pipelines=[{count=6,stages=[{device="emulated-20ms"}]}]',
+        "workload.concurrency=6",
+    ),
+    "specpipe, w = 64, 8 stages": ("schedule.width=64", "pipelines.0.stages.0.count=8"),
+    "flowspec": (),
+}
+
+
+def simulator_speed() -> list[Figure]:
+    """Simulated tokens per second of work, L = 80, 4 stages, 6 requests of 300 tokens, thrice."""
+    figures = []
+    for label, overrides in SPEEDS.items():
+        name = label.split(",")[0]
+        scenario = load_scenario(SCENARIO, [f"schedule.name={name}", *SIMULATED, *overrides])
+        plan = make_plan(scenario, SCENARIO)
+        rates, events = [], []
+        for seed in range(3):
+            source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, seed)
+            simulation = Simulation(plan, source, record_spans=False)
+            start = time.perf_counter()
+            trace = simulation.run()
+            seconds = time.perf_counter() - start
+            rates.append(sum(len(r.tokens) for r in trace.requests) / seconds)
+            events.append(simulation.events / seconds)
+        figures.append(figure(f"simulator: {label}", statistics.median(rates), "tokens/s"))
+    bare = _bare_events()
+    rate = statistics.median(events)  # flowspec's, the last one
+    return [
+        *figures,
+        figure("simulator: events, flowspec", rate, "1/s"),
+        figure("bare SimPy timeouts", bare, "1/s"),
+        figure("simulator events / bare SimPy events", rate / bare, "1"),
+    ]
+
+
+class _Forgetful(Simulation):
+    """Counts the tokens of finished requests and drops them; notes the memory on the way."""
+
+    tokens = 0
+    peaks_kib: tuple[int, ...] = ()
+
+    def finished(self, request: RequestTrace) -> None:
+        super().finished(request)
+        self.trace.requests.clear()
+        self.tokens += len(request.tokens)
+        due = MEMORY_AT_TOKENS[len(self.peaks_kib) :]
+        if due and self.tokens >= due[0]:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            self.peaks_kib = (*self.peaks_kib, peak)
+
+
+def _peaks_kib() -> tuple[int, ...]:
+    """Peak resident memory of this process after each of ``MEMORY_AT_TOKENS``."""
+    requests = f"workload.requests={MEMORY_AT_TOKENS[-1] // 300 + 1}"
+    scenario = load_scenario(
+        SCENARIO, ["schedule.name=starsd", *SIMULATED, requests, *SPEEDS["starsd"]]
+    )
+    source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, 0)
+    simulation = _Forgetful(make_plan(scenario, SCENARIO), source, record_spans=False)
+    simulation.run()
+    return simulation.peaks_kib
+
+
+def simulator_memory() -> list[Figure]:
+    """Growth of the peak from 100,000 to 1,000,000 tokens, in a process with no other past."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        first, last = fresh.submit(_peaks_kib).result()
+    growth = (last - first) / 1024
+    return [figure("simulator: growth of memory over 1,000,000 tokens", growth, "MiB", "flat")]
+
+
+def _bare_events(count: int = 200_000) -> float:
+    env = simpy.Environment()
+
+    def ticks() -> Any:
+        for _ in range(count):
+            yield env.timeout(1.0)
+
+    env.process(ticks())
+    start = time.perf_counter()
+    env.run()
+    return count / (time.perf_counter() - start)
