@@ -5,7 +5,6 @@ Every fault of the directory ends in a ``UserError`` that names the file and the
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from treepipe.errors import UserError
+from treepipe.json_file import read_json
 
 ARCHITECTURES = (
     "LlamaForCausalLM",
@@ -155,7 +155,7 @@ def read_config(path: Path) -> tuple[Any, str]:
     Raises:
         UserError: it cannot be read, or its architecture is not supported.
     """
-    named = (_json(path).get("architectures") or ["none"])[0]
+    named = (read_json(path).get("architectures") or ["none"])[0]
     if named not in ARCHITECTURES:
         raise UserError(
             f"{path}: key architectures = {named!r} is not supported; "
@@ -202,19 +202,7 @@ def check_same_vocabulary(target: Checkpoint, draft: Checkpoint) -> None:
 
 def _vocabulary(directory: Path) -> Any:
     path = directory / "tokenizer.json"
-    return _json(path).get("model", {}).get("vocab") if path.exists() else None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: must hold a JSON object")
-    return content
+    return read_json(path).get("model", {}).get("vocab") if path.exists() else None
 
 
 def _config(path: Path) -> Any:
@@ -233,7 +221,7 @@ def _shards(directory: Path) -> dict[str, Path]:
     index = directory / "model.safetensors.index.json"
     single = directory / "model.safetensors"
     if index.exists():
-        names = {name: directory / file for name, file in _json(index)["weight_map"].items()}
+        names = {name: directory / file for name, file in read_json(index)["weight_map"].items()}
         for shard in sorted(set(names.values())):
             if not shard.exists():
                 raise UserError(f"{index}: names {shard.name}, which is missing")

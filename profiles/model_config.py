@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import json
 from pathlib import Path
 from typing import Any
 
 from treepipe.errors import UserError
+from treepipe.json_file import read_json
 from treepipe.profiles.schema import ModelProfile
 from treepipe.profiles.shapes import BYTES
 
@@ -27,14 +27,7 @@ def read_config(path: Path) -> ModelProfile:
     Raises:
         UserError: no such file, no JSON object, or a size is missing or makes no sense.
     """
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: is not valid JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: must hold a JSON object")
+    config = read_json(path)
     config = {**config, **(config.get("text_config") or {})}
     sizes = {ours: _size(config, theirs, path) for ours, theirs in REQUIRED.items()}
     heads = sizes["heads"]
