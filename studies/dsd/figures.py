@@ -114,7 +114,7 @@ def adaptive_figure(runs: Sequence[Relaxed]) -> Figure:
     axes[1].plot(taus, [each.differing for each in runs], color=ORANGE, **style)
     axes[1].set_ylabel("share of tokens that\nexact decoding would not choose")
     axes[1].set_xlabel("tau_max (0: exact)")
-    axes[0].legend(loc="upper left", **LEGEND)
+    axes[0].legend(loc="lower right", **LEGEND)
     for panel in axes:
         clean(panel)
     figure.suptitle("Adaptive verification on the bundled pair")

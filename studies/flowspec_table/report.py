@@ -225,8 +225,8 @@ def _findings(found: Findings, crossed: Sequence[Entry], scores: ScoreSheet) -> 
         verdict = "better" if ours.mean < trivial.mean else "no better"
         said.append(
             f"{method} on Vicuna 7B, T = 0, each dataset predicted from the other five: mean "
-            f"|error| {ours.mean:.1%}; a constant ratio to naive_pp: {trivial.mean:.1%} ({verdict} "
-            f"than trivial)"
+            f"absolute error {ours.mean:.1%}; a constant ratio to naive_pp: {trivial.mean:.1%} "
+            f"({verdict} than trivial)"
         )
     known = [*crossed, *found.third]
     right, always, count = _order(known)
