@@ -23,7 +23,7 @@ from treepipe.timing import TimeTable
 from treepipe.trace import Trace
 from treepipe.workload import draw_requests, run_seeds, workload_warnings
 
-FAR = 16
+FAR = 64
 """Times the end of a device's table: what is beyond is refused, what is before is extrapolated."""
 MADE_BLOCK = 1
 """Positions of a made pool are independent, so they are drawn one by one."""

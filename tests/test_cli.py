@@ -56,11 +56,11 @@ def test_extrapolation_is_warned_about(
 def test_a_token_count_far_outside_the_table_is_refused(
     scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stage = "pipelines.0.stages.0.device={stage_ms={1=5.0,4=6.0}}"
-    options = ["--set", stage, "--set", "workload.prompt_tokens=90"]
-    options += ["--set", "schedule.prefill_chunk=100"]
+    stage = "pipelines.0.stages.0.device={stage_ms={1=5.0,2=6.0}}"
+    options = ["--set", stage, "--set", "workload.prompt_tokens=150"]
+    options += ["--set", "schedule.prefill_chunk=200"]
     assert call(monkeypatch, "simulate", scenario, *options) == 2
-    assert "at 90 tokens, far outside their table, which ends at 4" in capsys.readouterr().err
+    assert "at 150 tokens, far outside their table, which ends at 2" in capsys.readouterr().err
 
 
 def test_a_lossy_rule_is_reported_as_lossy(
