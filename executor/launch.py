@@ -16,11 +16,10 @@ from treepipe.planning import make_plan
 from treepipe.profiles.library import checkpoint_directory
 from treepipe.scenario import Scenario
 from treepipe.schedule_factory import (
-    DRAWN,
-    LAYERED,
     ScheduleFactory,
     most_scratch_tokens,
     most_tree_tokens,
+    read_keys,
 )
 from treepipe.workload import draw_requests, run_seeds
 
@@ -120,11 +119,14 @@ def _source_settings(
 def _check_vocabulary(scenario: Scenario, path: Path, target: Checkpoint) -> None:
     """More candidates than tokens cannot be asked for."""
     section, size = scenario.schedule, target.vocabulary
-    asked = {"children": section.children} if section.name in LAYERED else {"top_k": section.top_k}
-    if section.name in DRAWN or section.name == "pp":
-        asked = {"branching": max(section.branching or (1,))}
+    asked = {
+        "children": section.children,
+        "top_k": section.top_k,
+        "branching": max(section.branching or (1,)),
+    }
+    read = read_keys(section)
     for key, count in asked.items():
-        if count > size:
+        if key in read and count > size:
             raise UserError(
                 f"{path}: key schedule.{key} = {count} exceeds the vocabulary of {size} tokens"
             )
@@ -153,7 +155,7 @@ def _requests(
     prompts = tokenize(target.directory, texts[:count])
     end = end_of_text(target) if workload.stop_at_end_of_text else None
     limit = min(model.max_positions for model in (target, *models))
-    if section.name in ("chain", "dsd", "starsd") and section.gamma > limit:
+    if "gamma" in read_keys(section) and section.gamma > limit:
         raise UserError(
             f"{path}: key schedule.gamma = {section.gamma} exceeds the models' {limit} positions"
         )

@@ -11,14 +11,20 @@ from treepipe.errors import UserError
 from treepipe.profiles.model_config import read_config
 from treepipe.profiles.schema import (
     AcceptanceProfile,
+    AnyDevice,
+    AnyLink,
     Device,
     DeviceProfile,
     EmulatedProfile,
+    ExtendedDevice,
+    ExtendedLink,
     Hardware,
+    Link,
     LinkProfile,
     MeasuredTime,
     ModelProfile,
     device_kind,
+    given_keys,
 )
 from treepipe.profiles.shapes import Shape
 from treepipe.toml_file import read_toml, validated
@@ -31,6 +37,8 @@ LIBRARY = Path(__file__).parent
 REFERENCE = LIBRARY.parent / "executor" / "reference"
 """The bundled checkpoints."""
 KINDS = ("devices", "links", "models", "acceptance")
+_RATES = {"bandwidth_mbit_s", "transfer_ms"}
+"""Two ways to say the same of a link."""
 
 
 def profile_names(kind: str) -> list[str]:
@@ -79,6 +87,50 @@ def find_link(name: str, asked_by: str, base: Path = Path()) -> LinkProfile:
     """Raises ``UserError`` as ``find_device`` does."""
     path = profile_path("links", name, asked_by, base)
     return validated(LinkProfile, read_toml(path), path)
+
+
+def resolve_device(device: AnyDevice, asked_by: str, base: Path = Path()) -> Device | Hardware:
+    """What a scenario writes for a device: a table as it is, a profile with the keys beside it.
+
+    A key given beside ``profile`` replaces the profile's as a whole.
+
+    Raises:
+        UserError: as ``find_device``, or a key is none of this profile's way to say times.
+    """
+    if isinstance(device, str):
+        return find_device(device, asked_by, base)
+    if not isinstance(device, ExtendedDevice):
+        return device
+    profile = find_device(device.profile, f"{asked_by}.profile", base)
+    given = given_keys(device)
+    foreign = sorted(set(given) - set(type(profile).model_fields))
+    if foreign:
+        says = "what a layer costs" if isinstance(profile, Hardware) else "a whole role's times"
+        raise UserError(
+            f"{asked_by}.{foreign[0]} cannot stand beside profile = {device.profile!r}, which "
+            f"says {says}"
+        )
+    return validated(type(profile), {**given_keys(profile), **given}, asked_by)
+
+
+def resolve_link(link: AnyLink, asked_by: str, base: Path = Path()) -> Link:
+    """What a scenario writes for a link, as ``resolve_device`` does for a device.
+
+    A rate that is given (``bandwidth_mbit_s`` or ``transfer_ms``) replaces the profile's, however
+    that is said, and a family of jitter replaces the profile's with its ``jitter_cv``.
+    """
+    if isinstance(link, str):
+        return find_link(link, asked_by, base)
+    if not isinstance(link, ExtendedLink):
+        return link
+    own, given = given_keys(find_link(link.profile, f"{asked_by}.profile", base)), given_keys(link)
+    replaced = set(given)
+    if replaced & _RATES:
+        replaced |= _RATES
+    if "jitter" in replaced:
+        replaced.add("jitter_cv")
+    kept = {key: value for key, value in own.items() if key not in replaced}
+    return validated(LinkProfile, {**kept, **given}, asked_by)
 
 
 def find_model(name: str, asked_by: str, base: Path = Path()) -> ModelProfile:

@@ -110,8 +110,8 @@ class AnyHardware(Section):
     power: Power | None = None
 
 
-class Hardware(AnyHardware):
-    """A device by what one layer of a model costs on it; see ``service.py`` for a stage's time."""
+class LayerKeys(AnyHardware):
+    """What one layer of a model costs."""
 
     call_overhead_ms: Milliseconds = Field(0.0, description="once per pass, whatever its size")
     roofline: Roofline | None = None
@@ -120,6 +120,10 @@ class Hardware(AnyHardware):
     embedding: tuple[MeasuredTime, ...] = Field((), description="measured embeddings")
     draft: tuple[MeasuredTime, ...] = Field((), description="measured whole draft passes")
 
+
+class Hardware(LayerKeys):
+    """A device by what one layer of a model costs on it; see ``service.py`` for a stage's time."""
+
     @model_validator(mode="after")
     def _has_times(self) -> Hardware:
         if self.roofline is None and not (self.layer or self.draft):
@@ -127,12 +131,16 @@ class Hardware(AnyHardware):
         return self
 
 
-class Device(AnyHardware):
-    """A device by milliseconds against tokens for a role's whole work (piecewise linear)."""
+class RoleKeys(AnyHardware):
+    """Milliseconds against tokens of a role's whole work (piecewise linear)."""
 
     stage_ms: TokenTable = Field({1: 20.0}, description="a pass through the stage's layers")
     draft_ms: TokenTable = Field({1: 3.0}, description="one draft pass")
     evaluate_ms: TokenTable = Field({1: 0.0}, description="output projection of returned rows")
+
+
+class Device(RoleKeys):
+    """A device by the times of a role's whole work."""
 
 
 class DeviceProfile(Hardware):
@@ -147,10 +155,18 @@ class EmulatedProfile(Device):
     origin: MeasuredOrigin
 
 
+class ExtendedDevice(RoleKeys, LayerKeys):
+    """A device's profile, and keys that replace its own; what is not given means nothing."""
+
+    profile: str = Field(description="a device profile, whose keys the others here replace")
+
+
 def device_kind(data: Any) -> str:
-    """Which of the two ways of describing a device this is, or a profile's name."""
+    """Which of the ways of describing a device this is, or a profile's name."""
     if isinstance(data, str):
         return "device-name"
+    if isinstance(data, ExtendedDevice) or (isinstance(data, dict) and "profile" in data):
+        return "device-extended"
     if isinstance(data, dict):
         hardware = bool({"roofline", "layer", "draft"} & set(data))
     else:
@@ -161,14 +177,15 @@ def device_kind(data: Any) -> str:
 AnyDevice: TypeAlias = Annotated[
     Annotated[Device, Tag("device-times")]
     | Annotated[Hardware, Tag("device-hardware")]
+    | Annotated[ExtendedDevice, Tag("device-extended")]
     | Annotated[str, Tag("device-name")],
     Discriminator(device_kind),
 ]
-"""How a scenario may write a device: either table, or a profile's name."""
+"""How a scenario may write a device: either table, a profile's name, or that and other keys."""
 
 
-class Link(Section):
-    """One direction of a connection."""
+class LinkKeys(Section):
+    """What a link may say."""
 
     latency_ms: Milliseconds = Field(0.2, description="propagation, whatever the size")
     bandwidth_mbit_s: Positive | None = None
@@ -193,12 +210,46 @@ class Link(Section):
     )
 
     @model_validator(mode="after")
-    def _one_rate(self) -> Link:
+    def _one_rate(self) -> LinkKeys:
         if self.transfer_ms is not None and self.bandwidth_mbit_s is not None:
             raise ValueError("give bandwidth_mbit_s or transfer_ms, not both")
-        if "jitter_cv" in self.model_fields_set and self.jitter != "lognormal":
+        given = self.model_fields_set
+        by_profile = "jitter" not in given and getattr(self, "profile", None) is not None
+        if "jitter_cv" in given and self.jitter != "lognormal" and not by_profile:
             raise ValueError(f"key jitter_cv is for jitter = 'lognormal', not {self.jitter!r}")
         return self
+
+
+class Link(LinkKeys):
+    """One direction of a connection."""
+
+
+class ExtendedLink(LinkKeys):
+    """A link's profile, and keys that replace its own; what is not given means nothing."""
+
+    profile: str = Field(description="a link profile, whose keys the others here replace")
+
+
+def link_kind(data: Any) -> str:
+    """Which of the ways of describing a link this is, or a profile's name."""
+    if isinstance(data, str):
+        return "link-name"
+    extended = isinstance(data, ExtendedLink) or (isinstance(data, dict) and "profile" in data)
+    return "link-extended" if extended else "link-times"
+
+
+AnyLink: TypeAlias = Annotated[
+    Annotated[Link, Tag("link-times")]
+    | Annotated[ExtendedLink, Tag("link-extended")]
+    | Annotated[str, Tag("link-name")],
+    Discriminator(link_kind),
+]
+"""How a scenario may write a link: a table, a profile's name, or that and other keys."""
+
+
+def given_keys(section: Section) -> dict[str, Any]:
+    """What a section's author gave, besides a profile's name."""
+    return {name: getattr(section, name) for name in section.model_fields_set - {"profile"}}
 
 
 class LinkProfile(Link):

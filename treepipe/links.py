@@ -9,9 +9,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from treepipe.errors import UserError
-from treepipe.profiles.library import find_link
-from treepipe.profiles.schema import Link
-from treepipe.scenario import Pair, Scenario
+from treepipe.profiles.library import resolve_link
+from treepipe.profiles.schema import AnyLink, Link
+from treepipe.scenario import Scenario
 from treepipe.timing import LinkTimes, TimeTable
 
 
@@ -32,15 +32,13 @@ def link_times(link: Link) -> LinkTimes:
     )
 
 
-def named_link(link: Link | str, path: Path, key: str) -> LinkTimes:
-    """A link's own table, or the profile it names.
+def named_link(link: AnyLink, path: Path, key: str) -> LinkTimes:
+    """A link's own table, or the profile it names, with the keys that it gives beside it.
 
     Raises:
-        UserError: there is no such profile.
+        UserError: there is no such profile, or the keys contradict it.
     """
-    if isinstance(link, str):
-        link = find_link(link, f"{path}: key {key}", path.parent)
-    return link_times(link)
+    return link_times(resolve_link(link, f"{path}: key {key}", path.parent))
 
 
 def pair_links(
@@ -54,7 +52,7 @@ def pair_links(
     Raises:
         UserError: a pair's end is no role, or its profile does not exist.
     """
-    links = {}
+    links = dict[tuple[str, str], LinkTimes]()
     for index, pair in enumerate(scenario.links.pairs):
         key = f"links.pairs.{index}"
         for end in pair.ends:
@@ -62,14 +60,6 @@ def pair_links(
                 raise UserError(
                     f"{path}: key {key}.ends names {end!r}; there are {', '.join(sorted(names))}"
                 )
-        times = _pair_times(pair, path, key)
-        links[pair.ends] = times
-        if not pair.one_way:
-            links[pair.ends[::-1]] = times
+        times = named_link(pair.link, path, key)
+        links |= dict.fromkeys(pair.directions, times)
     return links
-
-
-def _pair_times(pair: Pair, path: Path, key: str) -> LinkTimes:
-    if pair.profile is None:
-        return link_times(pair)
-    return named_link(pair.profile, path, f"{key}.profile")

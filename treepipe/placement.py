@@ -15,12 +15,12 @@ from treepipe.memory import Footprint
 from treepipe.plan import Placed
 from treepipe.profiles.library import (
     checkpoint_directory,
-    find_device,
     find_model,
     load_model,
+    resolve_device,
     shape_of,
 )
-from treepipe.profiles.schema import AnyDevice, Device, DeviceProfile, Hardware
+from treepipe.profiles.schema import AnyDevice, Device, DeviceProfile, ExtendedDevice, Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
 from treepipe.scenario import Draft, Model, Pipeline, Scenario
 from treepipe.timing import DeviceTimes, TimeTable
@@ -156,20 +156,21 @@ class Placement:
 
     def _service(self, hardware: Hardware, named: AnyDevice, key: str) -> ServiceTimes:
         """One per device, so that each of its warnings is given once."""
-        name = named if isinstance(named, str) else key
-        if name not in self._services:
-            self._services[name] = ServiceTimes(name, hardware, shape_of, self.warnings)
+        device = named if isinstance(named, str) else key
+        if device not in self._services:
+            name = named.profile if isinstance(named, ExtendedDevice) else device
+            self._services[device] = ServiceTimes(name, hardware, shape_of, self.warnings)
             if isinstance(hardware, DeviceProfile) and hardware.origin.uncertainty is not None:
-                self.warnings.append(
+                sentence = (
                     f"device {name}: its profile is an estimate, uncertain by "
                     f"{hardware.origin.uncertainty:.0%}"
                 )
-        return self._services[name]
+                if sentence not in self.warnings:
+                    self.warnings.append(sentence)
+        return self._services[device]
 
     def _device(self, device: AnyDevice, key: str) -> Device | Hardware:
-        if isinstance(device, str):
-            return find_device(device, f"{self._path}: key {key}", self._path.parent)
-        return device
+        return resolve_device(device, f"{self._path}: key {key}", self._path.parent)
 
     def _names_hardware(self) -> bool:
         """Whether any device says what a layer costs, so that models must be known."""

@@ -94,7 +94,7 @@ def lay_out(
         local_link=named_link(scenario.links.local, path, "links.local"),
         row_bytes=row_bytes,
         serving=_serving(scenario, path, len(pipelines)),
-        group_size=section.group_size,
+        group_size=section.group_size if section.name in LAYERED else 1,
         central_transfers=section.central_transfers and section.name in LAYERED,
         never_misses=scenario.sampling.rule == "relaxed_best",
         seed=seed,

@@ -7,37 +7,83 @@ key is documented by its field's description.
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from treepipe.distributions import Arrivals, Lengths
-from treepipe.profiles.schema import AnyDevice, Device, Link
+from treepipe.profiles.schema import AnyDevice, AnyLink, Device, ExtendedLink, Link, LinkKeys
 from treepipe.profiles.shapes import DType
 from treepipe.section import Count, Milliseconds, Section
 
 
-class Pair(Link):
+def _label(name: str) -> str:
+    """Raises ``ValueError`` for what looks like a host's address on a network."""
+    address = ":" in name or re.fullmatch(r"(\S+@)?[\w-]+(\.[\w-]+)+\.?", name)
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        if not address:
+            return name
+    raise ValueError(
+        "a host's name is a label for roles that share a machine, not its address; runs stay on "
+        "this computer, so give it a plain name, e.g. 'orin'"
+    )
+
+
+HostName: TypeAlias = Annotated[str, AfterValidator(_label)]
+
+
+class Pair(LinkKeys):
     """A link between two named ends, both ways unless ``one_way``."""
 
-    ends: tuple[str, str]
-    one_way: bool = False
-    profile: str | None = Field(None, description="a link profile, instead of the keys of a link")
+    ends: tuple[str, str] = Field(description="names of roles, the sender first")
+    one_way: bool = Field(False, description="only from the first end to the second")
+    profile: str | None = Field(None, description="a link profile, whose keys the others replace")
+
+    @property
+    def link(self) -> Link | ExtendedLink:
+        """What is said of the link itself."""
+        given = {key: getattr(self, key) for key in self.model_fields_set & set(Link.model_fields)}
+        if self.profile is None:
+            return Link(**given)
+        return ExtendedLink(profile=self.profile, **given)
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        """(Sender, receiver) of what it describes."""
+        return (self.ends,) if self.one_way else (self.ends, self.ends[::-1])
 
     @model_validator(mode="after")
-    def _one_description(self) -> Pair:
-        given = self.model_fields_set & set(Link.model_fields)
-        if self.profile is not None and given:
-            raise ValueError(f"give profile or {', '.join(sorted(given))}, not both")
+    def _two_ends(self) -> Pair:
+        if self.ends[0] == self.ends[1]:
+            raise ValueError(f"both ends are {self.ends[0]!r}; a role has no link to itself")
         return self
 
 
 class Links(Section):
-    default: Link | str = Link()
-    local: Link | str = Field(
+    """How long messages take, by who sends them to whom."""
+
+    default: AnyLink = Field(Link(), description="between roles of different hosts")
+    local: AnyLink = Field(
         Link(latency_ms=0.0), description="between roles of one host; default: no time at all"
     )
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[Pair, ...] = Field((), description="links that differ from these")
+
+    @model_validator(mode="after")
+    def _described_once(self) -> Links:
+        described: dict[tuple[str, str], int] = {}
+        for index, pair in enumerate(self.pairs):
+            for direction in pair.directions:
+                if direction in described:
+                    raise ValueError(
+                        f"key links.pairs.{index}: {' -> '.join(direction)} is described by "
+                        f"links.pairs.{described[direction]} already"
+                    )
+                described[direction] = index
+        return self
 
 
 class Model(Section):
@@ -76,7 +122,7 @@ class Draft(Section):
     ngram: Count = Field(3, description="longest suffix that prompt lookup matches")
     weight: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="hybrid: of the model")
     device: AnyDevice = Device()
-    host: str | None = Field(None, description="the machine it shares with all that name it")
+    host: HostName | None = Field(None, description="the machine it shares with all that name it")
     count: Count = 1
 
 
@@ -84,7 +130,7 @@ class Stage(Section):
     """A stage, or ``count`` equal ones; layers are split evenly where no number is given."""
 
     device: AnyDevice
-    host: str | None = Field(None, description="the machine it shares with all that name it")
+    host: HostName | None = Field(None, description="the machine it shares with all that name it")
     layers: Annotated[int, Field(ge=1)] | None = Field(None, description="layers of each stage")
     count: Annotated[int, Field(ge=1)] = 1
 

@@ -57,14 +57,23 @@ def override_key(data: dict[str, Any], text: str) -> None:
 
 
 def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
-    """Change a dotted key of a file's content. Args: ``text``: who asks, for the error."""
+    """Change a dotted key of a file's content.
+
+    A key inside a device or link that is a profile's name stands beside the profile from then on.
+
+    Args:
+        text: who asks, for the error.
+    """
     *parents, last = key.split(".")
     place: Any = data
     for index, name in enumerate(parents):
+        above, step = place, int(name) if isinstance(place, list) and name.isdigit() else name
         try:
-            place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
-        except (ValueError, IndexError):
+            place = above[step] if isinstance(above, list) else above.setdefault(step, {})
+        except (TypeError, IndexError):
             place = None
+        if isinstance(place, str) and _may_name_a_profile(parents[: index + 1]):
+            place = above[step] = {"profile": place}
         if not isinstance(place, (dict, list)):
             raise UserError(f"setting {text!r}: {'.'.join(parents[: index + 1])} is not a table")
     try:
@@ -74,3 +83,8 @@ def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
             place[last] = value
     except (ValueError, IndexError):
         raise UserError(f"setting {text!r}: {last!r} is no index of the list") from None
+
+
+def _may_name_a_profile(place: Sequence[str]) -> bool:
+    """Whether a key's value may be a profile's name, to which a table could add other keys."""
+    return place[-1] == "device" or tuple(place) in (("links", "default"), ("links", "local"))

@@ -44,7 +44,7 @@ KEYS: dict[str, set[str]] = {
     "starsd": {"gamma", "branching", "adaptive_depth", "depth_range"},
     "dsd": {"gamma"},
 }
-"""The keys that each schedule reads, besides ``prefill_chunk``."""
+"""The keys that each schedule can read, besides ``prefill_chunk``."""
 LAYERED = ("pipedec", "specpipe", "specpipe_db")
 DRAWN = ("specinfer", "chain", "starsd", "dsd")
 """Schedules that can draft by drawing, as the rejection rule needs."""
@@ -79,20 +79,15 @@ class ScheduleFactory:
 
     def _fixed_tree(self, stages: int, waiting: Callable[[], int]) -> TreeParameters:
         section = self.section
-        branching = (1,) * section.gamma
-        if section.name == "specinfer":
-            branching = section.branching or SPECINFER
-        elif section.name == "starsd" and section.branching:
-            branching = section.branching
-        if section.name != "starsd" or not section.adaptive_depth:
-            grow = partial(Growth, branching, None, self._drawn)
-            nodes = grow().nodes
+        grow = partial(Growth, _largest_branching(section), None, self._drawn)
+        nodes = grow().nodes
+        if not _adapts_depth(section):
             return TreeParameters(nodes, nodes + 1, False, grow)
         low, high = section.depth_range
         adaptive = AdaptiveDepth(low, high, float(stages), waiting)
         return TreeParameters(
-            high,
-            high + 1,
+            nodes,
+            nodes + 1,
             False,
             partial(_adaptive_chain, adaptive, self._drawn),
             adaptive.observe,
@@ -130,11 +125,55 @@ def _adaptive_chain(adaptive: AdaptiveDepth, drawn: bool) -> Growth:
     return Growth((1,) * adaptive.depth(), None, drawn)
 
 
+def _adapts_depth(section: ScheduleSection) -> bool:
+    return section.name == "starsd" and section.adaptive_depth
+
+
+def _largest_branching(section: ScheduleSection) -> tuple[int, ...]:
+    """Children per node and depth of the largest tree that a fixed-tree schedule drafts."""
+    if section.name == "specinfer":
+        return section.branching or SPECINFER
+    if _adapts_depth(section):
+        return (1,) * section.depth_range[1]
+    if section.name == "starsd" and section.branching:
+        return section.branching
+    return (1,) * section.gamma
+
+
+def read_keys(section: ScheduleSection) -> set[str]:
+    """The keys that the schedule reads, given what the others say."""
+    return (KEYS[section.name] | {"name", "prefill_chunk"}) - set(_overruled(section))
+
+
+def _overruled(section: ScheduleSection) -> dict[str, str]:
+    """Keys that the schedule could read, but that another one leaves without effect: by which."""
+    found: dict[str, str] = {}
+    if section.name == "starsd":
+        if section.adaptive_depth:
+            return dict.fromkeys(("gamma", "branching"), "adaptive_depth = true")
+        found["depth_range"] = "adaptive_depth = false"
+        if section.branching:
+            found["gamma"] = "branching"
+    if section.name == "flowspec":
+        # A tree is only extended while its root is the one it was drafted at, and without
+        # context-aware expansion none is drafted at the roots behind a round's first.
+        if not section.context_aware:
+            keys = _EXPANSION - {"context_aware"} | _SCORE_AWARE
+            return dict.fromkeys(keys, "context_aware = false")
+        if not section.score_aware:
+            found |= dict.fromkeys(_SCORE_AWARE - {"score_aware"}, "score_aware = false")
+    return found
+
+
 def unused_warnings(scenario: Scenario) -> list[str]:
     """Of keys that were given and that the schedule does not read."""
     section = scenario.schedule
-    unused = sorted(section.model_fields_set - KEYS[section.name] - {"name", "prefill_chunk"})
-    return [f"key schedule.{key} has no effect on {section.name}" for key in unused]
+    overruled = _overruled(section)
+    found = []
+    for key in sorted(section.model_fields_set - read_keys(section)):
+        by = f" with schedule.{overruled[key]}" if key in overruled else ""
+        found.append(f"key schedule.{key} has no effect on {section.name}{by}")
+    return found
 
 
 def most_tree_tokens(section: ScheduleSection, stages: int) -> int:
@@ -147,20 +186,32 @@ def most_tree_tokens(section: ScheduleSection, stages: int) -> int:
     if name in LAYERED:
         return (stages + 3) * section.width * section.layers_per_step + 1
     if name in ("specinfer", "chain", "starsd"):
-        chain = max(section.gamma, section.depth_range[1])
-        branching = SPECINFER if name == "specinfer" else (1,) * chain
-        return Growth(section.branching or branching).nodes + 1
-    expansion = max(section.expand_size, section.score_aware_size)
-    return section.tree_size + 1 + (stages + 3) * expansion
+        return Growth(_largest_branching(section)).nodes + 1
+    return section.tree_size + 1 + (stages + 3) * _most_expansion(section, stages)
 
 
-def most_pass_tokens(section: ScheduleSection) -> int:
-    """Most rows that one pass computes for one request."""
-    return max(most_segment_tokens(section), section.prefill_chunk)
+def _most_expansion(section: ScheduleSection, stages: int) -> int:
+    """Most nodes that a tree gains at once after it was first fed.
+
+    Score-aware expansion takes the best of a draft that grows with every step without a commit, of
+    which there are at most as many as segments under way; deeper nodes may displace all others.
+    """
+    read = read_keys(section)
+    further = (stages + 1) * section.score_aware_size if "score_aware_size" in read else 0
+    return (section.expand_size if "expand_size" in read else 0) + further
 
 
-def most_segment_tokens(section: ScheduleSection) -> int:
-    """Most tree nodes of one request in one pass, that is, without its prompt."""
+def most_pass_tokens(section: ScheduleSection, stages: int = 1) -> int:
+    """Most rows that one pass computes for one request. Args: as ``most_segment_tokens``."""
+    return max(most_segment_tokens(section, stages), section.prefill_chunk)
+
+
+def most_segment_tokens(section: ScheduleSection, stages: int = 1) -> int:
+    """Most tree nodes of one request in one pass, that is, without its prompt.
+
+    Args:
+        stages: of the pipeline.
+    """
     name = section.name
     if name == "pp":
         return 1
@@ -170,8 +221,12 @@ def most_segment_tokens(section: ScheduleSection) -> int:
         return section.tree_size + 1
     if name in ("specinfer", "chain", "starsd", "dsd"):
         return most_tree_tokens(section, 1)
-    expansion = section.expand_size if name.startswith("flowspec") else 0
-    return max(section.segment_tokens, expansion, section.score_aware_size * section.score_aware)
+    whole, parts = section.tree_size + 1, stages + 1
+    most = min(section.segment_tokens + 1, whole)  # `split` makes the last ones a node longer
+    if name == "naive_pp":
+        return most
+    rest = max(whole - parts * section.segment_tokens, 0)  # goes out at once, as an expansion does
+    return max(most, rest + _most_expansion(section, stages))
 
 
 def most_scratch_tokens(section: ScheduleSection, stages: int) -> int:
@@ -180,8 +235,12 @@ def most_scratch_tokens(section: ScheduleSection, stages: int) -> int:
         whole = most_tree_tokens(section, stages)
         return whole if section.draft_reuse else whole * 2
     if section.name in ("eagle", "naive_pp", "pruned_pp", "flowspec", "flowspec_free"):
-        passes = section.tree_depth + section.expand_depth + 4 * section.score_aware_depth
-        return section.top_k * (passes + 64 * section.score_aware)
+        read, passes = read_keys(section), section.tree_depth
+        if "expand_depth" in read:
+            passes = max(passes, section.expand_depth)
+        if "score_aware_depth" in read:  # once per step without a commit, of which few follow
+            passes += (stages + 1) * section.score_aware_depth
+        return section.top_k * passes
     return most_tree_tokens(section, stages)
 
 
@@ -191,8 +250,6 @@ def check_schedule(scenario: Scenario, path: Path) -> None:
     key = f"{path}: key schedule"
     if name in LAYERED:
         _check_lock_step(scenario, key)
-    elif section.group_size > 1:
-        raise UserError(f"{key}.group_size: only {', '.join(LAYERED)} step in groups, not {name!r}")
     rule = scenario.sampling.rule
     if rule == "rejection" and name not in DRAWN:
         raise UserError(

@@ -32,6 +32,13 @@ UNITS = ("ms", "mib", "kib", "mbit_s", "gb_s", "w", "usd_per_hour", "tokens")
 TAGGED_UNIONS = ("acceptance", "arrivals", "prompt_tokens", "new_tokens")
 """Keys whose table says by one of its keys what it is."""
 
+UNION_TAGS = {
+    *("device-times", "device-hardware", "device-extended", "device-name"),
+    *("link-times", "link-extended", "link-name"),
+    *("str", "float", "[key]"),
+}
+"""What members of a union are called, and a table's own name for one of its keys."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The file's content. Raises ``UserError`` if it cannot be read."""
@@ -45,8 +52,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: is not valid TOML: {error}") from None
 
 
-def validated(model: type[Model], data: Mapping[str, Any], path: Path) -> Model:
-    """``data`` as a ``model``; ``UserError`` with the first fault in one sentence."""
+def validated(model: type[Model], data: Mapping[str, Any], path: Path | str) -> Model:
+    """``data`` as a ``model``; ``UserError`` with the first fault in one sentence.
+
+    Args: ``path``: of the file, or another start of the sentence.
+    """
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -110,11 +120,12 @@ def _sentence(model: type[BaseModel], error: ValidationError) -> str:
     if fault["type"] == "union_tag_not_found":
         return f"key {key}.{fault['ctx']['discriminator'].strip(chr(39))} is missing"
     message = fault["msg"].removeprefix("Value error, ")
-    if not location:
+    if not location or message.startswith(f"key {key}."):
         return message
-    return (
-        f"key {key} = {json.dumps(fault['input'], default=str)}: {message[0].lower()}{message[1:]}"
-    )
+    # A table's content would hide the sentence.
+    value = fault["input"]
+    shown = "" if isinstance(value, Mapping) else f" = {json.dumps(value, default=str)}"
+    return f"key {key}{shown}: {message[0].lower()}{message[1:]}"
 
 
 def _without_union_tags(location: Sequence[Any]) -> list[Any]:
@@ -124,8 +135,8 @@ def _without_union_tags(location: Sequence[Any]) -> list[Any]:
         for before, part in zip((None, *location), location, strict=False)
         if not (
             before in TAGGED_UNIONS
-            or part in ("Link", "str", "float")
-            or (isinstance(part, str) and part.startswith(("device-", "constrained", "function")))
+            or part in UNION_TAGS
+            or (isinstance(part, str) and part.startswith(("constrained", "function")))
         )
     ]
 
@@ -143,21 +154,30 @@ def _unknown_key(model: type[BaseModel], location: Sequence[Any], key: str) -> s
 
 def _names_at(annotation: Any, location: Sequence[Any]) -> set[str]:
     """Field names of the models that a location in the file may hold."""
-    models = list(_models(annotation))
+    models, named = list(models_in(annotation)), list(_values(annotation))
     if not location:
         return {name for model in models for name in model.model_fields}
     step = location[0]
     if isinstance(step, int):
         return _names_at(annotation, location[1:])
     inner = [m.model_fields[step].annotation for m in models if step in m.model_fields]
-    return set().union(*(_names_at(each, location[1:]) for each in inner))
+    return set().union(*(_names_at(each, location[1:]) for each in (*inner, *named)))
 
 
-def _models(annotation: Any) -> Iterable[type[BaseModel]]:
-    """The pydantic models inside a type annotation (unions, tuples, Annotated)."""
+def models_in(annotation: Any) -> Iterable[type[BaseModel]]:
+    """The pydantic models that a type annotation allows (in unions, tuples, Annotated)."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         if issubclass(annotation, BaseModel):
             yield annotation
-        return
-    for argument in typing.get_args(annotation):
-        yield from _models(argument)
+    elif typing.get_origin(annotation) is not dict:
+        for argument in typing.get_args(annotation):
+            yield from models_in(argument)
+
+
+def _values(annotation: Any) -> Iterable[Any]:
+    """What the tables hold that a type annotation allows by names of the author's choice."""
+    if typing.get_origin(annotation) is dict:
+        yield typing.get_args(annotation)[1]
+    else:
+        for argument in typing.get_args(annotation):
+            yield from _values(argument)

@@ -16,8 +16,8 @@ from treepipe.memory import Need, cache_entries
 from treepipe.placement import Placement
 from treepipe.plan import Plan
 from treepipe.planning import lay_out
-from treepipe.profiles.library import find_device, shape_of
-from treepipe.profiles.schema import AnyDevice, Device, Hardware
+from treepipe.profiles.library import resolve_device, shape_of
+from treepipe.profiles.schema import Device, Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
 from treepipe.scenario import Pipeline, Scenario
 from treepipe.schedule_factory import most_segment_tokens
@@ -94,7 +94,8 @@ def uneven_partitions(
     rooms = _most_layers(plan, needs, share)
     firsts = [sum(p.count for p in scenario.pipelines[:i]) for i in range(len(devices))]
     placed = [plan.pipelines[first] for first in firsts]
-    tokens, context = most_segment_tokens(scenario.schedule), cache_entries(plan, 0) // 2
+    longest = max(len(stages) for stages in plan.pipelines)
+    tokens, context = most_segment_tokens(scenario.schedule, longest), cache_entries(plan, 0) // 2
     costs = [
         [
             _cost(stage, target, tokens, context, rooms.get(place.name))
@@ -138,29 +139,19 @@ def with_layers(stages: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> l
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """One stage as the file says it: its device's name and what that is, its layers if given."""
+    """One stage as the file says it: its device, and its layers if given."""
 
-    name: str
     device: Device | Hardware
     layers: int | None
 
 
 def _stages(pipeline: Pipeline, path: Path) -> list[_Stage]:
+    asked_by = f"{path}: a stage's device"
     return [
-        _Stage(_name(stage.device), _found(stage.device, path), stage.layers)
+        _Stage(resolve_device(stage.device, asked_by, path.parent), stage.layers)
         for stage in pipeline.stages
         for _ in range(stage.count)
     ]
-
-
-def _name(device: AnyDevice) -> str:
-    return device if isinstance(device, str) else "of a stage"
-
-
-def _found(device: AnyDevice, path: Path) -> Device | Hardware:
-    if isinstance(device, str):
-        return find_device(device, f"{path}: a stage's device", path.parent)
-    return device
 
 
 def _matters(stages: Sequence[_Stage]) -> bool:
@@ -187,6 +178,6 @@ def _cost(
     stage: _Stage, target: ServedModel, tokens: int, context: int, most: int | None
 ) -> StageCost:
     assert isinstance(stage.device, Hardware)
-    service = ServiceTimes(stage.name, stage.device, shape_of, [])
+    service = ServiceTimes("of a stage", stage.device, shape_of, [])
     one, two = (service.stage(target, count)(tokens, context) for count in (1, 2))
     return StageCost(2 * one - two, two - one, most, stage.layers)
