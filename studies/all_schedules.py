@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from treepipe.scenario import ScheduleName
 from treepipe.studies.comparison import Case, compare
-from treepipe.studies.demo import SCENARIO
+from treepipe.studies.demo import CALIBRATED_ON, SCENARIO
 from treepipe.studies.judgement import METRIC, Row, faults_of, warnings_of
 from treepipe.studies.plots import BLUE, GREY, MEASURED, ORANGE, band, clean
 from treepipe.studies.sheet import Column, Sheet
@@ -94,7 +94,8 @@ def study(settings: Settings, say: Say) -> StudyResult:
 
 def _case(settings: Settings, name: str) -> Case:
     prompts = settings.plain_prompts if name == "pp" else settings.prompts
-    return Case(name, SCENARIO, (*_common(settings, name, prompts), *EXTRA.get(name, ())))
+    overrides = (*_common(settings, name, prompts), *EXTRA.get(name, ()))
+    return Case(name, SCENARIO, overrides, CALIBRATED_ON)
 
 
 def _free_case(settings: Settings, place: Place) -> Case:
@@ -107,6 +108,7 @@ def _free_case(settings: Settings, place: Place) -> Case:
             f"pipelines.0.stages.0.count={stages}",
             f"links.default={{ latency_ms = {latency}, bandwidth_mbit_s = 1000.0 }}",
         ),
+        CALIBRATED_ON,
     )
 
 

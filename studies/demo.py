@@ -15,6 +15,8 @@ from treepipe.trace import write_chrome_trace
 
 SCENARIO = Path(__file__).parent / "scenarios" / "demo.toml"
 SCHEDULES = ("pp", "naive_pp", "pruned_pp", "flowspec")
+CALIBRATED_ON = "reference:calibration"
+"""Instead of the acceptance that the file names."""
 PLAIN_REQUESTS = 3
 """Plain decoding takes the same time for every token, so a few prompts tell it."""
 
@@ -26,7 +28,7 @@ def run_demo(say: Say) -> list[Row]:
 
 def _case(name: str) -> Case:
     fewer = (f"workload.requests={PLAIN_REQUESTS}",) if name == "pp" else ()
-    return Case(name, SCENARIO, (f"schedule.name={name}", *fewer))
+    return Case(name, SCENARIO, (f"schedule.name={name}", *fewer), CALIBRATED_ON)
 
 
 def write_demo(rows: list[Row], out: Path) -> None:

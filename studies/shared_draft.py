@@ -20,7 +20,7 @@ from treepipe.plan import HEADER_BYTES, Plan
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.studies.comparison import Case, compare
-from treepipe.studies.demo import SCENARIO
+from treepipe.studies.demo import CALIBRATED_ON, SCENARIO
 from treepipe.studies.judgement import Row, faults_of, warnings_of
 from treepipe.studies.plots import GREY, LEGEND, MEASURED, PREDICTED, REPLAYED, band, clean
 from treepipe.studies.sheet import Column, Sheet
@@ -136,6 +136,7 @@ def _case(settings: Settings, targets: int) -> Case:
             f"workload.concurrency={targets}",
             f"runs={settings.runs}",
         ),
+        CALIBRATED_ON,
     )
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from treepipe.metrics import UNITS
 from treepipe.studies.comparison import Case, compare
-from treepipe.studies.demo import SCENARIO
+from treepipe.studies.demo import CALIBRATED_ON, SCENARIO
 from treepipe.studies.judgement import METRIC, Row, faults_of, warnings_of
 from treepipe.studies.plots import GREY, MEASURED, PREDICTED, REPLAYED, band, clean
 from treepipe.studies.sheet import Column, Sheet
@@ -79,6 +79,7 @@ def _case(settings: Settings, width: int) -> Case:
             f"workload.new_tokens={settings.new_tokens}",
             f"runs={settings.runs}",
         ),
+        CALIBRATED_ON,
     )
 
 

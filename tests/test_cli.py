@@ -145,8 +145,6 @@ SCENARIOS = sorted((Path(cli.__file__).parents[1] / "studies" / "scenarios").glo
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_shipped_scenarios_predict(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["--set", "workload.requests=1", "--runs", "1", "--quiet"]
-    if path.stem == "demo":  # it calibrates its own acceptance
-        options += ["--set", "acceptance.source=bernoulli", "--set", "acceptance.beta=0.8"]
     assert call(monkeypatch, "simulate", path, *options) == 0
 
 

@@ -117,7 +117,7 @@ OTHER: dict[str, Any] = {
     "central_transfers": True,
     "batch": 2,
 }
-"""Another value than the default of every key but ``name`` and ``prefill_chunk``, which all read."""
+"""Not the default; ``name`` and ``prefill_chunk`` are read by all."""
 BASES: list[dict[str, Any]] = [
     *({"name": name} for name in SCHEDULES),
     {"name": "starsd", "adaptive_depth": True},

@@ -246,7 +246,7 @@ def most_scratch_tokens(section: ScheduleSection, stages: int) -> int:
 
 def check_schedule(scenario: Scenario, path: Path) -> None:
     """Raises ``UserError`` for parameters that contradict each other or the cluster."""
-    section, name = scenario.schedule, scenario.schedule.name
+    name = scenario.schedule.name
     key = f"{path}: key schedule"
     if name in LAYERED:
         _check_lock_step(scenario, key)
