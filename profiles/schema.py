@@ -1,7 +1,7 @@
 """What profile files may say: origins, devices, links, models, acceptance. Only shapes of files.
 
 A scenario writes a device or a link inline in the same words; a profile adds its ``[origin]``.
-Every key is documented by its field's description, the files by ``docs/profiles.md``.
+Every key is documented by its field's description, the files by ``docs/scenario.md``.
 """
 
 from __future__ import annotations

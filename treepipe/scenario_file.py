@@ -67,7 +67,8 @@ def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
     *parents, last = key.split(".")
     place: Any = data
     for index, name in enumerate(parents):
-        above, step = place, int(name) if isinstance(place, list) and name.isdigit() else name
+        above = place
+        step: Any = int(name) if isinstance(place, list) and name.isdigit() else name
         try:
             place = above[step] if isinstance(above, list) else above.setdefault(step, {})
         except (TypeError, IndexError):
