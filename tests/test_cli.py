@@ -142,12 +142,6 @@ def test_profiles_are_listed_and_shown(
 SCENARIOS = sorted((Path(cli.__file__).parents[1] / "studies" / "scenarios").glob("*.toml"))
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_shipped_scenarios_predict(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--set", "workload.requests=1", "--runs", "1", "--quiet"]
-    assert call(monkeypatch, "simulate", path, *options) == 0
-
-
 SMALL = ["--set", "workload.requests=1", "--set", "workload.new_tokens=6", "--runs", "1"]
 
 

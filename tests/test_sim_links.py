@@ -209,7 +209,7 @@ def test_pairs_name_profiles_and_roles_of_a_host_have_a_local_link() -> None:
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        (PAIR % 'profile="wifi",latency_ms=1', "give profile or latency_ms, not both"),
+        (PAIR % "bandwidth_mbit_s=9,transfer_ms={1=1.0}", "bandwidth_mbit_s or transfer_ms"),
         (PAIR % 'profile="wify"', "links.pairs.0.profile.*did you mean 'wifi'"),
         (PAIR % "loss=1.0", "loss"),
         (PAIR % "jitter_cv=2.0", "jitter_cv is for jitter = 'lognormal', not 'half_normal'"),

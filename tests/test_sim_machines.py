@@ -176,8 +176,7 @@ def test_the_example_of_the_documentation_is_a_plan(tmp_path: Path) -> None:
     text = (DEMO.parents[2] / "docs" / "scenario.md").read_text()
     (example,) = [part.split("```")[0] for part in text.split("```toml")[1:] if "[hosts." in part]
     path = tmp_path / "example.toml"
-    head = 'name = "example"\n[target]\nprofile = "llama-2-7b"\n[schedule]\nname = "pp"\n'
-    path.write_text(head + '[[drafts]]\nmodel.profile = "llama-3.2-1b"\n' + example)
+    path.write_text(example)
     plan = plan_scenario(load_scenario(path), path)
     assert plan.machine("pipeline0.stage2").name == "workstation"
     assert plan.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.03

@@ -21,6 +21,8 @@ from treepipe.section import Count, Milliseconds, Section
 
 def _label(name: str) -> str:
     """Raises ``ValueError`` for what looks like a host's address on a network."""
+    if re.fullmatch(r"pipeline\d+\.stage\d+", name):
+        return name  # a role's name, which ``machine.py`` refuses in its own words
     address = ":" in name or re.fullmatch(r"(\S+@)?[\w-]+(\.[\w-]+)+\.?", name)
     try:
         ipaddress.ip_address(name)
