@@ -14,7 +14,7 @@ from treepipe.statistics import Interval
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 SKY, AMBER, YELLOW = "#56b4e9", "#e69f00", "#f0e442"
-BLACK, GREY, SILVER, MIST = "#222222", "#777777", "#dddddd", "#f2f2f2"
+BLACK, GREY, SILVER, IDLE, MIST = "#222222", "#777777", "#dddddd", "#ebebeb", "#f2f2f2"
 """Text and marks, lines of less weight, grids, and what lies behind."""
 PALE, DEEP = "#a9cde4", "#00395a"
 """Blue, lighter and darker, for three steps of one thing."""
