@@ -1,28 +1,24 @@
-"""What ``treepipe profiles`` shows: the list, one profile as a table, and its picture."""
+"""What ``treepipe profiles`` prints: the list, or one profile as tables (``picture.py`` draws)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import cycle
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
 from treepipe.errors import UserError
-from treepipe.links import link_times
 from treepipe.profiles.check import check_file
+from treepipe.profiles.curves import SIZES, TOKENS, Curve, Shown, curves_of
 from treepipe.profiles.library import (
     KINDS,
     LIBRARY,
     AnyProfile,
-    find_model,
     is_path,
     load_any,
     profile_names,
     profile_path,
-    shape_of,
 )
 from treepipe.profiles.schema import (
     AcceptanceProfile,
@@ -30,21 +26,12 @@ from treepipe.profiles.schema import (
     DeviceProfile,
     Hardware,
     Link,
-    LinkProfile,
     ModelProfile,
 )
-from treepipe.profiles.service import ServedModel, ServiceTimes
 from treepipe.profiles.shapes import BYTES
-from treepipe.timing import TimeTable
 
-TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 512, 1024, 2048)
-SIZES = tuple(2**power for power in range(10, 27, 2))
-STYLES = ("-", "--", ":", "-.")
-EXAMPLE = "llama-2-7b"
-"""Whose layer is shown on a device where none was measured."""
-
-Curves: TypeAlias = dict[str, dict[str, Callable[[int], float]]]
-"""Milliseconds at a token count or size: by what belongs together, by heading."""
+WIDEST = 6
+"""Most columns of times in one table."""
 
 
 def show_profiles(console: Console) -> None:
@@ -76,18 +63,26 @@ def show_profile(name: str, plot: Path | None, console: Console) -> None:
     console.print(f"{kind}/{path.stem}: {profile.origin.source}", highlight=False)
     for line in _origin_lines(profile):
         console.print(f"  {line}", highlight=False, soft_wrap=True)
-    curves, unit = _curves(profile, path.stem)
+    shown = curves_of(profile, path.stem)
+    for note in shown.notes:
+        console.print(f"  {note}", highlight=False, soft_wrap=True)
     if isinstance(profile, ModelProfile):
         console.print(_sizes_table(profile))
     elif isinstance(profile, AcceptanceProfile):
         console.print(_acceptance_table(profile))
     else:
-        for title, columns in curves.items():
-            console.print(_curve_table(title, columns, unit))
+        for table in _curve_tables(shown):
+            console.print(table)
+        if shown.unmeasured:
+            console.print(f"~ {shown.unmeasured}", highlight=False, soft_wrap=True)
     if plot is not None:
-        if not curves:
+        if not shown.curves:
             raise UserError(f"--plot {plot}: a profile of {kind} holds no times to draw")
-        draw_curves(curves, unit, path.stem, plot)
+        if not plot.parent.is_dir():
+            raise UserError(f"--plot {plot}: there is no folder {plot.parent}")
+        from treepipe.profiles.picture import draw_curves
+
+        draw_curves(shown, f"{path.stem}{_doubt(shown)}", plot)
 
 
 def check_profiles(name: str | None, console: Console) -> None:
@@ -148,55 +143,41 @@ def _origin_lines(profile: AnyProfile) -> list[str]:
     return lines
 
 
-def _curves(profile: AnyProfile, name: str) -> tuple[Curves, str]:
-    """All times of a profile, and what they are against."""
-    if isinstance(profile, DeviceProfile):
-        return _device_curves(profile, name), "tokens"
-    if isinstance(profile, Device):
-        keys = ("stage_ms", "draft_ms", "evaluate_ms")
-        return {name: {key: TimeTable(getattr(profile, key)) for key in keys}}, "tokens"
-    if isinstance(profile, LinkProfile):
-        return {name: {"ms": _link_curve(profile)}}, "bytes"
-    return {}, ""
+def _curve_tables(shown: Shown) -> Iterator[Table]:
+    """A table per model, or one per kind of work where that would be too wide to read."""
+    for title, curves in shown.curves.items():
+        kinds = list(dict.fromkeys(curve.what for curve in curves))
+        by_context = [[c for c in curves if c.what == kind] for kind in kinds]
+        wide = [group for group in by_context if len(group) > 1]
+        if len(curves) <= WIDEST or len(kinds) == 1 or not wide:
+            yield _curve_table(title, [(curve.heading, curve) for curve in curves], shown)
+            continue
+        for group in wide:
+            columns = [(f"context {curve.context:,}", curve) for curve in group]
+            yield _curve_table(f"{title}, {group[0].what}", columns, shown)
+        if single := [(group[0].heading, group[0]) for group in by_context if len(group) == 1]:
+            yield _curve_table(title, single, shown)
 
 
-def _device_curves(profile: DeviceProfile, name: str) -> Curves:
-    """One layer of each measured model, with attention, and everything else as measured."""
-    service = ServiceTimes(name, profile, shape_of, [])
-    models = [ServedModel(e.model, shape_of(e), e.dtype) for e in profile.layer]
-    if not models and profile.roofline is not None:
-        models = [ServedModel(EXAMPLE, find_model(EXAMPLE, "example"), "float16")]
-    curves: Curves = {}
-    for model in models:
-        layer = service.layer(model)
-        curves[str(model)] = {f"layer, context {c}": TimeTable(layer[c]) for c in sorted(layer)}
-    others = {
-        "output projection": profile.head,
-        "embedding": profile.embedding,
-        "draft pass": profile.draft,
-    }
-    for what, entries in others.items():
-        for entry in entries:
-            columns = curves.setdefault(f"{entry.model} in {entry.dtype}", {})
-            for context, times in sorted(entry.ms.items()):
-                suffix = f", context {context}" if len(entry.ms) > 1 else ""
-                columns[what + suffix] = TimeTable(times)
-    return curves
-
-
-def _link_curve(link: Link) -> Callable[[int], float]:
-    times = link_times(link)
-    return lambda size: times.latency_ms + times.occupied_ms(size)
-
-
-def _curve_table(title: str, columns: Mapping[str, Callable[[int], float]], unit: str) -> Table:
-    table = Table(title=f"{title}: milliseconds", title_justify="left")
-    table.add_column(unit, justify="right")
-    for heading in columns:
+def _curve_table(title: str, columns: Sequence[tuple[str, Curve]], shown: Shown) -> Table:
+    """Times that were not measured are marked."""
+    title = f"{title}: milliseconds{_doubt(shown)}"
+    table = Table(title=title, title_justify="left", min_width=min(len(title), 76))
+    table.add_column(shown.unit, justify="right")
+    for heading, _ in columns:
         table.add_column(heading, justify="right")
-    for size in SIZES if unit == "bytes" else TOKENS:
-        table.add_row(f"{size:,}", *(f"{curve(size):.4g}" for curve in columns.values()))
+    for size in SIZES if shown.unit == "bytes" else TOKENS:
+        table.add_row(f"{size:,}", *(_cell(curve, size) for _, curve in columns))
     return table
+
+
+def _cell(curve: Curve, size: int) -> str:
+    time = f"{curve.ms(size):.4g}"
+    return time if curve.measured(size) else f"[dim]~{time}[/dim]"
+
+
+def _doubt(shown: Shown) -> str:
+    return "" if shown.uncertainty is None else f", an estimate, ± {shown.uncertainty:.0%}"
 
 
 def _sizes_table(model: ModelProfile) -> Table:
@@ -223,39 +204,3 @@ def _acceptance_table(profile: AcceptanceProfile) -> Table:
     if profile.pool is not None:
         table.add_row("recorded", profile.pool)
     return table
-
-
-def draw_curves(curves: Curves, unit: str, title: str, path: Path) -> None:
-    """Milliseconds against tokens or bytes, both logarithmic. Raises ``UserError``."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    from treepipe.studies.plots import LEGEND, clean
-
-    if not path.parent.is_dir():
-        raise UserError(f"--plot {path}: there is no folder {path.parent}")
-    dense = [round(2 ** (power / 8)) for power in range(80, 209)]
-    sizes = list(range(1, 2049)) if unit == "tokens" else dense
-    figure, panel = plt.subplots(figsize=(9, 5.5))
-    for number, (group, columns) in enumerate(curves.items()):
-        for style, (heading, curve) in zip(cycle(STYLES), columns.items(), strict=False):
-            label = f"{group}: {heading}"
-            times = [curve(size) for size in sizes]
-            panel.plot(sizes, times, label=label, lw=1.5, color=f"C{number}", ls=style)
-    panel.set_xscale("log", base=2)
-    panel.set_yscale("log")
-    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    panel.yaxis.set_major_formatter("{x:g}")
-    panel.yaxis.set_minor_locator(NullLocator())
-    if unit == "tokens":
-        ticks = [2**power for power in range(12)]
-        panel.set_xticks(ticks, [str(tick) for tick in ticks])
-    panel.set(xlabel=unit, ylabel="milliseconds", title=title)
-    clean(panel, "both")
-    panel.legend(fontsize=8, **LEGEND)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)

@@ -256,6 +256,9 @@ class LinkProfile(Link):
     """A file of ``links/``."""
 
     origin: MeasuredOrigin
+    measured_to_bytes: Count | None = Field(
+        None, description="largest message that was timed; larger ones are shown as extrapolated"
+    )
 
 
 class ModelProfile(Shape):

@@ -16,7 +16,7 @@ from treepipe.scenario import ScheduleName
 from treepipe.studies.comparison import Case, compare
 from treepipe.studies.demo import CALIBRATED_ON, SCENARIO
 from treepipe.studies.judgement import METRIC, Row, faults_of, warnings_of
-from treepipe.studies.plots import BLUE, GREY, MEASURED, ORANGE, band, clean
+from treepipe.studies.plots import BLACK, BLUE, GREY, MEASURED, ORANGE, band, clean
 from treepipe.studies.sheet import Column, Sheet
 from treepipe.studies.study import Entry, Say, StudyResult
 
@@ -235,7 +235,7 @@ def _figure(rows: Mapping[str, Row]) -> Figure:
     upper, lower = [place - 0.2 for place in places], [place + 0.2 for place in places]
     predicted: dict[str, Any] = {"height": 0.38, "color": BLUE, "label": "predicted before the run"}
     run = {"height": 0.38, "color": ORANGE, "label": "measured on real processes"}
-    whiskers = {"ecolor": "#222222", "capsize": 2}
+    whiskers = {"ecolor": BLACK, "capsize": 2}
     halves = [row.halves for row in rows.values()]
     means = [row.predicted.mean for row in rows.values()]
     measured = [row.measured for row in rows.values()]

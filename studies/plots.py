@@ -1,4 +1,9 @@
-"""How every study draws a prediction and a measurement, so that plots can be read side by side."""
+"""How everything here is drawn: one palette, and the same styles for the same things.
+
+Law of this file: no other file has a colour of its own. The colours are those of Okabe and Ito
+(2008), which colour-blind readers tell apart; a plot also differs in marks, lines, hatching or
+direct labels where colours would look alike in grey.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,12 @@ from typing import Any
 
 from treepipe.statistics import Interval
 
-BLUE, ORANGE, GREY = "#3b75af", "#d9691e", "#777777"
+BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+SKY, AMBER, YELLOW = "#56b4e9", "#e69f00", "#f0e442"
+BLACK, GREY, SILVER, IDLE, MIST = "#222222", "#777777", "#dddddd", "#ebebeb", "#f2f2f2"
+"""Text and marks, lines of less weight, grids, and what lies behind."""
+PALE, DEEP = "#a9cde4", "#00395a"
+"""Blue, lighter and darker, for three steps of one thing."""
 PREDICTED = {"color": BLUE, "label": "predicted before the run (95 % interval of the mean)"}
 MEASURED = {
     "color": ORANGE,
@@ -40,6 +50,6 @@ def band(panel: Any, x: Sequence[float], values: Sequence[Interval], style: dict
 
 def clean(panel: Any, axis: str = "y") -> None:
     """A light grid along the values' axis, and no frame above and to the right."""
-    panel.grid(axis=axis, color="#dddddd", lw=0.7)
+    panel.grid(axis=axis, color=SILVER, lw=0.7)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)

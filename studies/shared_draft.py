@@ -22,7 +22,17 @@ from treepipe.sim.theory.starsd import Cycle
 from treepipe.studies.comparison import Case, compare
 from treepipe.studies.demo import CALIBRATED_ON, SCENARIO
 from treepipe.studies.judgement import Row, faults_of, warnings_of
-from treepipe.studies.plots import GREY, LEGEND, MEASURED, PREDICTED, REPLAYED, band, clean
+from treepipe.studies.plots import (
+    BLUE,
+    GREY,
+    LEGEND,
+    MEASURED,
+    PREDICTED,
+    PURPLE,
+    REPLAYED,
+    band,
+    clean,
+)
 from treepipe.studies.sheet import Column, Sheet
 from treepipe.studies.steady import median, return_times, steady
 from treepipe.studies.study import Entry, Say, StudyResult
@@ -229,7 +239,7 @@ def _figure(rows: Mapping[int, Row], profile: Cycle) -> Figure:
     axes[0].plot(numbers, [row.measured_metrics[THROUGHPUT] for row in rows.values()], **MEASURED)
     axes[0].set_ylabel("throughput of all targets (tokens/s)")
     axes[0].set_ylim(bottom=0)
-    for metric, name, color in ((IDLE, "idle", "#3b75af"), (WAIT, "wait", "#8d69b8")):
+    for metric, name, color in ((IDLE, "idle", BLUE), (WAIT, "wait", PURPLE)):
         style = {"color": color, "label": f"{name}, predicted"}
         band(axes[1], numbers, [row.metrics[metric] for row in rows.values()], style)
         measured = {**MEASURED, "color": color, "label": f"{name}, measured"}

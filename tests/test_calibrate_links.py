@@ -36,6 +36,7 @@ def test_a_process_of_this_host_is_measured_and_simulates(
     found = load(out)
     assert 0 < found.latency_ms + found.message_ms + found.jitter_ms < 1e3
     assert found.bandwidth_mbit_s is not None
+    assert found.measured_to_bytes in link.SIZES
     assert "pyzmq" in found.origin.versions
     path = tmp_path / "scenario.toml"
     path.write_text(SCENARIO.replace('"emulated-1ms"', '"link.toml"'))

@@ -30,7 +30,7 @@ def test_simulate_writes_a_result_a_trace_and_a_picture(
     metric = content["metrics"]["time_between_tokens_ms"]
     assert metric["low"] <= metric["mean"] <= metric["high"]
     assert set(content["utilization"]) == {"draft0", "pipeline0.stage1", "pipeline0.stage2"}
-    assert {event["ph"] for event in json.loads(trace.read_text())["traceEvents"]} == {"X", "M"}
+    assert {event["ph"] for event in json.loads(trace.read_text())["traceEvents"]} == set("XMsf")
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

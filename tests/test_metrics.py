@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from treepipe.metrics import run_metrics, utilization
 from treepipe.protocol import RoundRecord
 from treepipe.recording import Recording
 from treepipe.statistics import Interval
-from treepipe.trace import RequestTrace, Span, Trace, write_chrome_trace
+from treepipe.trace import RequestTrace, Span, Trace
 
 
 def _trace(speed: float = 1.0) -> Trace:
@@ -92,14 +91,6 @@ def test_runs_are_summarized_metric_by_metric() -> None:
 
 def test_a_run_without_a_token_has_no_metrics() -> None:
     assert run_metrics(Trace(("a",))) == {}
-
-
-def test_chrome_trace_has_microseconds_and_names(tmp_path: Path) -> None:
-    write_chrome_trace([("run", _trace())], tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    names = [event["args"]["name"] for event in events if event["ph"] == "M"]
-    assert names == ["a", "b"]
-    assert {event["dur"] for event in events if event["ph"] == "X"} == {20e3, 30e3, 15e3}
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"schema": "treepipe.recording/1"}'])

@@ -141,7 +141,8 @@ def test_table_trace_and_picture_show_both(
     assert "A: small, B: shared (simulation, 2 runs)" in shown
     assert all(name in shown for name in set(UNITS) - PRICED)
     events = json.loads(trace.read_text())["traceEvents"]
-    assert {event["pid"] for event in events} == {"A: small", "B: shared"}
+    processes = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert processes == ["A: small", "B: shared"]
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log, log1p, sqrt
+from math import log, log1p, pi, sqrt
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -217,3 +217,14 @@ class LinkTimes:
         if self.bandwidth_mbit_s is None:
             return self.message_ms
         return self.message_ms + size_bytes * 8 / (self.bandwidth_mbit_s * 1e3)
+
+    @property
+    def mean_delay_ms(self) -> float:
+        """From leaving the sender's side to delivery: latency, and the means of jitter and of what
+        losses add."""
+        jitter = self.jitter_ms * (sqrt(2 / pi) if self.jitter == "half_normal" else 1.0)
+        return self.latency_ms + jitter + self.retransmit_ms * self.loss / (1 - self.loss)
+
+    def mean_ms(self, size_bytes: int) -> float:
+        """Mean time of a message on a link that is free; what is lost occupies it once more."""
+        return self.mean_delay_ms + self.occupied_ms(size_bytes) / (1 - self.loss)

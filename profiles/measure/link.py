@@ -118,6 +118,7 @@ def link_profile(samples: Samples[Key], peer: str, seconds: float) -> LinkProfil
         bandwidth_mbit_s=bandwidth,
         jitter_ms=scale,
         jitter=family,
+        measured_to_bytes=sizes[-1],
         origin=MeasuredOrigin(
             source="treepipe calibrate links",
             date=datetime.date.today(),

@@ -7,7 +7,6 @@ context counts as none.
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 
 from treepipe.plan import HEADER_BYTES, Placed, Plan
@@ -42,7 +41,7 @@ class Passage:
 
     def hop_ms(self, link: LinkTimes, rows: int) -> float:
         """A segment's transfer."""
-        return self._occupied_ms(link, rows) + delay_ms(link)
+        return self._occupied_ms(link, rows) + link.mean_delay_ms
 
     def lap_ms(self, rows: int) -> float:
         """Through all stages and links (PipeDec, section 2.2, with the draft server's two hops)."""
@@ -66,7 +65,7 @@ class Passage:
         here = max(drafted_ms, links[0].occupied_ms(word)) + self.hop_ms(links[0], rows)
         for stage, link in zip(self.stages, links[1:], strict=True):
             broadcast = self.plan.link(self.draft.name, stage.name)
-            pruned = broadcast.occupied_ms(word) + delay_ms(broadcast) + stage.times.prune
+            pruned = broadcast.occupied_ms(word) + broadcast.mean_delay_ms + stage.times.prune
             here = max(here, pruned) + stage.times.stage(rows) + self.hop_ms(link, rows)
         return here
 
@@ -83,20 +82,13 @@ class Passage:
             for stage_ms, link in zip(self.stage_ms(rows), links[1:], strict=True):
                 times += [stage_ms, self._occupied_ms(link, rows)]
             servers.append([*times, self.decide_ms(1)])
-        delays = [delay_ms(links[0])]
+        delays = [links[0].mean_delay_ms]
         for link in links[1:]:
-            delays += [0.0, delay_ms(link)]
+            delays += [0.0, link.mean_delay_ms]
         return timeline_ms(servers, [0.0, *delays, 0.0])[-1]
 
     def _occupied_ms(self, link: LinkTimes, rows: int) -> float:
         return link.occupied_ms(HEADER_BYTES + rows * (self.plan.row_bytes + 8))
-
-
-def delay_ms(link: LinkTimes) -> float:
-    """Latency, and the means of jitter and of what losses add."""
-    half_normal = link.jitter == "half_normal"
-    jitter = link.jitter_ms * (math.sqrt(2 / math.pi) if half_normal else 1.0)
-    return link.latency_ms + jitter + link.retransmit_ms * link.loss / (1 - link.loss)
 
 
 def chunks_of(prompt_tokens: int, chunk: int) -> list[int]:

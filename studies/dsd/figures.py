@@ -12,9 +12,7 @@ from matplotlib.patches import Rectangle
 from treepipe.studies.dsd.adaptive import Relaxed
 from treepipe.studies.dsd.claims import REGION_NODES, REGION_RATIO
 from treepipe.studies.dsd.nodes import Cell, Measured
-from treepipe.studies.plots import BLUE, GREY, LEGEND, ORANGE, clean
-
-GREEN = "#4c956c"
+from treepipe.studies.plots import BLUE, GREEN, GREY, LEGEND, MIST, ORANGE, clean
 
 
 def map_figure(
@@ -84,7 +82,7 @@ def ways_figure(
     panel: Any = figure.subplots()
     low = (REGION_NODES[0] - 1) * REGION_RATIO[0]
     high = (REGION_NODES[1] - 1) * REGION_RATIO[1]
-    panel.axvspan(low, high, color="#f0f0f0", lw=0, label="the claimed region")
+    panel.axvspan(low, high, color=MIST, lw=0, label="the claimed region")
     for (name, curve), color in zip(curves.items(), (ORANGE, BLUE, GREEN, GREY), strict=False):
         panel.plot(*zip(*curve, strict=True), color=color, label=name)
     points = [(cell.ways, seen[cell.label].gain.mean) for cell in cells if cell.label in seen]
@@ -105,7 +103,7 @@ def adaptive_figure(runs: Sequence[Relaxed]) -> Figure:
     taus = [each.tau_max for each in runs]
     base = runs[0]
     style = {"marker": "o", "ms": 7, "mec": "white"}
-    axes[0].axhspan(1.15, 1.20, color="#f0f0f0", lw=0, label="claimed: 15 to 20 %")
+    axes[0].axhspan(1.15, 1.20, color=MIST, lw=0, label="claimed: 15 to 20 %")
     speed = [base.token_ms / each.token_ms for each in runs]
     axes[0].plot(taus, speed, color=BLUE, label="measured time", **style)
     windows = [each.tokens / base.tokens for each in runs]

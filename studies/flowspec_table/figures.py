@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from treepipe.studies.flowspec_table.curves import Curves
 from treepipe.studies.flowspec_table.testbed import METHODS, MODELS, PROMPT_TOKENS, Size
-from treepipe.studies.plots import BLUE, GREY, LEGEND, ORANGE, clean
+from treepipe.studies.plots import BLUE, GREEN, GREY, LEGEND, ORANGE, PURPLE, clean
 from treepipe.studies.study import Entry
 
 COLORS = {
     "naive_pp": GREY,
-    "pruned_pp": "#3a8f5c",
-    "flowspec_without_score_segmentation": "#8a63b0",
+    "pruned_pp": GREEN,
+    "flowspec_without_score_segmentation": PURPLE,
     "pipedec": ORANGE,
     "flowspec": BLUE,
 }

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 
 from treepipe.studies.layered.calibration import METRIC, MISSES
 from treepipe.studies.layered.pipedec_found import Found
-from treepipe.studies.plots import BLUE, GREY, LEGEND, ORANGE, band, clean
+from treepipe.studies.plots import BLUE, DEEP, GREY, LEGEND, ORANGE, PALE, band, clean
 
-COLOURS = {"7-stage": "#8fb1d3", "14-stage": BLUE, "21-stage": "#1d3f63", "stpp": ORANGE}
+COLOURS = {"7-stage": PALE, "14-stage": BLUE, "21-stage": DEEP, "stpp": ORANGE}
 NAMES = {"7-stage": "7 groups of 2", "14-stage": "14 stages", "21-stage": "21 stages"}
 METHODS = {"pp": GREY, "stpp": ORANGE, "pipedec": BLUE}
 
@@ -42,7 +42,7 @@ def grid_figure(found: Found) -> Figure:
     axes: Any = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     widths = sorted({width for width, _ in found.grid})
     counts = sorted({count for _, count in found.grid})
-    shades = [GREY, ORANGE, "#8fb1d3", BLUE][-len(counts) :]
+    shades = [GREY, ORANGE, PALE, BLUE][-len(counts) :]
     for panel, metric, label in (
         (axes[0], METRIC, "time between tokens (ms)"),
         (axes[1], "hit_rate", "hit rate"),

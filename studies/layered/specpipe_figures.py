@@ -71,15 +71,17 @@ def schedule_figure(servers: Mapping[str, Server]) -> Figure:
         lines.plot(range(1, len(static) + 1), static, color=colour, marker="o", ls=":", mfc="w")
     bars.set_yticks(range(len(NAMES)), list(NAMES.values()))
     bars.invert_yaxis()
-    bars.set_xlabel("time between tokens on HumanEval-X (ms)")
+    bars.set_xlabel("time between tokens (ms)")
+    bars.set_title("by schedule, on HumanEval-X", fontsize=10)
     bars.legend(**LEGEND)
     clean(bars, "x")
     lines.set_xticks(range(1, 1 + max(len(each.specpipe) for each in servers.values())))
     lines.set_xlabel("level: from the most misses to the fewest")
     lines.set_ylabel("times as fast as the plain pipeline")
-    lines.set_title("filled: SpecPipe; open: SpecInfer's tree", fontsize=10)
+    lines.set_title("by level; filled: SpecPipe, open: SpecInfer's tree", fontsize=10)
     lines.set_ylim(bottom=0)
     clean(lines)
+    figure.suptitle("SpecPipe against plain decoding and static trees, on one server and on two")
     return figure
 
 

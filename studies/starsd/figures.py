@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,23 @@ from matplotlib.figure import Figure
 
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.statistics import Interval
-from treepipe.studies.plots import BLUE, GREY, LEGEND, ORANGE, band, clean
+from treepipe.studies.plots import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    LEGEND,
+    MIST,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    band,
+    clean,
+)
 from treepipe.studies.starsd.packing import CONTEXTS_PLOTTED, PAIRS, Packing, memory_mib
 from treepipe.studies.starsd.testbed import Simulated
 
-PURPLE, GREEN = "#8d69b8", "#4c956c"
 SHADES = (BLUE, GREEN, ORANGE, PURPLE)
 PUBLISHED = {"color": ORANGE, "marker": "o", "ls": "none", "ms": 7, "mec": "white"}
 PREDICTED = {"color": BLUE, "label": "predicted"}
@@ -51,7 +63,7 @@ def targets_figure(
         band(panel, list(values), [each[metric] for each in values.values()], PREDICTED)
         known = {n: each[metric] for n, each in published.items()}
         panel.plot(list(known), list(known.values()), label="published, calibrated on", **PUBLISHED)
-        panel.axvspan(max(published) + 0.5, max(values) + 0.4, color="#f4f4f4", lw=0, zorder=-5)
+        panel.axvspan(max(published) + 0.5, max(values) + 0.4, color=MIST, lw=0, zorder=-5)
         panel.set_ylabel(label)
         panel.set_ylim(bottom=0)
         clean(panel)
@@ -77,7 +89,7 @@ def _rounds(panel: Any, seen: Mapping[int, Simulated]) -> None:
         for n, s in zip(numbers, seen.values(), strict=True)
     ]
     bottom = [0.0] * len(numbers)
-    parts = (("served by the draft", served, BLUE), ("verifying and on the way", away, "#b9cde3"))
+    parts = (("served by the draft", served, BLUE), ("verifying and on the way", away, PALE))
     for name, part, color in (*parts, ("waiting for the draft", waits, ORANGE)):
         panel.bar(numbers, part, bottom=bottom, color=color, label=name, width=0.8)
         bottom = [a + b for a, b in zip(bottom, part, strict=True)]
@@ -121,23 +133,21 @@ def packing_figure(device: str = "a100", devices: int = 4) -> Figure:
     axes: Any = figure.subplots(2, 2, sharex=True)
     memory = memory_mib(device)
     for panel, pair in zip(axes.flat, PAIRS, strict=True):
+        most = 1
         packings = [Packing.of(pair, context) for context in CONTEXTS_PLOTTED]
-        series: Sequence[tuple[str, list[int], str, str]] = (
-            (
-                "a draft beside each target",
-                [p.colocated(memory, devices) for p in packings],
-                ORANGE,
-                "--",
-            ),
-            ("one draft for all", [p.shared(memory, devices) for p in packings], BLUE, "-"),
-        )
-        for name, counts, color, line in series:
-            panel.step(
-                CONTEXTS_PLOTTED, counts, where="mid", color=color, ls=line, label=name, lw=2
-            )
+        # The wide line shows on both sides of the narrow one where both are equal.
+        for name, count, style in (
+            ("one draft for all", Packing.shared, {"color": SKY, "lw": 6}),
+            ("a draft beside each target", Packing.colocated, {"color": BLACK, "lw": 1.6}),
+        ):
+            counts = [count(packing, memory, devices) for packing in packings]
+            most = max(most, *counts)
+            ends = {"solid_capstyle": "butt", "solid_joinstyle": "miter"}
+            panel.step(CONTEXTS_PLOTTED, counts, where="mid", label=name, **style, **ends)
         panel.yaxis.get_major_locator().set_params(integer=True)
         panel.set_title(f"{pair.target} with {pair.draft}", fontsize=10)
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, 1.1 * most)
+        panel.xaxis.set_major_formatter("{x:,.0f}")
         clean(panel)
     axes[0][0].legend(loc="upper right", **LEGEND)
     for panel in axes[-1]:

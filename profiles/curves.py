@@ -1,0 +1,184 @@
+"""The times a profile holds as curves, and what of each was measured.
+
+Law of this file: a time counts as measured only between the sizes that were; what is extrapolated
+beyond, or computed from peak figures, is told apart by whoever shows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from treepipe.links import link_times
+from treepipe.profiles.library import AnyProfile, find_model, shape_of
+from treepipe.profiles.schema import (
+    Device,
+    DeviceProfile,
+    LayerTime,
+    LinkProfile,
+    MeasuredTime,
+)
+from treepipe.profiles.service import ServedModel, ServiceTimes, Tables
+from treepipe.timing import TimeTable
+
+TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 512, 1024, 2048)
+SIZES = tuple(2**power for power in range(10, 27, 2))
+"""Bytes. These are shown, whatever was measured."""
+EXAMPLE = "llama-2-7b"
+"""Whose layer is shown on a device where none was measured."""
+MEAN, BARE = "mean, with jitter and losses", "without jitter and losses"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Milliseconds against tokens or bytes.
+
+    Attributes:
+        what: the kind of work.
+        context: tokens cached before the pass; None where only one context is known.
+        points: sizes that were measured or given, ascending; empty for a formula.
+        known: between these sizes the times rest on measurements, or are given by definition;
+            None: none does, all are computed from peak figures.
+    """
+
+    what: str
+    ms: Callable[[int], float]
+    context: int | None = None
+    points: tuple[int, ...] = ()
+    known: tuple[float, float] | None = (0, math.inf)
+
+    @property
+    def heading(self) -> str:
+        return self.what if self.context is None else f"{self.what}, context {self.context:,}"
+
+    def measured(self, size: int) -> bool:
+        return self.known is not None and self.known[0] <= size <= self.known[1]
+
+
+Curves: TypeAlias = dict[str, list[Curve]]
+"""By what belongs together, such as a model's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """All times of a profile.
+
+    Attributes:
+        unit: what they are against, "tokens" or "bytes".
+        uncertainty: relative, of a profile that is an estimate as a whole.
+        basis: what ``Curve.known`` rests on: "measured", "given" (by definition) or "estimated".
+        notes: what they rest on besides measurements.
+    """
+
+    curves: Curves
+    unit: str
+    uncertainty: float | None = None
+    basis: str = "measured"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unmeasured(self) -> str:
+        """What the other times are, in words; empty if there are none."""
+        curves = [curve for group in self.curves.values() for curve in group]
+        last = (TOKENS if self.unit == "tokens" else SIZES)[-1]
+        parts = []
+        if any(curve.known and not curve.known[0] <= last <= curve.known[1] for curve in curves):
+            parts.append("extrapolated")
+        if any(curve.known is None for curve in curves):
+            parts.append("computed in part from peak figures")
+        return f"not {self.basis}: {' or '.join(parts)}" if parts else ""
+
+
+def curves_of(profile: AnyProfile, name: str) -> Shown:
+    """All times of a profile; without curves where it holds none."""
+    uncertainty = profile.origin.uncertainty if profile.origin.estimate else None
+    basis = "given" if uncertainty is None else "estimated"
+    if isinstance(profile, DeviceProfile):
+        notes: list[str] = []
+        curves = _device_curves(profile, name, notes)
+        basis = "measured" if uncertainty is None else basis
+        return Shown(curves, "tokens", uncertainty, basis, tuple(notes))
+    if isinstance(profile, Device):
+        keys = ("stage_ms", "draft_ms", "evaluate_ms")
+        given = [_given(key, getattr(profile, key)) for key in keys]
+        return Shown({name: given}, "tokens", uncertainty, basis)
+    if isinstance(profile, LinkProfile):
+        if profile.measured_to_bytes or profile.transfer_ms:
+            basis = "measured"
+        return Shown({name: _link_curves(profile)}, "bytes", uncertainty, basis)
+    return Shown({}, "")
+
+
+def _given(what: str, points: dict[int, float]) -> Curve:
+    """A table that defines its times; of one point alone it does so for any size."""
+    known = (1, max(points) if len(points) > 1 else math.inf)
+    return Curve(what, TimeTable(points), None, tuple(sorted(points)), known)
+
+
+def _device_curves(profile: DeviceProfile, name: str, notes: list[str]) -> Curves:
+    """One layer of each measured model, with attention, and everything else as measured."""
+    service = ServiceTimes(name, profile, shape_of, notes)
+    models = [ServedModel(e.model, shape_of(e), e.dtype) for e in profile.layer]
+    if not models and profile.roofline is not None:
+        models = [ServedModel(EXAMPLE, find_model(EXAMPLE, "example"), "float16")]
+    curves: Curves = {str(model): [] for model in models}
+    for model in models:
+        own = [e for e in profile.layer if (e.model, e.dtype) == (model.name, model.dtype)]
+        curves[str(model)] = _layer_curves(service.layer(model), own, profile.origin.estimate)
+    others = {
+        "output projection": profile.head,
+        "embedding": profile.embedding,
+        "draft pass": profile.draft,
+    }
+    for what, entries in others.items():
+        for entry in entries:
+            curves.setdefault(f"{entry.model} in {entry.dtype}", []).extend(_measured(what, entry))
+    return curves
+
+
+def _layer_curves(tables: Tables, own: Sequence[LayerTime], estimate: bool) -> list[Curve]:
+    """Contexts of ``own`` were measured if attention was; else it is computed and added.
+
+    Args:
+        estimate: the whole profile is one, so that nothing in it is told apart.
+    """
+    measured = {context for entry in own if entry.attention for context in entry.ms}
+    found = []
+    for context, times in sorted(tables.items()):
+        points = tuple(sorted(times))
+        if estimate:
+            found.append(Curve("layer", TimeTable(times), context))
+        elif context in measured:
+            known = (points[0], points[-1])
+            found.append(Curve("layer", TimeTable(times), context, points, known))
+        else:
+            found.append(Curve("layer", TimeTable(times), context, (), None))
+    return found
+
+
+def _measured(what: str, entry: MeasuredTime) -> list[Curve]:
+    found = []
+    for context, times in sorted(entry.ms.items()):
+        points = tuple(sorted(times))
+        shown = context if len(entry.ms) > 1 else None
+        found.append(Curve(what, TimeTable(times), shown, points, (points[0], points[-1])))
+    return found
+
+
+def _link_curves(link: LinkProfile) -> list[Curve]:
+    """A message's mean time on a link that is free, and its time without jitter and losses."""
+    times = link_times(link)
+    points: tuple[int, ...] = ()
+    known = (0.0, float(link.measured_to_bytes or math.inf))
+    if link.transfer_ms is not None and len(link.transfer_ms) > 1:
+        points = tuple(sorted(link.transfer_ms))
+        known = (points[0], points[-1])
+
+    def bare(size: int) -> float:
+        return times.latency_ms + times.occupied_ms(size)
+
+    if not (link.jitter_ms or link.loss):
+        return [Curve("transfer", bare, None, points, known)]
+    return [Curve(MEAN, times.mean_ms, None, points, known), Curve(BARE, bare, None, points, known)]
