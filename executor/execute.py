@@ -9,6 +9,7 @@ from pathlib import Path
 from treepipe.distributions import ArrivalTrace
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import prepare
+from treepipe.load import overload_warnings
 from treepipe.planning import input_warnings
 from treepipe.recording import Recording
 from treepipe.scenario import Scenario
@@ -55,4 +56,5 @@ def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> 
             traces.append(trace)
             recordings.append(recording)
         memory = cluster.peak_memory_bytes()
+    traces[0].warnings += overload_warnings(scenario, launch.plan, traces)
     return Execution(traces, recordings, memory)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from treepipe.errors import UserError
+from treepipe.load import overload_warnings
 from treepipe.memory import cache_entries
 from treepipe.plan import Plan, RequestSpec
 from treepipe.planning import input_warnings, make_plan
@@ -62,6 +63,7 @@ def predict(
         _refuse_far(plan, trace, path)
         trace.warnings += extrapolation_warnings(plan, trace)
         trace.warnings += input_warnings(scenario, plan)
+    traces[0].warnings += overload_warnings(scenario, plan, traces)
     return traces
 
 
