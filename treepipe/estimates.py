@@ -44,7 +44,7 @@ MANY_REQUESTS = 100
 NEGLIGIBLE = 1e-3
 """Relative half-width of an interval that is not worth a warning."""
 ROUGH = 2.718
-"""Times a value: an interval that reaches farther rests on a scale that is bent over it."""
+"""Times a value (e; a half-width of the value itself): an interval beyond this is warned of."""
 LEAST_GAPS = 100
 """A batch with fewer gaps between tokens has no 99th percentile of its own."""
 UNSETTLED = (
@@ -94,9 +94,10 @@ class Estimates:
         intervals = self.intervals[0]
         rough = [name for name, each in intervals.items() if _is_rough(each)]
         if rough:
+            others = f" and {len(rough) - 1} others" if rough[1:] else ""
             found.append(
-                f"{self.over} are few and differ so much that the intervals of {', '.join(rough)} "
-                f"are rough; more runs (--runs) or requests (workload.requests) narrow them"
+                f"{self.over} are so few or so unlike that the interval of {rough[0]}{others} is a "
+                f"rough one; more runs (--runs) or requests (workload.requests) narrow it"
             )
         if self.over == "batches":
             names = [
@@ -201,8 +202,7 @@ def possible_batches(trace: Trace, warmup: int) -> int:
 
 
 def _is_rough(interval: Interval) -> bool:
-    """Whether the upper end is more than e times the value: so far, no line is like the scale of a
-    ratio of sums, and the interval by the delta method is a rough one."""
+    """Whether it reaches so far from the value that the delta method's line is no good there."""
     return interval.high is not None and interval.high > ROUGH * interval.mean > 0
 
 
