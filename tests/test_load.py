@@ -10,6 +10,7 @@ from tests.command_line import assert_sentence, call
 from tests.theory_scenarios import CONSTANT, Written
 from treepipe.errors import UserError
 from treepipe.load import Load, bottleneck, overload_warnings
+from treepipe.plan import Plan
 from treepipe.planning import make_plan
 from treepipe.trace import Trace
 from treepipe.workload import effort_warnings
@@ -28,8 +29,8 @@ def load_of(written: Written) -> Load:
     return found
 
 
-def plan_of(written: Written):  # type: ignore[no-untyped-def]
-    return make_plan(written.scenario, Path("scenario.toml"))
+def plan_of(written: Written, folder: Path = Path()) -> Plan:
+    return make_plan(written.scenario, folder / "scenario.toml")
 
 
 def overload(traces: list[Trace]) -> list[str]:
@@ -92,12 +93,8 @@ def test_a_traces_rate_is_its_own(tmp_path: Path, arrival: float, warned: bool) 
     text = "arrival_s,prompt_tokens,new_tokens\n" + "\n".join(lines)
     (tmp_path / "a.csv").write_text(text)
     written = Written(tmp_path, "pp", 'workload.arrivals={process="trace",file="a.csv"}')
-    found = overload_warnings(written.scenario, *_planned(written, tmp_path))
+    found = overload_warnings(written.scenario, plan_of(written, tmp_path), written.simulated())
     assert bool(found) == warned, "all at once is no rate"
-
-
-def _planned(written: Written, folder: Path):  # type: ignore[no-untyped-def]
-    return make_plan(written.scenario, folder / "scenario.toml"), written.simulated()
 
 
 def test_a_long_simulation_is_told_beforehand(

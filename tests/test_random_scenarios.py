@@ -99,18 +99,20 @@ scenarios = st.fixed_dictionaries(
             max_size=2,
         ),
         "pipelines": st.lists(pipeline, min_size=1, max_size=2),
+        "workload": st.fixed_dictionaries(
+            {"new_tokens": length},
+            optional={
+                "requests": st.one_of(few, st.integers(10, 25)),
+                "prompt_tokens": length,
+                "concurrency": few,
+                "arrivals": arrivals,
+            },
+        ),
     },
     optional={
         "runs": st.integers(1, 3),
         "links": some(default=link, local=link),
         "serving": some(admission=few, places=few),
-        "workload": some(
-            requests=st.one_of(few, st.integers(10, 25)),
-            prompt_tokens=length,
-            new_tokens=length,
-            concurrency=few,
-            arrivals=arrivals,
-        ),
     },
 ).map(Scenario.model_validate)
 
@@ -120,7 +122,7 @@ def assert_inside(interval: Interval, within: Range) -> None:
         assert value is None or within.low <= value <= within.high, interval
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(scenarios)
 def test_a_valid_scenario_has_a_valid_result(scenario: Scenario) -> None:
     try:
