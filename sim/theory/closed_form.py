@@ -98,6 +98,10 @@ def _check(scenario: Scenario, plan: Plan, path: Path) -> None:
         refuse("drafts", f"it is for one draft server, not {len(plan.drafts)}")
     if not isinstance(workload.prompt_tokens, int) or not isinstance(workload.new_tokens, int):
         refuse("workload", "prompt_tokens and new_tokens must be numbers, not distributions")
+    for number in range(len(plan.pipelines)):
+        passage = Passage(plan, number)
+        if passage.lap_ms(1) + passage.decide_ms(1) == 0:
+            refuse("pipelines", "a round of one token takes no time (all times are 0)")
     if scenario.serving.admission is not None:
         refuse("serving.admission", "it is for requests that are all served")
     if workload.arrivals is None:
