@@ -14,7 +14,7 @@ In a closed loop a client waits for its answer before it asks again: nothing can
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,7 +90,7 @@ def _arrival_rate_s(scenario: Scenario, plan: Plan) -> float | None:
 
 def _busy_ms(plan: Plan, trace: Trace) -> dict[str, float]:
     """How long each device, shared machine, link and medium was busy, over its capacity."""
-    busy, links = Counter[str](), Counter[str]()
+    busy, links = defaultdict[str, float](float), defaultdict[str, float](float)
     for span in trace.spans:
         if span.kind in BUSY:
             busy[span.device] += span.end_ms - span.start_ms
