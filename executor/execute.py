@@ -9,11 +9,11 @@ from pathlib import Path
 from treepipe.distributions import ArrivalTrace
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import prepare
+from treepipe.load import overload_warnings
+from treepipe.planning import input_warnings
 from treepipe.recording import Recording
 from treepipe.scenario import Scenario
-from treepipe.schedule_factory import unused_warnings
 from treepipe.trace import Trace
-from treepipe.workload import workload_warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> 
     launch = prepare(scenario, path)
     traces, recordings = [], []
     say(f"starting {len(launch.roles)} processes", 1)
-    warnings = [*launch.plan.warnings, *unused_warnings(scenario), *workload_warnings(scenario)]
+    warnings = input_warnings(scenario, launch.plan)
     if not scenario.emulate:
         warnings.append(
             "emulate = false: devices, links and hosts of the scenario are not imposed on the run, "
@@ -56,4 +56,5 @@ def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> 
             traces.append(trace)
             recordings.append(recording)
         memory = cluster.peak_memory_bytes()
+    traces[0].warnings += overload_warnings(scenario, launch.plan, traces)
     return Execution(traces, recordings, memory)

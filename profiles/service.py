@@ -72,6 +72,10 @@ HEAD = Part("output projection", lambda s: s.head_sizes, lambda s, d, n, c: [hea
 FUSION = Part("fusion", lambda s: s.head_sizes, lambda s, d, n, c: [fusion_work(s, d, n)])
 
 
+Remark: TypeAlias = tuple[str, str]
+"""A device's name, and a sentence about it."""
+
+
 class ServiceTimes:
     """Service times on one device."""
 
@@ -80,7 +84,7 @@ class ServiceTimes:
         device: str,
         hardware: Hardware,
         shape_of: Callable[[MeasuredTime], Shape],
-        warnings: list[str],
+        warnings: list[Remark],
     ) -> None:
         """Args: ``device``: its name in warnings; ``shape_of``: sizes of a measured model;
         ``warnings``: gets what the times rest on besides measurements, each sentence once."""
@@ -235,9 +239,9 @@ class ServiceTimes:
         return self._hardware.roofline
 
     def _warn(self, sentence: str) -> None:
-        sentence = f"device {self._device}: {sentence}"
-        if sentence not in self._warnings:
-            self._warnings.append(sentence)
+        remark = (self._device, sentence)
+        if remark not in self._warnings:
+            self._warnings.append(remark)
 
 
 def add_tables(parts: Sequence[tuple[Tables, int]], constant_ms: float) -> Tables:

@@ -7,13 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from treepipe.errors import UserError
+from treepipe.load import overload_warnings
 from treepipe.memory import cache_entries
 from treepipe.plan import Plan, RequestSpec
-from treepipe.planning import make_plan
+from treepipe.planning import input_warnings, make_plan
 from treepipe.recording import Recording
 from treepipe.scenario import HitRatio, Replay, Scenario
 from treepipe.scenario import Pool as PoolSection
-from treepipe.schedule_factory import unused_warnings
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.pool import Pool
@@ -21,7 +21,7 @@ from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.timing import TimeTable
 from treepipe.trace import Trace
-from treepipe.workload import draw_requests, run_seeds, workload_warnings
+from treepipe.workload import draw_requests, run_seeds
 
 FAR = 64
 """Times the end of a device's table: what is beyond is refused, what is before is extrapolated."""
@@ -62,7 +62,8 @@ def predict(
             )
         _refuse_far(plan, trace, path)
         trace.warnings += extrapolation_warnings(plan, trace)
-        trace.warnings += unused_warnings(scenario) + workload_warnings(scenario)
+        trace.warnings += input_warnings(scenario, plan)
+    traces[0].warnings += overload_warnings(scenario, plan, traces)
     return traces
 
 
@@ -119,11 +120,15 @@ def _recorded_requests(
 
 
 def extrapolation_warnings(plan: Plan, trace: Trace) -> list[str]:
-    """Token counts and contexts beyond a device's table: its last slope was continued."""
-    found = [
-        f"{work} were extrapolated to {tokens} tokens, the table ends at {end}"
-        for work, tokens, end in _beyond_tables(plan, trace)
-    ]
+    """Token counts and contexts beyond a device's table: its last slope was continued, or its last
+    time held where that falls."""
+    found = []
+    for work, table, tokens in _beyond_tables(plan, trace):
+        held = " with a fall, so its last time was held" if table.falls else ""
+        found.append(
+            f"{work} were extrapolated to {tokens} tokens, the table ends at {max(table.points)}"
+            + held
+        )
     longest = cache_entries(plan, 0)
     for work, table, tokens in _asked(plan, trace):
         last = table.last_context
@@ -137,7 +142,8 @@ def extrapolation_warnings(plan: Plan, trace: Trace) -> list[str]:
 
 def _refuse_far(plan: Plan, trace: Trace, path: Path) -> None:
     """Raises ``UserError`` if a table was asked for so much more that no slope tells of it."""
-    for work, tokens, end in _beyond_tables(plan, trace):
+    for work, table, tokens in _beyond_tables(plan, trace):
+        end = max(table.points)
         if tokens > FAR * end:
             raise UserError(
                 f"{path}: {work} are asked for at {tokens} tokens, far outside their table, which "
@@ -145,11 +151,9 @@ def _refuse_far(plan: Plan, trace: Trace, path: Path) -> None:
             )
 
 
-def _beyond_tables(plan: Plan, trace: Trace) -> Iterator[tuple[str, int, int]]:
-    """Whose times of what, the most tokens asked for, and where the table ends."""
-    for work, table, tokens in _asked(plan, trace):
-        if table.extrapolates(tokens):
-            yield work, tokens, max(table.points)
+def _beyond_tables(plan: Plan, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
+    """Of ``_asked``, the tables that end before what they were asked for."""
+    return (each for each in _asked(plan, trace) if each[1].extrapolates(each[2]))
 
 
 def _asked(plan: Plan, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:

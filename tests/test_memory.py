@@ -69,6 +69,32 @@ def test_a_draft_that_does_not_fit_is_refused() -> None:
     plan_of(small.replace("3000", "5000"))  # 2.3 GiB of its own, 2 GiB of the target's ends
 
 
+@pytest.mark.parametrize(
+    ("workload", "why"),
+    [
+        ('arrivals={process="poisson",rate_per_s=1}', "requests arrive by themselves"),
+        ("concurrency=500", "each of workload.concurrency clients"),
+    ],
+)
+def test_open_requests_that_do_not_fit_name_what_bounds_them(workload: str, why: str) -> None:
+    small = f"pipelines=[{{stages=[{{device={hardware(7000)},count=2}}]}}]"
+    settings = (small, "workload.requests=500", f"workload.{workload}")
+    with pytest.raises(UserError, match=rf"500 requests .* 7000 MiB; {why}") as refused:
+        plan_of(*settings)
+    fit = int(str(refused.value).split(" would fit")[0].split()[-1])
+    assert 1 <= fit < 500
+    assert "serving.places (per pipeline) or serving.admission" in str(refused.value)
+    plan_of(*settings, f"serving.places={fit}")
+    with pytest.raises(UserError, match=f"{fit} would fit"):
+        plan_of(*settings, f"serving.places={fit + 1}")
+
+
+def test_a_model_that_does_not_fit_is_no_matter_of_requests() -> None:
+    small = f"pipelines=[{{stages=[{{device={hardware(600)},count=2}}]}}]"
+    with pytest.raises(UserError, match=r"has 600 MiB$"):
+        plan_of(small, "workload.concurrency=500", "workload.requests=500")
+
+
 def test_roles_of_a_host_share_its_memory() -> None:
     """Two halves of 6.5 GiB each fit two devices of 8 GiB, but not one."""
     stages = "pipelines=[{stages=[{device=%s,count=2%s}]}]"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from treepipe.errors import UserError
-from treepipe.estimates import summarize
+from treepipe.estimates import observe, summarize
 from treepipe.machine import Machine, running_warnings
 from treepipe.metrics import run_metrics, utilization
 from treepipe.protocol import RoundRecord
@@ -74,6 +76,33 @@ def test_energy_and_price_of_some_machines_are_nobodys() -> None:
         "usd_per_million_tokens is left out: no key price_usd_per_hour for b",
     ]
     assert running_warnings(machines[:1]) == running_warnings(machines[1:]) == []
+
+
+def test_a_host_that_only_one_role_names_has_its_energy_and_price() -> None:
+    plain, named = _trace(), _trace()
+    a, b = (Machine(name, (name,), 1, None, (), (2.0, 9.0), 1.0) for name in "ab")
+    plain.machines, named.machines = (a, b), (a, replace(b, name="solo"))
+    assert run_metrics(plain) == run_metrics(named)
+    assert {"joules_per_token", "usd_per_million_tokens"} <= run_metrics(named).keys()
+    assert utilization(named) == utilization(plain), "it is shown as the role's"
+
+
+def test_where_no_time_passes_there_are_times_and_no_rates() -> None:
+    metrics = run_metrics(_trace(0.0))
+    assert metrics["time_between_tokens_ms"] == metrics["request_latency_ms"] == 0
+    assert metrics["tokens_per_round"] == 3
+    assert not {"throughput_tokens_s", "per_session_throughput_tokens_s"} & set(metrics)
+    empty = replace(_trace(0.0), spans=[])
+    assert utilization(empty) == {}
+    for traces in ([empty], [empty, empty]):
+        estimates = observe(traces)
+        assert estimates.utilization == {}
+        (sentence,) = estimates.warnings
+        assert sentence.startswith("no time passes")
+        assert sentence.endswith(
+            "per_session_throughput_tokens_s, throughput_tokens_s, utilization"
+        )
+    assert observe([_trace()]).warnings == []
 
 
 def test_interval_is_students() -> None:

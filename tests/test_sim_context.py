@@ -128,6 +128,16 @@ def test_both_worlds_agree_on_every_context(pair: tuple[Path, Path], name: str) 
             assert ours >= theirs - 1e-6, "padded to at least the time of its context"
 
 
+def test_no_extrapolation_falls() -> None:
+    falling = TimeTable({1: 20.0, 64: 10.0})
+    assert [falling(tokens) for tokens in (1, 64, 65, 1024, 5000)] == [20.0, 10.0, 10.0, 10.0, 10.0]
+    assert falling.falls
+    assert not TimeTable({1: 20.0, 64: 10.0, 80: 11.0}).falls
+    table = ServiceTable({0: {1: 20.0}, 100: {1: 1.0}})
+    assert [table(1, context) for context in (0, 50, 100, 9000)] == [20.0, 10.5, 1.0, 1.0]
+    assert table.over([(1, 100)] * 5) == 1.0, "not 5 times 19 ms less than 20"
+
+
 def test_a_context_beyond_the_table_is_warned_of() -> None:
     hardware = (
         'pipelines=[{stages=[{device={layer=[{model="llama-2-7b",dtype="float16",'

@@ -9,8 +9,11 @@ import numpy.typing as npt
 import pytest
 
 from treepipe.statistics import (
+    POSITIVE,
+    SHARE,
     Interval,
     Paired,
+    Range,
     batch_count,
     is_correlated,
     lag_one,
@@ -81,6 +84,64 @@ def test_short_correlated_series_are_merged_and_widened() -> None:
     widened = covered(lambda rng: Interval.over_batches(batches(rng)), 5.0, seed=4)
     assert plain < 0.85 * TRIALS
     assert widened > plain + 0.08 * TRIALS
+
+
+@pytest.mark.parametrize(
+    ("values", "within"),
+    [
+        ([0.0, 0.0, 30.0], POSITIVE),
+        ([1.0, 900.0], POSITIVE),
+        ([0.2, 0.99, 1.0], SHARE),
+        ([0.0, 0.0, 0.01], SHARE),
+        ([1.0, 1.0, 1.4], Range(1.0)),
+        ([-0.9, 0.9, -0.99], Range(-1.0, 1.0)),
+    ],
+)
+def test_an_interval_is_where_its_quantity_can_be(values: list[float], within: Range) -> None:
+    plain, found = Interval.over(values), Interval.over(values, within)
+    assert plain.low is not None
+    assert plain.high is not None
+    assert plain.low < within.low or plain.high > within.high, "it would be outside"
+    assert found.low is not None
+    assert found.high is not None
+    assert within.low < found.low < found.mean == plain.mean < found.high < within.high
+
+
+def test_a_narrow_interval_is_the_same_on_every_scale() -> None:
+    values = [0.500, 0.501, 0.502, 0.499]
+    plain = Interval.over(values)
+    for within in (POSITIVE, SHARE, Range(-1.0, 9.0)):
+        found = Interval.over(values, within)
+        assert (found.low, found.high) == pytest.approx((plain.low, plain.high), rel=1e-4)
+
+
+def test_at_the_end_of_its_range_an_interval_has_no_width_or_one_side() -> None:
+    assert Interval.over([0.0, 0.0], POSITIVE) == Interval(0.0, 0.0, 0.0)
+    assert Interval.over([1.0, 1.0 + 1e-15], SHARE) == Interval(1.0, 1.0, 1.0), "only rounding"
+    assert Range(0.0).around(0.0, 2.0) == (0.0, 2.0)
+    assert Range(0.0).around(-1.0, 2.0) == (-3.0, 1.0), "what is wrong stays to be seen"
+
+
+def test_intervals_of_skew_positive_means_cover_them_on_the_log_scale() -> None:
+    """Sums of few exponential times, as latencies in a queue are: 6 runs of mean 5."""
+
+    def runs(rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        return rng.exponential(5.0, (6, 2)).mean(axis=1)
+
+    hits = covered(lambda rng: Interval.over(runs(rng), POSITIVE), 5.0, seed=6)
+    plain = covered(lambda rng: Interval.over(runs(rng)), 5.0, seed=6)
+    assert hits >= LOWEST
+    assert hits > plain
+
+
+def test_intervals_of_shares_near_one_cover_them_on_the_logit_scale() -> None:
+    """Runs of 30 trials of 0.95 each."""
+
+    def shares(rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        return rng.binomial(30, 0.95, 5) / 30
+
+    hits = covered(lambda rng: Interval.over(shares(rng), SHARE), 0.95, seed=7)
+    assert hits >= LOWEST
 
 
 def test_ratio_of_sums_covers_the_ratio_of_means() -> None:
@@ -195,3 +256,14 @@ def test_equal_series_differ_by_nothing_and_rounding_is_no_difference() -> None:
     constant = Paired.of([0.0, 0.0], [2.0, 2.0], batches=False)
     assert constant.relative is None
     assert constant.variance_reduction is None
+
+
+def test_nothing_is_less_by_more_than_the_whole_of_it() -> None:
+    a, b = [1.0, 30.0, 9.0], [0.9, 2.0, 1.0]
+    free, bounded = (Paired.of(a, b, batches=False, within=w) for w in (Range(), POSITIVE))
+    assert bounded.relative is not None
+    assert free.relative is not None
+    assert bounded.relative.low is not None
+    assert free.relative.low is not None
+    assert free.relative.low < -1 < bounded.relative.low
+    assert bounded.difference == free.difference, "a difference may be negative"

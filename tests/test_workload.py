@@ -206,7 +206,7 @@ def test_keys_that_arrivals_leave_without_effect_are_warned_about(
     options = ["--json", "-", "--set", TRACE, "--set", "workload.concurrency=2"]
     assert call(monkeypatch, "simulate", path, *options) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["warnings"] == [
+    assert [warning for warning in result["warnings"] if "has no effect" in warning] == [
         f"key workload.{key} has no effect with workload.arrivals.process = 'trace'"
         for key in ("concurrency", "new_tokens")
     ]

@@ -76,6 +76,7 @@ def simulate(
     from treepipe.scenario_file import load_scenario
     from treepipe.sim.predict import predict
     from treepipe.versus import Side, check_pairs, make_versus
+    from treepipe.workload import effort_warnings
 
     overrides = changes(settings, seed, runs)
     files = [(load_scenario(scenario, overrides), scenario)]
@@ -87,6 +88,8 @@ def simulate(
     sides = []
     with Progress(quiet) as say:
         for loaded, path in files:
+            for sentence in effort_warnings(loaded, path):
+                typer.echo(f"treepipe: {sentence}", err=True)
             say("simulating", loaded.runs)
             traces = predict(loaded, path, progress=lambda: say("", 1))
             sides.append(Side(loaded, path, traces))

@@ -16,17 +16,21 @@ import numpy as np
 
 from treepipe.errors import UserError
 from treepipe.metrics import (
+    PER_TIME,
     UNITS,
     Floats,
     Ratio,
     Windows,
     metric_ratios,
+    range_of,
+    timeless,
     token_gaps,
     utilization_ratios,
 )
 from treepipe.statistics import (
     LEAST_BATCHES,
     MSER_BATCH,
+    SHARE,
     Interval,
     batch_count,
     mser5,
@@ -39,6 +43,8 @@ MANY_REQUESTS = 100
 """Fewer per run tell too little about where a warm-up ends; none is removed on its own."""
 NEGLIGIBLE = 1e-3
 """Relative half-width of an interval that is not worth a warning."""
+ROUGH = 2.718
+"""Times a value (e; a half-width of the value itself): an interval beyond this is warned of."""
 LEAST_GAPS = 100
 """A batch with fewer gaps between tokens has no 99th percentile of its own."""
 UNSETTLED = (
@@ -57,6 +63,7 @@ class Estimates:
         warmup: requests at the beginning of each run that are not counted.
         metrics, utilization: their observations; a metric's mean is its value over all of them.
         settled: False if the runs' first halves differ from the rest (see ``mser5``).
+        timeless: metrics that were left out, as no time passes in any run.
     """
 
     over: Literal["runs", "batches"] | None
@@ -64,13 +71,14 @@ class Estimates:
     metrics: Mapping[str, Floats]
     utilization: Mapping[str, Floats]
     settled: bool = True
+    timeless: tuple[str, ...] = ()
 
     @property
     def intervals(self) -> tuple[dict[str, Interval], dict[str, Interval]]:
         """Of the metrics, and of the devices' utilization."""
         estimate = Interval.over_batches if self.over == "batches" else Interval.over
-        metrics = {name: estimate(values) for name, values in self.metrics.items()}
-        return metrics, {name: estimate(values) for name, values in self.utilization.items()}
+        metrics = {name: estimate(each, range_of(name)) for name, each in self.metrics.items()}
+        return metrics, {name: estimate(each, SHARE) for name, each in self.utilization.items()}
 
     @property
     def warnings(self) -> list[str]:
@@ -78,8 +86,20 @@ class Estimates:
         found = []
         if not self.settled:
             found.append(UNSETTLED)
+        if self.timeless:
+            found.append(
+                f"no time passes (all times are 0), so these have no value: "
+                f"{', '.join(self.timeless)}"
+            )
+        intervals = self.intervals[0]
+        rough = [name for name, each in intervals.items() if _is_rough(each)]
+        if rough:
+            others = f" and {len(rough) - 1} others" if rough[1:] else ""
+            found.append(
+                f"{self.over} are so few or so unlike that the interval of {rough[0]}{others} is a "
+                f"rough one; more runs (--runs) or requests (workload.requests) narrow it"
+            )
         if self.over == "batches":
-            intervals = self.intervals[0]
             names = [
                 name
                 for name, values in self.metrics.items()
@@ -131,6 +151,10 @@ def observe(
         windows = [Windows.of(trace, 1, warmup) for trace in traces]
     pairs = list(zip(traces, windows, strict=True))
     metrics = _observations([metric_ratios(t, w) for t, w in pairs if w.answered])
+    utilization = _observations([utilization_ratios(t, w) for t, w in pairs])
+    lacking = set[str]()
+    if not (utilization and metrics.keys() >= set(PER_TIME)):
+        lacking = {name for t, w in pairs if w.answered for name in timeless(t, w)}
     percentiles = _percentiles(windows, of_batches=len(traces) == 1)
     if len(percentiles):
         metrics[P99] = percentiles
@@ -138,8 +162,9 @@ def observe(
         over=None if count == 1 else "batches" if len(traces) == 1 else "runs",
         warmup=warmup,
         metrics={name: metrics[name] for name in UNITS if name in metrics},
-        utilization=_observations([utilization_ratios(t, w) for t, w in pairs]),
+        utilization=utilization,
         settled=settled,
+        timeless=tuple(sorted(lacking - {*metrics, *(["utilization"] if utilization else [])})),
     )
 
 
@@ -174,6 +199,11 @@ def possible_batches(trace: Trace, warmup: int) -> int:
         span = max(r.finished_ms for r in requests) - min(r.started_ms for r in requests)
         least = max(2, ceil(2 * sum(r.finished_ms - r.started_ms for r in requests) / span))
     return batch_count(len(trace.requests) - warmup, least)
+
+
+def _is_rough(interval: Interval) -> bool:
+    """Whether it reaches so far from the value that the delta method's line is no good there."""
+    return interval.high is not None and interval.high > ROUGH * interval.mean > 0
 
 
 def _is_negligible(interval: Interval) -> bool:

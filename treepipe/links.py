@@ -41,6 +41,26 @@ def named_link(link: AnyLink, path: Path, key: str) -> LinkTimes:
     return link_times(resolve_link(link, f"{path}: key {key}", path.parent))
 
 
+def link_estimates(scenario: Scenario, path: Path) -> dict[str, float]:
+    """Relative uncertainty of the link profiles that the scenario names, where they state one.
+
+    Raises:
+        UserError: there is no such profile.
+    """
+    links = scenario.links
+    named = {"links.default": links.default, "links.local": links.local}
+    named |= {
+        f"links.pairs.{i}.profile": pair.profile or pair for i, pair in enumerate(links.pairs)
+    }
+    found = {}
+    for key, link in named.items():
+        if isinstance(link, str):
+            origin = find_link(link, f"{path}: key {key}", path.parent).origin
+            if origin.uncertainty is not None:
+                found[f"link {link}"] = origin.uncertainty
+    return found
+
+
 def pair_links(
     scenario: Scenario, path: Path, names: Collection[str]
 ) -> dict[tuple[str, str], LinkTimes]:

@@ -7,7 +7,7 @@ machine share its memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,7 +148,25 @@ def check_memory(plan: Plan, needs: list[Need], path: Path) -> None:
         what = "its device has" if len(own) == 1 else f"host {machine.name!r} has"
         raise UserError(
             f"{path}: {'; '.join(str(need) for need in own)}, but {what} {machine.memory_mib:g} MiB"
+            + _way_out(plan, own, machine.memory_mib)
         )
+
+
+def _way_out(plan: Plan, own: Sequence[Need], memory_mib: float) -> str:
+    """Which keys bound how many requests are open, if fewer of them would fit; else nothing."""
+    fixed = sum(need.weights + need.buffers for need in own)
+    each = sum(need.caches / need.requests for need in own if need.requests)
+    if max(need.requests for need in own) < 2 or not each or fixed + each > memory_mib:
+        return ""
+    fit = int((memory_mib - fixed) / each)
+    keys = "serving.places (per pipeline) or serving.admission"
+    if plan.arrivals_ms:
+        why = (
+            f"requests arrive by themselves (workload.arrivals), so all may be open at once; {keys}"
+        )
+    else:
+        why = f"each of workload.concurrency clients has one open; {keys}"
+    return f"; {why} bounds how many, and {fit} would fit"
 
 
 def unchecked_memory(plan: Plan, needs: list[Need]) -> list[str]:

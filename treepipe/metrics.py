@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.draft_work import Turn
+from treepipe.machine import Machine
+from treepipe.statistics import POSITIVE, SHARE, Range
 from treepipe.trace import BUSY, RequestTrace, Trace
 
 UNITS = {
@@ -39,9 +41,28 @@ UNITS = {
     "usd_per_million_tokens": "USD/1e6 tokens",
 }
 
+_RANGES = {
+    "hit_rate": SHARE,
+    "wasted_node_share": SHARE,
+    "tokens_per_round": Range(1.0),
+    "flushes_per_100_tokens": Range(0.0, 100.0),
+}
+PER_TIME = (
+    "throughput_tokens_s",
+    "per_session_throughput_tokens_s",
+    "draft_rounds_s",
+    "target_rounds_s",
+)
+"""Metrics that have no value where no time passes."""
+
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ratio: TypeAlias = tuple[Floats, Floats]
 """[windows] numerators and denominators."""
+
+
+def range_of(metric: str) -> Range:
+    """Where a metric can lie: none is negative, shares are at most 1, a round has a token."""
+    return _RANGES.get(metric, POSITIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +123,29 @@ def run_metrics(trace: Trace) -> dict[str, float]:
 
 
 def utilization(trace: Trace) -> dict[str, float]:
-    """Busy share of every device between the first request's start and the last one's end."""
+    """Busy share of every device between the first request's start and the last one's end; of
+    none if no time passes between them."""
     ratios = utilization_ratios(trace, Windows.of(trace))
     return {device: float(busy[0] / time[0]) for device, (busy, time) in ratios.items()}
 
 
 def metric_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
     """Every metric but the percentile as sums per window; those without a denominator left out."""
+    return {name: ratio for name, ratio in _all_ratios(trace, windows).items() if ratio[1].sum()}
+
+
+def timeless(trace: Trace, windows: Windows) -> set[str]:
+    """Metrics that are left out since no time passes, and "utilization" if it is."""
+    found = _all_ratios(trace, windows)
+    lacking = {name for name in PER_TIME if name in found and not found[name][1].sum()}
+    return lacking if np.diff(windows.edges).sum() else lacking | {"utilization"}
+
+
+def _all_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
     found = _request_ratios(windows) | _round_ratios(windows)
     found["throughput_tokens_s"] = _emitted(trace, windows), np.diff(windows.edges) / 1e3
     found |= _draft_ratios(trace, windows)
-    found |= _running_ratios(trace, windows)
-    return {name: ratio for name, ratio in found.items() if ratio[1].sum()}
+    return found | _running_ratios(trace, windows)
 
 
 def _running_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
@@ -128,10 +160,10 @@ def _running_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
         found["usd_per_million_tokens"] = sum(prices) * lengths / 3.6, tokens
     powers = [(m, *m.power_w) for m in machines if m.power_w is not None]
     if trace.spans and machines and len(powers) == len(machines):
-        shares = utilization_ratios(trace, windows)
+        worked = _busy_ms(trace, windows)
         energy = np.zeros(len(lengths))
         for machine, idle_w, busy_w in powers:
-            busy = shares[machine.name][0] / machine.capacity
+            busy = _together(machine, worked) / machine.capacity
             energy += (idle_w * lengths + (busy_w - idle_w) * busy) / 1e3
         found["joules_per_token"] = energy, tokens
     return found
@@ -147,21 +179,34 @@ def token_gaps(requests: Iterable[RequestTrace]) -> Floats:
 
 
 def utilization_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
-    """Busy and whole time per window, of every device and of every machine that several share.
+    """Busy and whole time per window, of every device and of every machine that several share;
+    none if no time passes.
 
     A machine's whole time counts as often as it can work at once.
     """
+    lengths = np.diff(windows.edges)
+    if not lengths.sum():
+        return {}
+    worked = _busy_ms(trace, windows)
+    found = {name: (busy, lengths) for name, busy in worked.items()}
+    for machine in trace.machines:
+        if len(machine.roles) > 1:
+            found[machine.name] = _together(machine, worked), lengths * machine.capacity
+    return found
+
+
+def _busy_ms(trace: Trace, windows: Windows) -> dict[str, Floats]:
+    """Of every device, per window."""
     spans: dict[str, list[tuple[float, float]]] = {name: [] for name in trace.devices}
     for span in trace.spans:
         if span.kind in BUSY and span.device in spans:
             spans[span.device].append((span.start_ms, span.end_ms))
-    lengths = np.diff(windows.edges)
-    found = {name: (_covered(each, windows.edges), lengths) for name, each in spans.items()}
-    for machine in trace.machines:
-        if len(machine.roles) > 1:
-            busy = np.sum([found[role][0] for role in machine.roles], axis=0)
-            found[machine.name] = busy, lengths * machine.capacity
-    return found
+    return {name: _covered(each, windows.edges) for name, each in spans.items()}
+
+
+def _together(machine: Machine, busy_ms: dict[str, Floats]) -> Floats:
+    """Busy times of all roles on a machine, whatever it is called, added up."""
+    return np.asarray(np.sum([busy_ms[role] for role in machine.roles], axis=0), float)
 
 
 def _request_ratios(windows: Windows) -> dict[str, Ratio]:

@@ -2,7 +2,7 @@
 
 A device says either a role's whole times, or what a layer costs on it; the second needs to know
 the model (``profiles/service.py``). What the times rest on besides measurements is collected in
-``Placement.warnings``.
+``Placement.warnings`` and ``Placement.estimates``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from treepipe.profiles.library import (
     resolve_device,
     shape_of,
 )
-from treepipe.profiles.schema import AnyDevice, Device, DeviceProfile, ExtendedDevice, Hardware
-from treepipe.profiles.service import ServedModel, ServiceTimes
+from treepipe.profiles.schema import (
+    AnyDevice,
+    Device,
+    DeviceProfile,
+    EmulatedProfile,
+    ExtendedDevice,
+    Hardware,
+    Origin,
+)
+from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
 from treepipe.scenario import Draft, Model, Pipeline, Scenario
 from treepipe.timing import DeviceTimes, TimeTable
 from treepipe.tree import split
@@ -37,13 +45,14 @@ class Placement:
         target: what is known of the target from a profile or a checkpoint's ``config.json``; None
             where nothing asks for it.
         draft_footprints: per draft server, as far as they are known, with the number of layers.
-        warnings: sentences for the result.
+        estimates: relative uncertainty of each named profile that states one.
     """
 
     def __init__(self, scenario: Scenario, path: Path, layers: int | None = None) -> None:
         """Args: ``path``: of the scenario; ``layers``: of the target's checkpoint, if opened."""
         self._scenario, self._path = scenario, path
-        self.warnings: list[str] = []
+        self.estimates: dict[str, float] = {}
+        self._remarks: list[Remark] = []
         self._services: dict[str, ServiceTimes] = {}
         self._homes: list[Home] = []
         self.draft_footprints: dict[str, tuple[Footprint, int]] = {}
@@ -52,6 +61,17 @@ class Placement:
         if scenario.target.profile is not None or self._names_hardware():
             self.target = self._model(scenario.target, "target", "target")
         self._layers = self._all_layers(layers)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the times rest on besides measurements; a sentence names all devices it is of."""
+        devices: dict[str, list[str]] = {}
+        for device, sentence in self._remarks:
+            devices.setdefault(sentence, []).append(device)
+        return [
+            f"device{'s' * (len(names) > 1)} {', '.join(names)}: {sentence}"
+            for sentence, names in devices.items()
+        ]
 
     @property
     def row_bytes(self) -> int:
@@ -159,18 +179,19 @@ class Placement:
         device = named if isinstance(named, str) else key
         if device not in self._services:
             name = named.profile if isinstance(named, ExtendedDevice) else device
-            self._services[device] = ServiceTimes(name, hardware, shape_of, self.warnings)
-            if isinstance(hardware, DeviceProfile) and hardware.origin.uncertainty is not None:
-                sentence = (
-                    f"device {name}: its profile is an estimate, uncertain by "
-                    f"{hardware.origin.uncertainty:.0%}"
-                )
-                if sentence not in self.warnings:
-                    self.warnings.append(sentence)
+            self._services[device] = ServiceTimes(name, hardware, shape_of, self._remarks)
         return self._services[device]
 
     def _device(self, device: AnyDevice, key: str) -> Device | Hardware:
-        return resolve_device(device, f"{self._path}: key {key}", self._path.parent)
+        found = resolve_device(device, f"{self._path}: key {key}", self._path.parent)
+        name = device.profile if isinstance(device, ExtendedDevice) else device
+        if isinstance(name, str) and isinstance(found, DeviceProfile | EmulatedProfile):
+            self._note_estimate(f"device {name}", found.origin)
+        return found
+
+    def _note_estimate(self, name: str, origin: Origin) -> None:
+        if origin.uncertainty is not None:
+            self.estimates[name] = origin.uncertainty
 
     def _names_hardware(self) -> bool:
         """Whether any device says what a layer costs, so that models must be known."""
@@ -211,6 +232,7 @@ class Placement:
         base, name = self._path.parent, section.profile
         if name is not None:
             profile = find_model(name, f"{self._path}: key {key}.profile", base)
+            self._note_estimate(f"model {name}", profile.origin)
         elif section.checkpoint is not None:
             name = section.checkpoint
             profile = load_model(checkpoint_directory(name, role, base) / "config.json")

@@ -8,11 +8,12 @@ Everything that can be wrong with a scenario beyond its shape is found here and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from treepipe.errors import UserError
-from treepipe.links import named_link, pair_links
+from treepipe.links import link_estimates, named_link, pair_links
 from treepipe.machine import running_warnings
 from treepipe.memory import Footprint, Need, check_memory, memory_needs, unchecked_memory
 from treepipe.placement import Placement
@@ -22,9 +23,10 @@ from treepipe.schedule_factory import (
     LAYERED,
     ScheduleFactory,
     check_schedule,
+    unused_warnings,
 )
 from treepipe.schedules.shared_draft import ServiceLevels
-from treepipe.workload import draw_requests
+from treepipe.workload import draw_requests, workload_warnings
 
 
 def make_plan(
@@ -56,6 +58,14 @@ def make_plan(
     )
     check_memory(plan, needs, path)
     return replace(plan, warnings=(*plan.warnings, *unchecked_memory(plan, needs)))
+
+
+def input_warnings(scenario: Scenario, plan: Plan) -> list[str]:
+    """What every result of a plan has to say of its inputs, a sentence each; for all commands.
+
+    Args: ``plan``: of the scenario; its own warnings are among them.
+    """
+    return [*plan.warnings, *unused_warnings(scenario), *workload_warnings(scenario)]
 
 
 def lay_out(
@@ -98,7 +108,11 @@ def lay_out(
         central_transfers=section.central_transfers and section.name in LAYERED,
         never_misses=scenario.sampling.rule == "relaxed_best",
         seed=seed,
-        warnings=(*placement.warnings, *running_warnings(machines)),
+        warnings=(
+            *_uncertain({**placement.estimates, **link_estimates(scenario, path)}),
+            *placement.warnings,
+            *running_warnings(machines),
+        ),
         machines=machines,
     )
     footprint = footprint or placement.footprint
@@ -106,6 +120,14 @@ def lay_out(
     if footprint is not None:
         needs = memory_needs(plan, section, footprint, placement.draft_footprints)
     return plan, needs
+
+
+def _uncertain(estimates: Mapping[str, float]) -> list[str]:
+    """Args: ``estimates``: relative uncertainty by what it is of."""
+    if not estimates:
+        return []
+    each = ", ".join(f"{name} ±{share * 100:.3g} %" for name, share in estimates.items())
+    return [f"inputs are estimates: {each}; no interval includes this"]
 
 
 def _serving(scenario: Scenario, path: Path, pipelines: int) -> Serving:

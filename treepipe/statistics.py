@@ -2,13 +2,15 @@
 
 Law of this file: nothing here knows a trace or a metric. Sources: Cochran, Sampling Techniques
 (1977), chapter 6, for ratios; Fishman, Principles of Discrete Event Simulation (1978), for batch
-means and the test of their correlation; White, Journal of Simulation 1997 ("MSER-5"), for warm-up.
+means and the test of their correlation; White, Journal of Simulation 1997 ("MSER-5"), for warm-up;
+Casella and Berger, Statistical Inference (2002), section 5.5.4, for intervals on another scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp, inf
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +31,61 @@ _STRONGEST = 0.9
 """Correlation of batches is estimated from few of them; it is not believed beyond this."""
 
 
+_WIDEST = 600.0
+"""Largest exponent of e: its power and products with it are numbers still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Where a quantity can lie; an interval is made on a scale on which this range has no ends.
+
+    With one end that is the logarithm of the distance to it, with two the logit: the half-width
+    carries over by the scale's slope (delta method), so a small one stays as it is, to first order.
+    """
+
+    low: float = -inf
+    high: float = inf
+
+    def around(self, mean: float, half: float) -> tuple[float, float]:
+        """Both ends of an interval that is ``mean`` +- ``half`` where nothing bounds it.
+
+        At an end of the range its scale has no slope. An interval there is the part inside the
+        range, which loses nothing: the truth is not outside (Mandelkern, Statistical Science 2002).
+
+        >>> Range().around(1.0, 2.0), Range(0.0).around(1.0, 0.0)
+        ((-1.0, 3.0), (1.0, 1.0))
+        >>> low, high = Range(0.0, 1.0).around(0.9, 0.09)
+        >>> round(low, 3), round(high, 3)
+        (0.768, 0.961)
+        """
+        above, below = mean - self.low, self.high - mean
+        if half == 0 or above == below == inf or above < 0 or below < 0:
+            return mean - half, mean + half  # what is outside shall not look as if it were inside
+        if above == 0 or below == 0:
+            return max(self.low, mean - half), min(self.high, mean + half)
+        # Slopes: 1 / above of log(above), 1 / above + 1 / below of the logit.
+        factor = exp(min(half / above + half / below, _WIDEST))
+        if below == inf:
+            return self.low + above / factor, self.low + above * factor
+        if above == inf:
+            return self.high - below * factor, self.high - below / factor
+        odds, width = above / below, self.high - self.low
+        return (
+            self.low + width * (odds / factor) / (1 + odds / factor),
+            self.high - width / (1 + odds * factor),
+        )
+
+    def clear_of_rounding(self, value: float) -> float:
+        """A sum's rounding may be outside of the range; anything more stays for all to see."""
+        for end in (self.low, self.high):
+            if abs(value - end) <= ROUNDING * abs(end) < inf:
+                return end
+        return value
+
+
+ANYWHERE, POSITIVE, SHARE = Range(), Range(0.0), Range(0.0, 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate and its 95 % confidence interval; None where there is one observation."""
@@ -38,16 +95,18 @@ class Interval:
     high: float | None
 
     @classmethod
-    def over(cls, values: Values) -> Interval:
+    def over(cls, values: Values, within: Range = ANYWHERE) -> Interval:
         """Mean of independent observations (at least one), by Student's t.
+
+        Args: ``within``: where the mean can lie.
 
         >>> Interval.over([2.0])
         Interval(mean=2.0, low=None, high=None)
         """
-        return cls._around(values, 1.0)
+        return cls._around(values, 1.0, within)
 
     @classmethod
-    def over_batches(cls, values: Values) -> Interval:
+    def over_batches(cls, values: Values, within: Range = ANYWHERE) -> Interval:
         """Mean of successive batches of one run.
 
         If neighbours are correlated, they are merged in pairs (where at least ``LEAST_BATCHES``
@@ -56,18 +115,20 @@ class Interval:
         """
         merged = _merged(values)
         if not is_correlated(merged):
-            return cls._around(merged, 1.0)
+            return cls._around(merged, 1.0, within)
         r = min(lag_one(merged), _STRONGEST)
-        return cls._around(merged, float(np.sqrt((1 + r) / (1 - r))))
+        return cls._around(merged, float(np.sqrt((1 + r) / (1 - r))), within)
 
     @classmethod
-    def _around(cls, values: Values, factor: float) -> Interval:
-        mean = float(np.mean(values))
+    def _around(cls, values: Values, factor: float, within: Range) -> Interval:
+        mean = within.clear_of_rounding(float(np.mean(values)))
         if len(values) < 2:
             return cls(mean, None, None)
         quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
         half = factor * quantile * float(stats.sem(values))
-        return cls(mean, mean - half, mean + half)
+        if half <= ROUNDING * abs(mean):
+            half = 0.0
+        return cls(mean, *within.around(mean, half))
 
     def as_dict(self) -> dict[str, float | None]:
         return {"mean": self.mean, "low": self.low, "high": self.high}
@@ -165,8 +226,9 @@ class Paired:
     variance_reduction: float | None
 
     @classmethod
-    def of(cls, a: Values, b: Values, *, batches: bool) -> Paired:
-        """Args: ``batches``: observations are successive batches of one run, not runs."""
+    def of(cls, a: Values, b: Values, *, batches: bool, within: Range = ANYWHERE) -> Paired:
+        """Args: ``batches``: observations are successive batches of one run, not runs;
+        ``within``: where both can lie, as far as differences are bounded by it."""
         first, second = np.asarray(a, float), np.asarray(b, float)
         smallest = ROUNDING * max(abs(first).max(), abs(second).max())
         apart = second - first
@@ -174,12 +236,15 @@ class Paired:
         estimate = Interval.over_batches if batches else Interval.over
         relative = None
         if first.mean():
-            relative = estimate(ratio_observations(apart, first))
+            # The second one is not below 0, so it is not less by more than the whole of the first.
+            least = Range(-1.0) if within.low >= 0 else ANYWHERE
+            relative = estimate(ratio_observations(apart, first), least)
         unpaired = float(first.var() + second.var())
         reduction = None
         if unpaired > smallest**2:
             reduction = 1 - float(apart.var()) / unpaired
-        return cls(estimate(apart), relative, reduction)
+        width = within.high - within.low
+        return cls(estimate(apart, Range(-width, width)), relative, reduction)
 
 
 def _merged(values: Values) -> npt.NDArray[np.float64]:

@@ -20,8 +20,9 @@ class TimeTable:
     """Milliseconds against tokens: piecewise linear between the given points.
 
     Below the first point the first time holds (a pass has a fixed cost), beyond the last one
-    the last slope goes on; ``extrapolates`` says where that is so, for a warning. Times of up to
-    1,024 tokens are computed once.
+    the last slope goes on if it rises, else the last time holds (more tokens do not take less
+    time: a fall is noise, and would end below 0); ``extrapolates`` says where that is so, for a
+    warning. Times of up to 1,024 tokens are computed once.
 
     >>> table = TimeTable({1: 20.0, 64: 20.0, 128: 40.0})
     >>> table(0), table(1), table(96), table(192)
@@ -56,6 +57,11 @@ class TimeTable:
         """True if no two points enclose ``tokens``."""
         return tokens > self._tokens[-1] and len(self._tokens) > 1
 
+    @property
+    def falls(self) -> bool:
+        """Whether the last time is less than the one before it, so that it holds beyond the end."""
+        return len(self._times) > 1 and self._times[-1] < self._times[-2]
+
     def _first_times(self, count: int) -> list[float]:
         """Of 0, 1, ... tokens: the same operations as ``_time``, on all of them at once."""
         known, values, at = np.array(self._tokens), np.array(self._times), np.arange(count)
@@ -65,6 +71,8 @@ class TimeTable:
         slopes = np.diff(values) / np.diff(known)
         times = values[high - 1] + slopes[high - 1] * (at - known[high - 1])
         times[at <= known[0]] = values[0]
+        if slopes[-1] < 0:
+            times[at > known[-1]] = values[-1]
         times[0] = 0.0
         found: list[float] = times.tolist()
         return found
@@ -74,12 +82,15 @@ class TimeTable:
 
 
 def _between(known: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Piecewise linear; below the first point its value, beyond the last one the last slope."""
+    """Piecewise linear; below the first point its value, beyond the last one the last slope, or
+    the last value if that falls."""
     if at <= known[0] or len(known) == 1:
         return values[0]
     high = min(bisect_left(known, at), len(known) - 1)
     low = high - 1
     slope = (values[high] - values[low]) / (known[high] - known[low])
+    if slope < 0 and at > known[-1]:
+        return values[-1]
     return values[low] + slope * (at - known[low])
 
 
@@ -107,8 +118,8 @@ class IdleFactor:
 class ServiceTable(TimeTable):
     """Milliseconds against tokens and context length: one table per context, linear between.
 
-    Below the first context its table holds, beyond the last one the last slope goes on. ``points``
-    are those of the first context.
+    Below the first context its table holds, beyond the last one the last slope goes on, or the last
+    table holds where that falls. ``points`` are those of the first context.
 
     >>> table = ServiceTable({0: {1: 20.0, 64: 20.0}, 1000: {1: 30.0, 64: 50.0}})
     >>> table(1), table(1, 500), table(64, 2000)
@@ -129,6 +140,8 @@ class ServiceTable(TimeTable):
         high = min(bisect_left(known, context), len(known) - 1)
         low = high - 1
         before, after = self._tables[low](tokens), self._tables[high](tokens)
+        if after < before and context > known[high]:
+            return after
         return before + (after - before) * (context - known[low]) / (known[high] - known[low])
 
     @property
@@ -139,16 +152,24 @@ class ServiceTable(TimeTable):
         """Milliseconds for one pass over (tokens, context) of several requests.
 
         All rows share a pass without context; each request's context adds to it what it adds to a
-        pass of its own, since no row attends to another request's tokens.
+        pass of its own, since no row attends to another request's tokens. Where context takes time
+        off, the pass still takes as long as any of them alone.
         """
         if len(parts) == 1:
             return self(*parts[0])
         together = self(sum([tokens for tokens, _ in parts]))
-        return together + sum([self(*part) - self(part[0]) for part in parts])
+        own = [self(*part) for part in parts]
+        added = sum([ms - self(tokens) for ms, (tokens, _) in zip(own, parts, strict=True)])
+        return together + added if added >= 0 else max(together + added, *own)
 
     def extrapolates(self, tokens: int) -> bool:
         """True if no two points enclose ``tokens``, at any context."""
         return any(table.extrapolates(tokens) for table in self._tables)
+
+    @property
+    def falls(self) -> bool:
+        """Whether any of the tables does."""
+        return any(table.falls for table in self._tables)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ matter: a run's seed and a request's number decide what the target says, whateve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from treepipe.errors import UserError
 from treepipe.estimates import UNSETTLED, Estimates, find_warmup, observe, possible_batches
-from treepipe.metrics import UNITS, Floats
+from treepipe.metrics import UNITS, Floats, range_of
 from treepipe.result import make_result
 from treepipe.scenario import Replay, Scenario
-from treepipe.statistics import Paired
+from treepipe.statistics import SHARE, Paired, Range
 from treepipe.trace import Trace
 
 SCHEMA = "treepipe.versus/1"
@@ -71,7 +71,7 @@ def make_versus(a: Side, b: Side) -> dict[str, Any]:
     common = [name for name in first.metrics if name in second.metrics]
     if not common:
         raise UserError(f"{a.path} and {b.path} have no metric in common: no request has a token")
-    differences = _differences(first, second, first.metrics, second.metrics)
+    differences = _differences(first, second, first.metrics, second.metrics, range_of)
     return {
         "schema": SCHEMA,
         "a": _result(a, first),
@@ -80,7 +80,7 @@ def make_versus(a: Side, b: Side) -> dict[str, Any]:
         "warmup_requests": warmup,
         "differences": {name: {**each, "unit": UNITS[name]} for name, each in differences.items()},
         "utilization_differences": _differences(
-            first, second, first.utilization, second.utilization
+            first, second, first.utilization, second.utilization, lambda _: SHARE
         ),
         "warnings": [*_missing(first, second), *([] if settled and also_settled else [UNSETTLED])],
     }
@@ -106,6 +106,7 @@ def _differences(
     second: Estimates,
     ours: Mapping[str, Floats],
     theirs: Mapping[str, Floats],
+    within: Callable[[str], Range],
 ) -> dict[str, dict[str, Any]]:
     """What both have; a value that only one has an interval for is compared without one."""
     found = {}
@@ -113,7 +114,9 @@ def _differences(
         a, b = ours[name], theirs[name]
         if len(a) != len(b):
             a, b = a.mean(keepdims=True), b.mean(keepdims=True)
-        paired = Paired.of(a, b, batches="batches" in (first.over, second.over))
+        paired = Paired.of(
+            a, b, batches="batches" in (first.over, second.over), within=within(name)
+        )
         found[name] = {
             "a": float(a.mean()),
             "b": float(b.mean()),

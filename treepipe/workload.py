@@ -18,11 +18,15 @@ from pydantic import Field
 from treepipe.distributions import ArrivalTrace, draw_lengths
 from treepipe.errors import UserError
 from treepipe.plan import RequestSpec
-from treepipe.scenario import Scenario
+from treepipe.scenario import Replay, Scenario, Workload
 from treepipe.section import Count, Section
 from treepipe.toml_file import validated
 
 KEY = "key workload.arrivals.file"
+MANY_TOKENS = 5_000_000
+"""More simulated tokens are worth a word before one waits for them."""
+TOKENS_PER_S = 10_000
+"""That a simulation makes on one core, of the order of ``docs/benchmarks.md``."""
 
 
 class TraceRow(Section):
@@ -50,16 +54,12 @@ def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpe
     """
     workload, arrivals = scenario.workload, scenario.workload.arrivals
     if isinstance(arrivals, ArrivalTrace):
-        rows = read_trace(path.parent / arrivals.file)
-        if "requests" in workload.model_fields_set:
-            rows = _first(rows, workload.requests, path, arrivals.file)
         return tuple(
             RequestSpec((0,) * row.prompt_tokens, row.new_tokens, None, 1e3 * row.arrival_s)
-            for row in rows
+            for row in _trace_rows(workload, arrivals, path)
         )
     count = workload.requests
-    streams = np.random.SeedSequence([seed, *b"workload"]).spawn(3)
-    times, prompts, texts = (np.random.default_rng(stream) for stream in streams)
+    times, prompts, texts = _streams(seed)
     lengths = draw_lengths(workload.prompt_tokens, prompts, count)
     wanted = draw_lengths(workload.new_tokens, texts, count)
     asked = [None] * count if arrivals is None else arrivals.times_ms(times, count).tolist()
@@ -67,6 +67,20 @@ def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpe
         RequestSpec((0,) * length, new_tokens, None, at)
         for length, new_tokens, at in zip(lengths, wanted, asked, strict=True)
     )
+
+
+def _streams(seed: int) -> list[np.random.Generator]:
+    """Of arrival times, prompt lengths and output lengths."""
+    streams = np.random.SeedSequence([seed, *b"workload"]).spawn(3)
+    return [np.random.default_rng(stream) for stream in streams]
+
+
+def _trace_rows(workload: Workload, arrivals: ArrivalTrace, path: Path) -> list[TraceRow]:
+    """Those of the trace that are asked for."""
+    rows = read_trace(path.parent / arrivals.file)
+    if "requests" in workload.model_fields_set:
+        return _first(rows, workload.requests, path, arrivals.file)
+    return rows
 
 
 def read_trace(file: Path) -> list[TraceRow]:
@@ -113,6 +127,29 @@ def workload_warnings(scenario: Scenario) -> list[str]:
         f"{workload.arrivals.process!r}"
         for key in sorted(unused & workload.model_fields_set)
         if workload.arrivals is not None
+    ]
+
+
+def effort_warnings(scenario: Scenario, path: Path) -> list[str]:
+    """Beforehand: one sentence if a simulation will take long, else none.
+
+    Raises ``UserError`` as ``draw_requests`` does.
+    """
+    if isinstance(scenario.acceptance, Replay):
+        return []  # as long as what was recorded
+    workload = scenario.workload
+    if isinstance(workload.arrivals, ArrivalTrace):
+        wanted = [row.new_tokens for row in _trace_rows(workload, workload.arrivals, path)]
+    else:
+        *_, texts = _streams(run_seeds(scenario.seed, 1)[0])
+        wanted = draw_lengths(workload.new_tokens, texts, workload.requests)
+    tokens = scenario.runs * sum(wanted)
+    if tokens <= MANY_TOKENS:
+        return []
+    return [
+        f"{tokens / 1e6:.3g} million tokens are to be simulated (workload.requests, "
+        f"workload.new_tokens, runs): at {TOKENS_PER_S:,} tokens/s, which trees halve or worse, "
+        f"that takes {tokens / TOKENS_PER_S / 60:.0f} minutes"
     ]
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from treepipe.distributions import Poisson
 from treepipe.errors import UserError
 from treepipe.plan import Plan
-from treepipe.planning import make_plan
+from treepipe.planning import input_warnings, make_plan
 from treepipe.scenario import Replay, Scenario
-from treepipe.schedule_factory import unused_warnings
 from treepipe.sim.blocks import Blocks
 from treepipe.sim.predict import acceptance_pool
 from treepipe.sim.theory import alone, shared, stepped
@@ -72,13 +71,13 @@ def closed_form(scenario: Scenario, path: Path) -> ClosedForm:
         found = _shared(scenario, plan, pool)
     else:
         found = _alone(scenario, plan, pool, path)
-    warnings = {*found.warnings, *_bent(scenario, plan), *plan.warnings}
+    warnings = {*found.warnings, *_bent(scenario, plan), *input_warnings(scenario, plan)}
     return ClosedForm(
         found.form,
         found.metrics,
         found.utilization,
         found.terms,
-        tuple(sorted({*warnings, *unused_warnings(scenario)})),
+        tuple(sorted(warnings)),
     )
 
 
@@ -99,6 +98,10 @@ def _check(scenario: Scenario, plan: Plan, path: Path) -> None:
         refuse("drafts", f"it is for one draft server, not {len(plan.drafts)}")
     if not isinstance(workload.prompt_tokens, int) or not isinstance(workload.new_tokens, int):
         refuse("workload", "prompt_tokens and new_tokens must be numbers, not distributions")
+    for number in range(len(plan.pipelines)):
+        passage = Passage(plan, number)
+        if passage.lap_ms(1) + passage.decide_ms(1) == 0:
+            refuse("pipelines", "a round of one token takes no time (all times are 0)")
     if scenario.serving.admission is not None:
         refuse("serving.admission", "it is for requests that are all served")
     if workload.arrivals is None:

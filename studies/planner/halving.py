@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from treepipe.errors import UserError
+from treepipe.metrics import range_of
 from treepipe.scenario import ScheduleName
 from treepipe.statistics import Interval, Paired
 from treepipe.studies.planner.candidates import Candidate, Refused, find_candidates
@@ -146,7 +147,8 @@ def _ranking(kept: list[tuple[Candidate, Outcome]], file: ClusterFile) -> list[R
     (candidate, best), *others = kept
     ranking = [Ranked(candidate, best, None, True)]
     for candidate, outcome in others:
-        paired = Paired.of(best.observations[goal], outcome.observations[goal], batches=False)
+        ours, theirs = best.observations[goal], outcome.observations[goal]
+        paired = Paired.of(ours, theirs, batches=False, within=range_of(goal))
         low, high = paired.difference.low, paired.difference.high
         tied = (-inf if low is None else low) <= 0 <= (inf if high is None else high)
         ranking.append(Ranked(candidate, outcome, paired.relative, tied))
