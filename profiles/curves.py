@@ -20,7 +20,7 @@ from treepipe.profiles.schema import (
     LinkProfile,
     MeasuredTime,
 )
-from treepipe.profiles.service import ServedModel, ServiceTimes, Tables
+from treepipe.profiles.service import Remark, ServedModel, ServiceTimes, Tables
 from treepipe.timing import TimeTable
 
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 512, 1024, 2048)
@@ -96,10 +96,10 @@ def curves_of(profile: AnyProfile, name: str) -> Shown:
     uncertainty = profile.origin.uncertainty if profile.origin.estimate else None
     basis = "given" if uncertainty is None else "estimated"
     if isinstance(profile, DeviceProfile):
-        notes: list[str] = []
-        curves = _device_curves(profile, name, notes)
+        remarks: list[Remark] = []
+        curves = _device_curves(profile, name, remarks)
         basis = "measured" if uncertainty is None else basis
-        return Shown(curves, "tokens", uncertainty, basis, tuple(notes))
+        return Shown(curves, "tokens", uncertainty, basis, tuple(text for _, text in remarks))
     if isinstance(profile, Device):
         keys = ("stage_ms", "draft_ms", "evaluate_ms")
         given = [_given(key, getattr(profile, key)) for key in keys]
@@ -117,9 +117,9 @@ def _given(what: str, points: dict[int, float]) -> Curve:
     return Curve(what, TimeTable(points), None, tuple(sorted(points)), known)
 
 
-def _device_curves(profile: DeviceProfile, name: str, notes: list[str]) -> Curves:
+def _device_curves(profile: DeviceProfile, name: str, remarks: list[Remark]) -> Curves:
     """One layer of each measured model, with attention, and everything else as measured."""
-    service = ServiceTimes(name, profile, shape_of, notes)
+    service = ServiceTimes(name, profile, shape_of, remarks)
     models = [ServedModel(e.model, shape_of(e), e.dtype) for e in profile.layer]
     if not models and profile.roofline is not None:
         models = [ServedModel(EXAMPLE, find_model(EXAMPLE, "example"), "float16")]

@@ -77,7 +77,7 @@ def test_warnings_of_a_profile_stay_and_come_once() -> None:
     overrides = ["target={profile='llama-3.2-1b'}", f"pipelines=[{{stages=[{','.join(stages)}]}}]"]
     named = plan_of(overrides[0], "pipelines=[{stages=[{device='jetson-agx-orin',count=2}]}]")
     plan = plan_of(*overrides)
-    assert [w for w in plan.warnings if "is an estimate" in w]
+    assert [w for w in plan.warnings if "inputs are estimates: device jetson-agx-orin" in w]
     more = "usd_per_million_tokens is left out: no key price_usd_per_hour for draft0"
     assert plan.warnings == (*named.warnings, more)
 

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from treepipe.errors import UserError
-from treepipe.profiles.library import resolve_link
-from treepipe.profiles.schema import AnyLink, Link
+from treepipe.profiles.library import find_link, resolve_link
+from treepipe.profiles.schema import AnyLink, ExtendedLink, Link
 from treepipe.scenario import Scenario
 from treepipe.timing import LinkTimes, TimeTable
 
@@ -48,16 +48,15 @@ def link_estimates(scenario: Scenario, path: Path) -> dict[str, float]:
         UserError: there is no such profile.
     """
     links = scenario.links
-    named = {"links.default": links.default, "links.local": links.local}
-    named |= {
-        f"links.pairs.{i}.profile": pair.profile or pair for i, pair in enumerate(links.pairs)
-    }
+    named: dict[str, AnyLink] = {"links.default": links.default, "links.local": links.local}
+    named |= {f"links.pairs.{index}": pair.link for index, pair in enumerate(links.pairs)}
     found = {}
     for key, link in named.items():
-        if isinstance(link, str):
-            origin = find_link(link, f"{path}: key {key}", path.parent).origin
+        name = link.profile if isinstance(link, ExtendedLink) else link
+        if isinstance(name, str):
+            origin = find_link(name, f"{path}: key {key}", path.parent).origin
             if origin.uncertainty is not None:
-                found[f"link {link}"] = origin.uncertainty
+                found[f"link {name}"] = origin.uncertainty
     return found
 
 
