@@ -135,7 +135,7 @@ def test_faults_of_a_head_are_one_sentence(target: Checkpoint, tmp_path: Path) -
     with pytest.raises(UserError, match="hidden_size = 64 differs from the target's 32"):
         load_head(tmp_path, target)
     config.write_text("{")
-    with pytest.raises(UserError, match=r"config\.json: is not usable"):
+    with pytest.raises(UserError, match=r"config\.json: is not valid JSON"):
         load_head(tmp_path, target)
     config.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"holds neither model\.safetensors nor pytorch_model\.bin"):

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -52,6 +55,15 @@ def save_random_checkpoint(
     )
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.save_pretrained(directory, max_shard_size=shard_size)
+    return directory
+
+
+def save_tokenizer(directory: Path, vocabulary: int = VOCABULARY) -> Path:
+    """Save a tokenizer of so many words (``w0``, ``w1``, …; others are ``w0``), for such models."""
+    words = {f"w{i}": i for i in range(vocabulary)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(directory / "tokenizer.json"))
     return directory
 
 
