@@ -210,8 +210,8 @@ class Checkpoint:
         ]
         for projection, key in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
             tensor = f"{layer}self_attn.{projection}_proj.weight"
-            wanted = int(getattr(config, key)) * int(size), self.hidden_size
-            said.append((tensor, f"{key}, head_dim and hidden_size", wanted))
+            rows = int(getattr(config, key)) * int(size)
+            said.append((tensor, f"{key}, head_dim and hidden_size", (rows, self.hidden_size)))
         for tensor, keys, wanted in said:
             if shapes[tensor] != wanted:
                 raise UserError(
