@@ -34,12 +34,14 @@ class WholeModel:
         states = self.stage.forward(0, self.ends.embed(tokens), positions, parents)
         return self.ends.logits(states)
 
-    def greedy(self, prompt: Sequence[int], new_tokens: int, end_of_text: int | None) -> list[int]:
-        """Plain greedy continuation, the end of text included."""
+    def greedy(
+        self, prompt: Sequence[int], new_tokens: int, end_tokens: frozenset[int] = frozenset()
+    ) -> list[int]:
+        """Plain greedy continuation, up to and with the first of ``end_tokens``."""
         self.stage.open(0)
         logits = self.read(prompt, range(len(prompt)), None)
         text = [int(logits[-1].argmax())]
-        while len(text) < new_tokens and text[-1] != end_of_text:
+        while len(text) < new_tokens and text[-1] not in end_tokens:
             position = len(prompt) + len(text) - 1
             text.append(int(self.read(text[-1:], [position], None)[-1].argmax()))
         self.stage.close(0)
@@ -51,7 +53,7 @@ def record_acceptance(
     draft: Checkpoint,
     prompts: Sequence[Sequence[int]],
     new_tokens: int,
-    end_of_text: int | None,
+    end_tokens: frozenset[int],
     seed: int,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
@@ -62,7 +64,7 @@ def record_acceptance(
         progress: called after every prompt.
     """
     content: dict[str, Any] = {}
-    for grown in growing_pool(target, draft, prompts, new_tokens, end_of_text, seed):
+    for grown in growing_pool(target, draft, prompts, new_tokens, end_tokens, seed):
         content = grown
         progress()
     return content
@@ -73,7 +75,7 @@ def growing_pool(
     draft: Checkpoint,
     prompts: Sequence[Sequence[int]],
     new_tokens: int,
-    end_of_text: int | None,
+    end_tokens: frozenset[int],
     seed: int,
 ) -> Iterator[dict[str, Any]]:
     """The same after every prompt, for who may be interrupted."""
@@ -83,7 +85,7 @@ def growing_pool(
     recorded = []
     off_path: dict[str, list[list[float]]] = {str(i + 1): [] for i in range(OFF_PATH_STEPS)}
     for prompt in prompts:
-        text = whole.greedy(prompt, new_tokens, end_of_text)
+        text = whole.greedy(prompt, new_tokens, end_tokens)
         recorded.append(_record_prompt(small, prompt, text, off_path, rng))
         yield pool_content(target.directory.name, draft.directory.name, recorded, off_path)
 

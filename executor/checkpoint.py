@@ -1,12 +1,13 @@
-"""Reading a Hugging Face checkpoint directory, tensor by tensor; no module is built here.
+"""Reading a Hugging Face checkpoint directory, tensor by tensor; no module holds weights here.
 
-Every fault of the directory ends in a ``UserError`` that names the file and the key.
+Every fault of the directory ends in a ``UserError`` that names the file and the key or the tensor.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,19 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from treepipe.errors import UserError
+from treepipe.executor.supported import (
+    end_tokens,
+    generation_warnings,
+    max_positions,
+    read_config,
+    reason_of,
+)
 from treepipe.json_file import read_json
 
-ARCHITECTURES = (
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-)
-"""Supported architectures, as ``config.json`` names them."""
-PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.down_proj")
+DTYPES = ("F16", "BF16", "F32", "F64")
+"""Types of weights, as safetensors names them; what is quantized has others."""
+IGNORED = "rotary_emb.inv_freq"
+"""Buffers that old checkpoints hold; transformers computes them itself."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Checkpoint:
     Attributes:
         directory: where it is.
         config: the model's configuration (a transformers ``PreTrainedConfig``).
-        architecture: one of ``ARCHITECTURES``.
+        architecture: one of ``supported.ARCHITECTURES``.
         shards: file per tensor name.
     """
 
@@ -50,6 +54,7 @@ class Checkpoint:
         config, named = read_config(directory / "config.json")
         checkpoint = cls(directory, config, named, _shards(directory))
         checkpoint._check_complete()
+        end_tokens(directory)  # its faults are named here, not in the middle of a run
         return checkpoint
 
     @property
@@ -77,17 +82,24 @@ class Checkpoint:
         names = [name for name in self.shards if name.startswith("model.layers.0.")]
         total = 0
         for name in names:
-            with safe_open(self.shards[name], framework="pt") as file:
+            with open_shard(self.shards[name]) as file:
                 total += 4 * math.prod(file.get_slice(name).get_shape())
         return total
 
     @property
     def max_positions(self) -> int:
-        """Positions that can be attended to in full (a sliding window limits them)."""
-        window = getattr(self.config, "sliding_window", None)
-        slides = "sliding_attention" in (getattr(self.config, "layer_types", None) or [])
-        limited = window if window and (slides or "Mistral" in self.architecture) else None
-        return int(min(self.config.max_position_embeddings, limited or 2**62))
+        """Positions that a text can take."""
+        return max_positions(self.config)
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Any of these ends a text."""
+        return end_tokens(self.directory)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the checkpoint asks for and does not get."""
+        return generation_warnings(self.directory)
 
     @property
     def tied(self) -> bool:
@@ -95,94 +107,125 @@ class Checkpoint:
         return "lm_head.weight" not in self.shards
 
     def tensors(self, prefix: str) -> dict[str, Any]:
-        """All tensors below ``prefix``, by the rest of their name; only these are read."""
+        """All tensors below ``prefix``, by the rest of their name; only these are read.
+
+        Raises:
+            UserError: one of them holds a value that is no number, or an infinite one.
+        """
         wanted = [name for name in self.shards if name.startswith(prefix)]
         found: dict[str, Any] = {}
         for shard in sorted({self.shards[name] for name in wanted}):
-            with safe_open(shard, framework="pt") as file:
+            with open_shard(shard) as file:
                 for name in wanted:
                     if self.shards[name] == shard:
                         found[name.removeprefix(prefix)] = file.get_tensor(name)
+                        check_finite(shard, name, found[name.removeprefix(prefix)])
         return found
 
     def _check_complete(self) -> None:
-        needed = ["model.embed_tokens.weight", "model.norm.weight"]
-        needed += [
-            f"model.layers.{layer}.{part}.weight"
-            for layer in range(self.layers)
-            for part in (*PROJECTIONS, "input_layernorm")
-        ]
-        for name in needed:
+        """Every tensor that the config asks for is there, in its shape, and no other.
+
+        Where sizes disagree, the keys that say so are named first.
+        """
+        layer = f"model.layers.{self.layers}."
+        if any(name.startswith(layer) for name in self.shards):
+            raise UserError(
+                f"{self._config_path}: key num_hidden_layers = {self.layers}, but the weights hold "
+                f"further layers"
+            )
+        if self.tied and not self.config.tie_word_embeddings:
+            raise UserError(
+                f"{self.directory}: the weights are incomplete, tensor lm_head.weight is missing "
+                f"(config.json: tie_word_embeddings = false)"
+            )
+        expected = self._expected()
+        for name in expected:
             if name not in self.shards:
                 raise UserError(
                     f"{self.directory}: the weights are incomplete, tensor {name} is missing"
                 )
-        beyond = f"model.layers.{self.layers}."
-        if any(name.startswith(beyond) for name in self.shards):
-            raise UserError(
-                f"{self.directory / 'config.json'}: key num_hidden_layers = {self.layers}, but the "
-                f"weights hold further layers"
-            )
-        self._check_shape("model.embed_tokens.weight", "vocab_size", "hidden_size")
-        self._check_shape("model.layers.0.mlp.down_proj.weight", "hidden_size", "intermediate_size")
-        self._check_heads()
+        shapes = self._held()
+        self._check_sizes(shapes)
+        for name, shape in shapes.items():
+            if name not in expected:
+                raise UserError(f"{self._config_path}: has no place for the weights' tensor {name}")
+            if shape != expected[name]:
+                raise UserError(
+                    f"{self._config_path}: asks for tensor {name} in shape {expected[name]}, but "
+                    f"{self.shards[name].name} holds it in shape {shape}"
+                )
 
-    def _check_shape(self, tensor: str, *keys: str) -> None:
-        said = tuple(int(getattr(self.config, key)) for key in keys)
-        self._check_said(tensor, " and ".join(keys), said)
+    @property
+    def _config_path(self) -> Path:
+        return self.directory / "config.json"
 
-    def _check_heads(self) -> None:
-        config, attention = self.config, "model.layers.0.self_attn"
+    def _expected(self) -> dict[str, tuple[int, ...]]:
+        """Shape by name of every tensor that the config asks for."""
+        from treepipe.executor.families import layer_shapes
+
+        ends: tuple[int, ...] = (self.vocabulary, self.hidden_size)
+        shapes = {"model.embed_tokens.weight": ends, "model.norm.weight": (self.hidden_size,)}
+        if not self.tied:
+            shapes["lm_head.weight"] = ends
+        try:
+            layer = layer_shapes(self.architecture, self.config)
+        except Exception as error:  # transformers builds what the config says, whatever it is
+            raise UserError(f"{self._config_path}: is not usable: {reason_of(error)}") from None
+        for number in range(self.layers):
+            shapes.update({f"model.layers.{number}.{name}": each for name, each in layer.items()})
+        return shapes
+
+    def _held(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every tensor of the model's by name, as the files' headers say."""
+        ours = [name for name in self.shards if name.startswith(("model.", "lm_head."))]
+        found: dict[str, tuple[int, ...]] = {}
+        for shard in sorted({self.shards[name] for name in ours}):
+            with open_shard(shard) as file:
+                for name in ours:
+                    if self.shards[name] == shard:
+                        tensor = file.get_slice(name)
+                        if tensor.get_dtype() not in DTYPES:
+                            raise UserError(
+                                f"{shard}: tensor {name} holds {tensor.get_dtype()} values; "
+                                f"supported are {', '.join(DTYPES)}"
+                            )
+                        found[name] = tuple(tensor.get_shape())
+        return found
+
+    def _check_sizes(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Name the keys of the config where they disagree with the first layer and the ends."""
+        config, layer = self.config, "model.layers.0."
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        said: list[tuple[str, str, tuple[int, ...]]] = [
+            (
+                "model.embed_tokens.weight",
+                "vocab_size and hidden_size",
+                (self.vocabulary, self.hidden_size),
+            ),
+            (
+                f"{layer}mlp.down_proj.weight",
+                "hidden_size and intermediate_size",
+                (self.hidden_size, int(config.intermediate_size)),
+            ),
+        ]
         for projection, key in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
-            said = (int(getattr(config, key)) * int(size), self.hidden_size)
-            keys = f"{key}, head_dim and hidden_size"
-            self._check_said(f"{attention}.{projection}_proj.weight", keys, said)
-
-    def _check_said(self, tensor: str, keys: str, said: tuple[int, ...]) -> None:
-        with safe_open(self.shards[tensor], framework="pt") as file:
-            shape = tuple(file.get_slice(tensor).get_shape())
-        if shape != said:
-            raise UserError(
-                f"{self.directory / 'config.json'}: keys {keys} say {said}, but tensor {tensor} "
-                f"has shape {shape}"
-            )
+            tensor = f"{layer}self_attn.{projection}_proj.weight"
+            rows = int(getattr(config, key)) * int(size)
+            said.append((tensor, f"{key}, head_dim and hidden_size", (rows, self.hidden_size)))
+        for tensor, keys, wanted in said:
+            if shapes[tensor] != wanted:
+                raise UserError(
+                    f"{self._config_path}: keys {keys} say {wanted}, but tensor {tensor} has shape "
+                    f"{shapes[tensor]}"
+                )
 
 
-def read_config(path: Path) -> tuple[Any, str]:
-    """A ``config.json`` as a transformers configuration, and its architecture.
-
-    Raises:
-        UserError: it cannot be read, or its architecture is not supported.
-    """
-    named = (read_json(path).get("architectures") or ["none"])[0]
-    if named not in ARCHITECTURES:
-        raise UserError(
-            f"{path}: key architectures = {named!r} is not supported; "
-            f"supported are {', '.join(ARCHITECTURES)}"
-        )
-    return _config(path), named
-
-
-def check_shapes(
-    directory: Path, prefix: str, found: Mapping[str, Any], expected: Mapping[str, Sequence[int]]
-) -> None:
-    """Raises ``UserError`` unless the tensors below ``prefix`` are what the config asks for."""
-    for name in sorted({*found, *expected}):
-        if name not in found:
-            raise UserError(
-                f"{directory}: the weights are incomplete, tensor {prefix}{name} is missing"
-            )
-        if name not in expected:
-            raise UserError(
-                f"{directory / 'config.json'}: has no place for the weights' tensor {prefix}{name}"
-            )
-        wanted, shape = tuple(expected[name]), tuple(found[name].shape)
-        if wanted != shape:
-            raise UserError(
-                f"{directory / 'config.json'}: asks for tensor {prefix}{name} in shape {wanted}, "
-                f"but the weights hold it in shape {shape}"
-            )
+def check_finite(file: Path, name: str, tensor: Any) -> None:
+    """Raises ``UserError`` if a value is no number, or infinite: one pass, nothing is copied."""
+    low, high = (float(end) for end in tensor.aminmax())  # NaN if any value is
+    if not (math.isfinite(low) and math.isfinite(high)):
+        what = "no number (NaN)" if math.isnan(low) else "infinite"
+        raise UserError(f"{file}: tensor {name} holds a value that is {what}")
 
 
 def check_same_vocabulary(target: Checkpoint, draft: Checkpoint) -> None:
@@ -202,34 +245,47 @@ def check_same_vocabulary(target: Checkpoint, draft: Checkpoint) -> None:
 
 def _vocabulary(directory: Path) -> Any:
     path = directory / "tokenizer.json"
-    return read_json(path).get("model", {}).get("vocab") if path.exists() else None
-
-
-def _config(path: Path) -> Any:
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-    except Exception as error:  # transformers raises many kinds for a config it cannot read
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: is not usable: {reason}") from None
-    config._attn_implementation = "sdpa"
-    return config
+    if not path.exists():
+        return None
+    model = read_json(path).get("model")
+    return model.get("vocab") if isinstance(model, dict) else None
 
 
 def _shards(directory: Path) -> dict[str, Path]:
+    """File by tensor name; every file was opened once, and holds what it should."""
     index = directory / "model.safetensors.index.json"
     single = directory / "model.safetensors"
     if index.exists():
-        names = {name: directory / file for name, file in read_json(index)["weight_map"].items()}
-        for shard in sorted(set(names.values())):
-            if not shard.exists():
-                raise UserError(f"{index}: names {shard.name}, which is missing")
-        return names
+        return _indexed(index)
     if not single.exists():
         raise UserError(f"{directory}: holds neither {single.name} nor {index.name}")
+    with open_shard(single) as file:
+        return {name: single for name in file.keys() if not name.endswith(IGNORED)}  # noqa: SIM118
+
+
+def _indexed(index: Path) -> dict[str, Path]:
+    weights = read_json(index).get("weight_map")
+    if not isinstance(weights, dict) or not all(isinstance(v, str) for v in weights.values()):
+        raise UserError(f"{index}: key weight_map must map tensors' names to files")
+    names = {
+        name: index.parent / file for name, file in weights.items() if not name.endswith(IGNORED)
+    }
+    for shard in sorted(set(names.values())):
+        if not shard.exists():
+            raise UserError(f"{index}: names {shard.name}, which is missing")
+        with open_shard(shard) as file:
+            held = set(file.keys())
+        for name, place in names.items():
+            if place == shard and name not in held:
+                raise UserError(f"{index}: names tensor {name} in {shard.name}, which lacks it")
+    return names
+
+
+@contextmanager
+def open_shard(path: Path) -> Iterator[Any]:
+    """A file of tensors. Raises ``UserError`` if it cannot be read, or is cut off."""
     try:
-        with safe_open(single, framework="pt") as file:
-            return dict.fromkeys(file.keys(), single)
+        with safe_open(path, framework="pt") as file:
+            yield file
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{single}: cannot be read: {error}") from None
+        raise UserError(f"{path}: cannot be read: {error}") from None

@@ -8,7 +8,7 @@ get worse with every level below the last verified token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,17 +109,30 @@ class EagleDraft(DraftSource):
         return states[-1:]
 
     def _expand(self, state: _State, order: DraftPass) -> torch.Tensor:
-        """New scratch nodes, each from the head's own state at its parent."""
+        """New scratch nodes, each from the head's own state at its parent.
+
+        A parent may be a node of the same pass (a whole tree that is run again): then the head runs
+        once per level, since a node's input is its parent's result.
+        """
+        first, found = len(state.scratch), []
+        for start, stop in _levels(first, order.parents):
+            level = slice(start, stop)
+            found.append(self._expand_level(state, order.tokens[level], order.parents[level]))
+        return torch.cat(found)
+
+    def _expand_level(
+        self, state: _State, tokens: Sequence[int], parents: Sequence[int]
+    ) -> torch.Tensor:
+        """Nodes whose parents are known."""
         assert state.predicted is not None  # a catch-up pass came before
-        cache = state.cache
-        above = cache.tree_mask.sum(1).tolist()
+        above = state.cache.tree_mask.sum(1).tolist()
         given, depths = [], list[int]()
-        for parent in order.parents:
+        for parent in parents:
             given.append(state.predicted if parent == NO_PARENT else state.scratch[parent][1])
             depths.append(1 if parent == NO_PARENT else 1 + int(above[parent]))
         positions = [len(state.tokens) - 1 + depth for depth in depths]
-        states = self._run(state, order.tokens, torch.stack(given), positions, order.parents)
-        state.scratch += zip(order.tokens, states, strict=True)
+        states = self._run(state, tokens, torch.stack(given), positions, parents)
+        state.scratch += zip(tokens, states, strict=True)
         return states
 
     def _run(
@@ -143,3 +156,17 @@ class EagleDraft(DraftSource):
         if self._embedding is None:
             return self._ends.embed(tokens)
         return self._embedding[torch.tensor(tokens, dtype=torch.long)].float()
+
+
+def _levels(first: int, parents: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cut a pass into runs [start, stop) of nodes, no node's parent in its own run.
+
+    ``first`` is the index of the pass's first node among the scratch nodes, as in ``parents``; a
+    node comes after its parent.
+    """
+    start = 0
+    for place, parent in enumerate(parents):
+        if parent >= first + start:
+            yield start, place
+            start = place
+    yield start, len(parents)

@@ -7,17 +7,20 @@ and the target's own output projection reads tokens off it.) What drafts with it
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from treepipe.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.families import FAMILIES
+from treepipe.executor.checkpoint import Checkpoint, check_finite, open_shard
+from treepipe.executor.families import FAMILIES, fixed_rotary
+from treepipe.executor.supported import check_rope, reason_of
+from treepipe.json_file import read_json
+
+FAMILY = "LlamaForCausalLM"
+"""Of the head's layer, whatever the target is."""
 
 
 class EagleHead(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -26,13 +29,12 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is untyped here
     def __init__(self, config: Any, *, bias: bool, input_norm: bool) -> None:
         """Args: ``input_norm``: whether the layer norms its input (the published heads do not)."""
         super().__init__()
-        family = FAMILIES["LlamaForCausalLM"]
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
-        layer = family.layer(config, 0)
+        layer = FAMILIES[FAMILY].layer(config, 0)
         if not input_norm:
             layer.input_layernorm = nn.Identity()
         self.layers = nn.ModuleList([layer])
-        self.rotary = family.rotary(config=config)
+        self.rotary = fixed_rotary(FAMILY, config)
 
     def forward(
         self,
@@ -86,6 +88,11 @@ def load_head(directory: Path, target: Checkpoint) -> tuple[EagleHead, torch.Ten
                 f"{directory}: tensor {name} has shape {tuple(tensors[name].shape)}, "
                 f"config.json wants {tuple(shape)}"
             )
+    if embedding is not None and embedding.shape != (target.vocabulary, target.hidden_size):
+        raise UserError(
+            f"{directory}: tensor embed_tokens.weight has shape {tuple(embedding.shape)}, "
+            f"the target's is {(target.vocabulary, target.hidden_size)}"
+        )
     head.load_state_dict({name: tensors[name].float() for name in wanted})
     return head.eval().requires_grad_(False), embedding
 
@@ -94,14 +101,12 @@ def _config(directory: Path, target: Checkpoint) -> Any:
     from transformers import LlamaConfig
 
     path = directory / "config.json"
+    content = read_json(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         config = LlamaConfig(**{**content, "num_hidden_layers": 1})
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
     except Exception as error:  # transformers raises many kinds for a config it cannot read
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: is not usable: {reason}") from None
+        raise UserError(f"{path}: is not usable: {reason_of(error)}") from None
+    check_rope(config, path)
     for key, size in (("hidden_size", target.hidden_size), ("vocab_size", target.vocabulary)):
         if getattr(config, key) != size:
             raise UserError(
@@ -112,12 +117,26 @@ def _config(directory: Path, target: Checkpoint) -> Any:
 
 
 def _tensors(directory: Path) -> dict[str, torch.Tensor]:
+    """All of the head's weights; raises ``UserError`` if they cannot be read or are no numbers."""
     safe, pickled = directory / "model.safetensors", directory / "pytorch_model.bin"
+    path = safe if safe.exists() else pickled
+    if safe.exists():
+        with open_shard(safe) as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    elif pickled.exists():
+        tensors = _unpickled(pickled)
+    else:
+        raise UserError(f"{directory}: holds neither {safe.name} nor {pickled.name}")
+    for name, tensor in tensors.items():
+        check_finite(path, name, tensor)
+    return tensors
+
+
+def _unpickled(path: Path) -> dict[str, torch.Tensor]:
     try:
-        if safe.exists():
-            return dict(load_file(safe))
-        if pickled.exists():
-            return dict(torch.load(pickled, weights_only=True, map_location="cpu"))
-    except Exception as error:  # both loaders raise many kinds
-        raise UserError(f"{directory}: the weights cannot be read: {error}") from None
-    raise UserError(f"{directory}: holds neither {safe.name} nor {pickled.name}")
+        content = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # the loader raises many kinds
+        raise UserError(f"{path}: cannot be read: {reason_of(error)}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: must hold tensors by name")
+    return {name: each for name, each in content.items() if isinstance(each, torch.Tensor)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from transformers import AutoConfig as AutoConfig
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
@@ -47,3 +48,22 @@ FAMILIES = {
     ),
 }
 """Supported architectures by the name in ``config.json``."""
+
+
+def layer_shapes(architecture: str, config: Any) -> dict[str, tuple[int, ...]]:
+    """Shape by name of a decoder layer's tensors; all layers of a model have the same."""
+    with torch.device("meta"):
+        layer = FAMILIES[architecture].layer(config, 0)
+    return {name: tuple(tensor.shape) for name, tensor in layer.state_dict().items()}
+
+
+def fixed_rotary(architecture: str, config: Any) -> Any:
+    """The rotary embedding, its frequencies as they are at a text's beginning for good.
+
+    Kinds that change them ("dynamic", "longrope") do so by the longest position in a pass, which
+    may be a drafted token's that is never committed. Texts end before they would change:
+    ``supported.max_positions``.
+    """
+    rotary = FAMILIES[architecture].rotary(config=config)
+    rotary.rope_type = "default"  # the kind that transformers leaves alone
+    return rotary

@@ -44,12 +44,12 @@ def record_head_acceptance(
     name: str,
     prompts: Sequence[Sequence[int]],
     new_tokens: int,
-    end_of_text: int | None,
+    end_tokens: frozenset[int],
     seed: int,
 ) -> dict[str, Any]:
     """The content of an acceptance pool file (``treepipe.acceptance/1``); as
     ``calibration.record_acceptance``, with what the head guesses at every depth."""
-    pools = growing_head_pool(target, draft, name, prompts, new_tokens, end_of_text, seed)
+    pools = growing_head_pool(target, draft, name, prompts, new_tokens, end_tokens, seed)
     *_, content = pools
     return content
 
@@ -60,7 +60,7 @@ def growing_head_pool(
     name: str,
     prompts: Sequence[Sequence[int]],
     new_tokens: int,
-    end_of_text: int | None,
+    end_tokens: frozenset[int],
     seed: int,
 ) -> Iterator[dict[str, Any]]:
     """The same after every prompt, for who may be interrupted."""
@@ -69,7 +69,7 @@ def growing_head_pool(
     recorded = []
     off_path: dict[str, list[list[float]]] = {str(i + 1): [] for i in range(OFF_PATH_STEPS)}
     for prompt in prompts:
-        text = whole.greedy(prompt, new_tokens, end_of_text)
+        text = whole.greedy(prompt, new_tokens, end_tokens)
         _show_states(whole, draft, [*prompt, *text])
         recorded.append(_record_prompt(draft, prompt, text, off_path, rng))
         draft.close(SESSION)

@@ -66,6 +66,7 @@ def prepare(scenario: Scenario, path: Path) -> Launch:
         )
         for requests in _requests(scenario, path, target, models)
     )
+    plans = tuple(replace(plan, warnings=(*plan.warnings, *target.warnings)) for plan in plans)
     _check_vocabulary(scenario, path, target)
     if plans[0].central_transfers and not scenario.emulate:
         raise UserError(
@@ -132,12 +133,6 @@ def _check_vocabulary(scenario: Scenario, path: Path, target: Checkpoint) -> Non
             )
 
 
-def end_of_text(target: Checkpoint) -> int | None:
-    """The token that ends a text, if the checkpoint names a single one."""
-    token = target.config.eos_token_id
-    return int(token) if isinstance(token, int) else None
-
-
 def _requests(
     scenario: Scenario, path: Path, target: Checkpoint, models: list[Checkpoint]
 ) -> list[tuple[RequestSpec, ...]]:
@@ -152,8 +147,10 @@ def _requests(
             f"{path}: key workload.requests = {count}, but {workload.prompts} holds "
             f"{len(texts)} prompts"
         )
-    prompts = tokenize(target.directory, texts[:count])
-    end = end_of_text(target) if workload.stop_at_end_of_text else None
+    prompts = tokenize(
+        target, texts[:count], f"{path}: key workload.prompts = {workload.prompts!r}"
+    )
+    ends = target.end_tokens if workload.stop_at_end_of_text else frozenset()
     limit = min(model.max_positions for model in (target, *models))
     if "gamma" in read_keys(section) and section.gamma > limit:
         raise UserError(
@@ -161,7 +158,7 @@ def _requests(
         )
     asked = [
         tuple(
-            replace(request, prompt=prompt, end_of_text=end)
+            replace(request, prompt=prompt, end_tokens=ends)
             for request, prompt in zip(run, prompts, strict=True)
         )
         for run in drawn

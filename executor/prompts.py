@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from treepipe.errors import UserError
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.profiles.library import REFERENCE
 
 
@@ -47,10 +48,29 @@ def _reference_texts(name: str, asked_by: str) -> list[str]:
     return [text for row in zip(*columns, strict=True) for text in row]
 
 
-def tokenize(directory: Path, texts: list[str]) -> list[tuple[int, ...]]:
-    """Token ids per text by the checkpoint's ``tokenizer.json``."""
-    path = directory / "tokenizer.json"
+def tokenize(
+    checkpoint: Checkpoint, texts: list[str], asked_by: str = "key workload.prompts"
+) -> list[tuple[int, ...]]:
+    """Token ids per text by the checkpoint's ``tokenizer.json``.
+
+    Raises:
+        UserError: there is no such file, it is broken or belongs to another model, or a text has
+            no tokens, so that there is nothing to continue.
+    """
+    path = checkpoint.directory / "tokenizer.json"
     if not path.exists():
         raise UserError(f"{path}: there is no such file; prompts cannot be read without it")
-    tokenizer = Tokenizer.from_file(str(path))
-    return [tuple(encoding.ids) for encoding in tokenizer.encode_batch(texts)]
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises no other kind
+        raise UserError(f"{path}: is no usable tokenizer: {error}") from None
+    found = [tuple(encoding.ids) for encoding in tokenizer.encode_batch(texts)]
+    for index, tokens in enumerate(found):
+        if not tokens:
+            raise UserError(f"{asked_by}: prompt {index} is empty; there is nothing to continue")
+        if max(tokens) >= checkpoint.vocabulary:
+            raise UserError(
+                f"{path}: gives prompt {index} token {max(tokens)}, but the model knows "
+                f"{checkpoint.vocabulary} tokens (config.json: vocab_size)"
+            )
+    return found

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from treepipe.executor.checkpoint import Checkpoint, read_config
-from treepipe.executor.families import FAMILIES, AutoConfig
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.families import AutoConfig, layer_shapes
+from treepipe.executor.supported import read_config
 from treepipe.profiles.shapes import Shape
 
 SPREAD = 0.02
@@ -79,7 +80,5 @@ class RandomCheckpoint(Checkpoint):
         yield "model.norm.weight", (self.hidden_size,)
         if prefix.startswith("model.layers."):
             number = int(prefix.split(".")[2])
-            with torch.device("meta"):
-                layer = FAMILIES[self.architecture].layer(self.config, number)
-            for name, tensor in layer.state_dict().items():
-                yield f"model.layers.{number}.{name}", tuple(tensor.shape)
+            for name, shape in layer_shapes(self.architecture, self.config).items():
+                yield f"model.layers.{number}.{name}", shape

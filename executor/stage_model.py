@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from treepipe.executor.cache import RaggedCache, TreeCache
-from treepipe.executor.checkpoint import Checkpoint, check_shapes
-from treepipe.executor.families import FAMILIES
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.families import FAMILIES, fixed_rotary
 from treepipe.messages import NO_PARENT
 
 
@@ -52,12 +52,12 @@ class StageModel:
         """Args: ``capacity``: cache entries per session.
 
         Raises:
-            UserError: a layer's tensors are not those that the checkpoint's config asks for.
+            UserError: a layer's tensors hold values that are no numbers.
         """
         self.check_causality = False
         self._config = checkpoint.config
         self._capacity, self._dtype, self._device = capacity, dtype, device
-        self._rotary = FAMILIES[checkpoint.architecture].rotary(config=self._config).to(device)
+        self._rotary = fixed_rotary(checkpoint.architecture, self._config).to(device)
         self._layers = []
         for place, number in enumerate(layers):
             layer = load_layer(checkpoint, number, dtype, device)
@@ -137,13 +137,10 @@ class StageModel:
 
 
 def load_layer(checkpoint: Checkpoint, number: int, dtype: torch.dtype, device: str) -> Any:
-    """One decoder layer with its weights; raises ``UserError`` if they do not fit the config."""
+    """One decoder layer with its weights; raises ``UserError`` if they hold no numbers."""
     with torch.device("meta"):
         layer = FAMILIES[checkpoint.architecture].layer(checkpoint.config, number)
-    prefix = f"model.layers.{number}."
-    found = checkpoint.tensors(prefix)
-    expected = {name: tuple(tensor.shape) for name, tensor in layer.state_dict().items()}
-    check_shapes(checkpoint.directory, prefix, found, expected)
+    found = checkpoint.tensors(f"model.layers.{number}.")
     tensors = {name: tensor.to(device, dtype) for name, tensor in found.items()}
     layer.load_state_dict(tensors, assign=True)
     return layer.eval().requires_grad_(False)
@@ -157,19 +154,15 @@ class TargetEnds:
     ) -> None:
         config = checkpoint.config
 
-        def read(prefix: str, *shape: int) -> torch.Tensor:
-            found = checkpoint.tensors(prefix)
-            check_shapes(checkpoint.directory, prefix, found, {"weight": shape})
-            tensor: torch.Tensor = found["weight"].to(device, dtype)
+        def read(prefix: str) -> torch.Tensor:
+            tensor: torch.Tensor = checkpoint.tensors(prefix)["weight"].to(device, dtype)
             return tensor
 
-        hidden, vocabulary = checkpoint.hidden_size, checkpoint.vocabulary
-        self._embedding = read("model.embed_tokens.", vocabulary, hidden)
-        self._norm = FAMILIES[checkpoint.architecture].norm(hidden, config.rms_norm_eps)
-        self._norm.weight = torch.nn.Parameter(read("model.norm.", hidden), requires_grad=False)
-        self._projection = (
-            self._embedding if checkpoint.tied else read("lm_head.", vocabulary, hidden)
-        )
+        norm = FAMILIES[checkpoint.architecture].norm
+        self._embedding = read("model.embed_tokens.")
+        self._norm = norm(checkpoint.hidden_size, config.rms_norm_eps)
+        self._norm.weight = torch.nn.Parameter(read("model.norm."), requires_grad=False)
+        self._projection = self._embedding if checkpoint.tied else read("lm_head.")
 
     @torch.inference_mode()
     def embed(self, tokens: Sequence[int]) -> torch.Tensor:

@@ -112,8 +112,9 @@ def _recorded_requests(
         RequestSpec(
             (0,) * request.prompt_tokens,
             len(request.text),
-            None,
-            None if scenario.workload.arrivals is None else asked[session - 1].arrival_ms,
+            arrival_ms=None
+            if scenario.workload.arrivals is None
+            else asked[session - 1].arrival_ms,
         )
         for session, request in sorted(recording.requests.items())
     )

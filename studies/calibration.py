@@ -131,7 +131,7 @@ def _record(
     target, draft = case.launch.target, case.launch.draft
     assert draft is not None  # `_pair` has looked
     _, _, name, folder = pair
-    prompts = [p for p in tokenize(target.directory, load_texts(name, folder)) if p not in decoded]
+    prompts = [p for p in tokenize(target, load_texts(name, folder)) if p not in decoded]
     if not prompts:
         raise UserError(
             f"{case.path}: all prompts of {name} are decoded, none is left to calibrate"
@@ -146,7 +146,7 @@ def _record(
     say("calibrating acceptance", len(prompts))
     seed = case.launch.plan.seed
     step = partial(say, "", 1)
-    return record_acceptance(target, draft, prompts, new_tokens, None, seed, step)
+    return record_acceptance(target, draft, prompts, new_tokens, frozenset(), seed, step)
 
 
 def _beginnings(content: Mapping[str, Any], length: int) -> dict[str, Any]:

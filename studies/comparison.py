@@ -73,7 +73,7 @@ def predict_case(
 ) -> Prediction:
     """Simulate the scenario's number of runs, each with its own seed."""
     # A simulated token is a rank, so no token ends a simulated text.
-    requests = tuple(replace(request, end_of_text=None) for request in plan.requests)
+    requests = tuple(replace(request, end_tokens=frozenset()) for request in plan.requests)
     traces = []
     for seed in run_seeds(scenario.seed, scenario.runs):
         trial = replace(plan, requests=requests, seed=seed)
@@ -102,19 +102,19 @@ def _is_greedy(case: Prepared) -> bool:
 def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[Path, Texts]:
     """Plain greedy decoding of each unpartitioned target: what every schedule must give."""
     targets = {case.launch.target.directory: case.launch.target for case in cases}
-    longest: dict[tuple[Path, tuple[int, ...], int | None], int] = {}
+    longest: dict[tuple[Path, tuple[int, ...], frozenset[int]], int] = {}
     for case in cases:
         for spec in case.launch.plan.requests:
-            key = case.launch.target.directory, spec.prompt, spec.end_of_text
+            key = case.launch.target.directory, spec.prompt, spec.end_tokens
             longest[key] = max(longest.get(key, 0), spec.max_new_tokens)
     say("plain greedy decoding", len(longest))
-    texts: dict[Path, dict[tuple[tuple[int, ...], int | None], tuple[int, ...]]] = {}
+    texts: dict[Path, dict[tuple[tuple[int, ...], frozenset[int]], tuple[int, ...]]] = {}
     for directory, target in targets.items():
         wanted = {key[1:]: length for key, length in longest.items() if key[0] == directory}
         whole = WholeModel(target, max(len(prompt) + n for (prompt, _), n in wanted.items()))
         texts[directory] = {}
-        for (prompt, end), length in wanted.items():
-            texts[directory][prompt, end] = tuple(whole.greedy(prompt, length, end))
+        for (prompt, ends), length in wanted.items():
+            texts[directory][prompt, ends] = tuple(whole.greedy(prompt, length, ends))
             say("", 1)
     return texts
 

@@ -23,7 +23,7 @@ OVERRUN = 1.25
 
 Cut: TypeAlias = Callable[[Trace], Trace]
 """The part of a run that is measured, the same in prediction, replay and execution."""
-Texts: TypeAlias = Mapping[tuple[tuple[int, ...], int | None], tuple[int, ...]]
+Texts: TypeAlias = Mapping[tuple[tuple[int, ...], frozenset[int]], tuple[int, ...]]
 """Plain greedy continuations by (prompt, end of text)."""
 
 
@@ -187,6 +187,6 @@ def faults_of(rows: Mapping[str, Row]) -> list[str]:
 def _is_lossless(requests: Sequence[RequestSpec], executed: Trace, texts: Texts) -> bool:
     """A text that ended early, for whatever reason, is none of plain decoding's."""
     return all(
-        trace.tokens == texts[spec.prompt, spec.end_of_text][: spec.max_new_tokens]
+        trace.tokens == texts[spec.prompt, spec.end_tokens][: spec.max_new_tokens]
         for spec, trace in zip(requests, executed.requests, strict=True)
     )

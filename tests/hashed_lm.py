@@ -26,10 +26,10 @@ def target(path: list[int]) -> np.ndarray:
     return _logits(path, 1)
 
 
-def greedy(prompt: list[int], new_tokens: int, end: int | None = None) -> list[int]:
+def greedy(prompt: list[int], new_tokens: int, ends: frozenset[int] = frozenset()) -> list[int]:
     """Plain greedy decoding of the whole target."""
     path = list(prompt)
-    while len(path) < len(prompt) + new_tokens and (path == prompt or path[-1] != end):
+    while len(path) < len(prompt) + new_tokens and (path == prompt or path[-1] not in ends):
         path.append(int(np.argmax(target(path))))
     return path[len(prompt) :]
 

@@ -26,9 +26,11 @@ class OneRequest(TimelessWorld):
         self.schedule, self.session, self.pipeline = schedule, session, self.pipelines[0]
         self._end_of_session: Close | None = None
 
-    def decode(self, prompt: Sequence[int], wanted: int, end: int | None = None) -> list[int]:
+    def decode(
+        self, prompt: Sequence[int], wanted: int, ends: frozenset[int] = frozenset()
+    ) -> list[int]:
         """The text; the messages that are under way at its end are left where they are."""
-        self.open(self.session, self.schedule, Started(tuple(prompt), wanted, end))
+        self.open(self.session, self.schedule, Started(tuple(prompt), wanted, ends))
         while not self.schedule.done:
             assert self.step(), "deadlock: nothing moves, and the schedule is not done"
         return self.request.text

@@ -101,7 +101,7 @@ def one_stage(arrivals_ms: list[float], tokens: int = 1, serving: Serving | None
     return replace(
         plan,
         pipelines=(plan.pipelines[0][:1],),
-        requests=tuple(RequestSpec((0,) * 8, tokens, None, at) for at in arrivals_ms),
+        requests=tuple(RequestSpec((0,) * 8, tokens, arrival_ms=at) for at in arrivals_ms),
         default_link=LinkTimes(0.0),
         serving=serving or Serving(),
     )

@@ -44,7 +44,7 @@ def cluster(pair: tuple[Path, Path]) -> Iterator[Cluster]:
 
 def arriving(name: str, times_ms: Sequence[float] = ARRIVALS_MS) -> Plan:
     requests = tuple(
-        RequestSpec(PROMPT[n : n + 9], 5, None, time) for n, time in enumerate(times_ms)
+        RequestSpec(PROMPT[n : n + 9], 5, arrival_ms=time) for n, time in enumerate(times_ms)
     )
     return replace(cluster_plan(name), requests=requests)
 

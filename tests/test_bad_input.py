@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.command_line import SCENARIO, assert_sentence, call, run_with
-from tests.tiny_models import save_random_checkpoint
-from treepipe.profiles.library import REFERENCE
+from tests.tiny_models import save_random_checkpoint, save_tokenizer
 
 
 @pytest.fixture
@@ -147,7 +145,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_random_checkpoint(folder / "other", layers=1, seed=2, vocabulary=40)
     save_random_checkpoint(folder / "sharded", layers=8, seed=1, shard_size="20KB")
     for name in ("target", "sharded"):
-        shutil.copy(REFERENCE / "target" / "tokenizer.json", folder / name)
+        save_tokenizer(folder / name)
     return folder
 
 

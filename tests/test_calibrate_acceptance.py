@@ -41,7 +41,7 @@ def test_the_reference_pair_is_recorded_and_simulates(
     pair = open_pair("reference", None, None, str(prompts), 10)
     assert pair.draft is not None
     recorded = record_acceptance(
-        pair.target.checkpoint, pair.draft.checkpoint, pair.prompts, 10, 0, seed=0
+        pair.target.checkpoint, pair.draft.checkpoint, pair.prompts, 10, frozenset({0}), seed=0
     )
     content = json.loads((tmp_path / "pair.json").read_text())
     for ours, theirs in zip(content["prompts"], recorded["prompts"], strict=True):

@@ -118,7 +118,9 @@ def test_work_slower_than_its_profile_is_warned_of() -> None:
 
 def test_predictions_do_not_end_at_a_token_that_is_a_rank() -> None:
     plan = made_plan()
-    ending = replace(plan, requests=tuple(replace(r, end_of_text=0) for r in plan.requests))
+    ending = replace(
+        plan, requests=tuple(replace(r, end_tokens=frozenset({0})) for r in plan.requests)
+    )
     trace = predict_case(
         ending, load_scenario(SCENARIO, SMALL), POOL, say, lambda trace: trace
     ).trace

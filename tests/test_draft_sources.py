@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tests.test_processes import cluster_plan, cluster_roles
-from tests.tiny_models import VOCABULARY, greedy, save_random_checkpoint
+from tests.tiny_models import VOCABULARY, greedy, save_head, save_random_checkpoint
 from treepipe.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.eagle_head import EagleHead, load_head
+from treepipe.executor.eagle_head import load_head
 from treepipe.executor.hybrid import HybridDraft
 from treepipe.executor.ngram import PromptLookupDraft
 from treepipe.executor.stage_model import TargetEnds
@@ -42,20 +42,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 @pytest.fixture(scope="module")
 def head(target: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_head(tmp_path_factory.mktemp("head"), target)
-
-
-def save_head(folder: Path, target: Checkpoint, *, pickled: bool = False) -> Path:
-    """A random head in the published layout."""
-    torch.manual_seed(7)
-    made = EagleHead(target.config, bias=True, input_norm=False)
-    tensors = {name: 3 * tensor for name, tensor in made.state_dict().items()}
-    content = json.loads((target.directory / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**content, "num_hidden_layers": 1}))
-    if pickled:
-        torch.save(tensors, folder / "pytorch_model.bin")
-    else:
-        save_file(tensors, folder / "model.safetensors")
-    return folder
 
 
 def features_of(count: int) -> torch.Tensor:
@@ -135,7 +121,7 @@ def test_faults_of_a_head_are_one_sentence(target: Checkpoint, tmp_path: Path) -
     with pytest.raises(UserError, match="hidden_size = 64 differs from the target's 32"):
         load_head(tmp_path, target)
     config.write_text("{")
-    with pytest.raises(UserError, match=r"config\.json: is not usable"):
+    with pytest.raises(UserError, match=r"config\.json: is not valid JSON"):
         load_head(tmp_path, target)
     config.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"holds neither model\.safetensors nor pytorch_model\.bin"):

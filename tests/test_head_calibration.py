@@ -27,14 +27,14 @@ def draft(target: Checkpoint, head: Path) -> EagleDraft:
 
 
 def test_answers_by_depth_are_the_heads(target: Checkpoint, draft: EagleDraft) -> None:
-    content = record_head_acceptance(target, draft, "head", PROMPTS, TOKENS, None, seed=0)
+    content = record_head_acceptance(target, draft, "head", PROMPTS, TOKENS, frozenset(), seed=0)
     Pool.from_content(content)
     assert content["candidates"] == CANDIDATES
     assert {steps: len(rows) for steps, rows in content["off_path"].items()} == {
         steps: len(PROMPTS) * TOKENS // 2 for steps in ("1", "2", "3")
     }
     for prompt, recorded in zip(PROMPTS, content["prompts"], strict=True):
-        text = WholeModel(target, 64).greedy(prompt, TOKENS, None)
+        text = WholeModel(target, 64).greedy(prompt, TOKENS)
         tables = [recorded, *recorded["guessed"]]
         assert len(tables) == DEPTHS + 1
         assert all(len(table["ranks"]) == TOKENS for table in tables)

@@ -19,19 +19,25 @@ from tests.hashed_lm import Choose, any_order
 from tests.pipeline import Pipeline
 from tests.test_all_schedules import sections
 from tests.timeless_world import TimelessWorld
-from tests.tiny_models import VOCABULARY, greedy, save_random_checkpoint
+from tests.tiny_models import VOCABULARY, greedy, save_head, save_random_checkpoint
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_model import LanguageModelDraft
+from treepipe.executor.draft_source import DraftSource
+from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
-from treepipe.messages import Segment
+from treepipe.messages import Beat, Message, Segment
+from treepipe.node_notes import NodeNotes
 from treepipe.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.scenario import SamplingSection, ScheduleName, ScheduleSection
-from treepipe.schedule_factory import ScheduleFactory
+from treepipe.schedule_factory import LAYERED, ScheduleFactory
 from treepipe.stage import Prune
 from treepipe.stage_desk import Move
 
+torch.set_num_threads(1)
+
 SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
 LAYERS, CAPACITY, WANTED = (2, 3, 6), 400, 10
+seeds = st.integers(0, 2**32)
 PROMPTS = [[(7 * i + 3 * n) % VOCABULARY for i in range(4 + 9 * n)] for n in range(4)]
 
 
@@ -42,6 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_random_checkpoint(folder / f"target{layers}", layers=layers, seed=layers)
     for seed in (20, 21):
         save_random_checkpoint(folder / f"draft{seed}", layers=1, seed=seed)
+    save_head(folder / "head", Checkpoint.open(folder / f"target{LAYERS[0]}"))
     return folder
 
 
@@ -63,6 +70,7 @@ class ModelPipeline(Pipeline):
             self.models[-1].check_causality = True
             first += count
         self._ends = TargetEnds(checkpoint)
+        self.features: dict[tuple[int, int], torch.Tensor] = {}
         self._hidden: dict[tuple[int, int, int], torch.Tensor] = {}
 
     def opened(self, n: int, session: int) -> None:
@@ -89,6 +97,7 @@ class ModelPipeline(Pipeline):
             self._hidden[n + 1, segment.session, segment.ticket] = states
             if n + 1 == len(self.models) and segment.tokens:
                 last = states[-1:] if segment.committed else states
+                self.features[segment.session, segment.ticket] = self._ends.features(states)
                 self.answers[segment.session, segment.ticket] = self._ends.next_tokens(last)
 
     def _states(self, n: int, segment: Segment, rows: tuple[int, ...] | None) -> torch.Tensor:
@@ -100,12 +109,15 @@ class ModelPipeline(Pipeline):
 
 
 class ModelWorld(TimelessWorld):
-    """The world without time, with real layers in its stages and a real draft."""
+    """The world without time, with real layers in its stages and a real draft, which is shown the
+    target's states if it reads them."""
 
-    def __init__(self, target: Path, draft: Path, cuts: list[int], choose: Choose) -> None:
+    def __init__(self, target: Path, source: DraftSource, cuts: list[int], choose: Choose) -> None:
         self._pipeline = ModelPipeline(target, cuts)
         super().__init__([len(cuts)], _nothing, _nothing, choose)
-        self._source = LanguageModelDraft(Checkpoint.open(draft), CAPACITY)
+        self._source = source
+        self._observe = getattr(source, "observe", lambda session, features: None)
+        self._notes: dict[int, NodeNotes[torch.Tensor]] = {}
 
     @property
     def models(self) -> list[StageModel]:
@@ -119,6 +131,26 @@ class ModelWorld(TimelessWorld):
     ) -> None:
         super().open(session, schedule, started, pipeline, draft)
         self._source.open(session)
+        self._notes[session] = NodeNotes()
+
+    def _end(self, number: int) -> None:
+        flight = self.servers[number].flight
+        for segment in flight.segments if flight is not None else ():
+            states = self._pipeline.features.pop((segment.session, segment.ticket), None)
+            if states is None or self.requests[segment.session].reason is not None:
+                continue
+            if segment.committed:
+                self._observe(segment.session, states)
+            else:
+                self._notes[segment.session].write(segment, list(states))
+        super()._end(number)
+
+    def post(self, pipeline: int, message: Message, draft: int) -> None:
+        for word in message.words if isinstance(message, Beat) else ():
+            accepted = self._notes[word.session].announce(word)
+            if accepted:
+                self._observe(word.session, torch.stack(accepted))
+        super().post(pipeline, message, draft)
 
     def answer(self, session: int, order: DraftPass, paths: list[list[int]]) -> Drafted:
         return self._source.draft(session, order)
@@ -136,7 +168,7 @@ def _nothing(path: list[int]) -> Any:
     st.sampled_from([20, 21]),
     st.integers(1, 4),
     st.randoms(use_true_random=False),
-    st.integers(0, 2**32),
+    seeds,
 )
 def test_text_equals_generate(
     folder: Path,
@@ -148,10 +180,48 @@ def test_text_equals_generate(
     random: Any,
     seed: int,
 ) -> None:
+    source = LanguageModelDraft(Checkpoint.open(folder / f"draft{draft}"), CAPACITY)
+    decode(folder, source, name, section, layers, requests, random, seed)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("name", LAYERED)
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sections, st.sampled_from(LAYERS), st.integers(1, 2), st.randoms(use_true_random=False), seeds
+)
+def test_text_equals_generate_with_a_head(
+    folder: Path,
+    name: str,
+    reuse: bool,
+    section: dict[str, Any],
+    layers: int,
+    requests: int,
+    random: Any,
+    seed: int,
+) -> None:
+    """A head's own state at a node is what it reads for the node's children, also where the whole
+    tree is run again in one pass."""
+    source = EagleDraft(folder / "head", Checkpoint.open(folder / f"target{layers}"), CAPACITY)
+    changed = {**section, "draft_reuse": reuse}
+    decode(folder, source, name, changed, layers, requests, random, seed)
+
+
+def decode(
+    folder: Path,
+    source: DraftSource,
+    name: str,
+    section: dict[str, Any],
+    layers: int,
+    requests: int,
+    random: Any,
+    seed: int,
+) -> None:
+    """Run the requests at once on a pipeline that is cut anywhere, and check their texts."""
     bounds = sorted(random.sample(range(1, layers), random.randrange(layers)))
     cuts = [b - a for a, b in zip([0, *bounds], [*bounds, layers], strict=True)]
     target = folder / f"target{layers}"
-    world = ModelWorld(target, folder / f"draft{draft}", cuts, any_order(seed))
+    world = ModelWorld(target, source, cuts, any_order(seed))
     factory = ScheduleFactory(
         ScheduleSection.model_validate({"name": name, **section}), SamplingSection()
     )

@@ -126,9 +126,9 @@ def test_a_trace_is_taken_as_it_is(path: Path) -> None:
     lines = "new_tokens, arrival_s, prompt_tokens\n5,0.25,30\n\n6,0.25,7\n7,1e1,8\n"
     (path.parent / "arrivals.csv").write_text("\ufeff" + lines, encoding="utf-8")
     expected = (
-        RequestSpec((0,) * 30, 5, None, 250.0),
-        RequestSpec((0,) * 7, 6, None, 250.0),
-        RequestSpec((0,) * 8, 7, None, 10_000.0),
+        RequestSpec((0,) * 30, 5, arrival_ms=250.0),
+        RequestSpec((0,) * 7, 6, arrival_ms=250.0),
+        RequestSpec((0,) * 8, 7, arrival_ms=10_000.0),
     )
     assert draw(path, TRACE, requests=2) == expected[:2]
     path.write_text(SCENARIO.replace("requests = 2\n", ""))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -13,6 +18,9 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.eagle_head import EagleHead
 
 CONFIGS: dict[str, Any] = {
     "llama": LlamaConfig,
@@ -53,6 +61,30 @@ def save_random_checkpoint(
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.save_pretrained(directory, max_shard_size=shard_size)
     return directory
+
+
+def save_tokenizer(directory: Path, vocabulary: int = VOCABULARY) -> Path:
+    """Save a tokenizer of so many words (``w0``, ``w1``, …; others are ``w0``), for such models."""
+    words = {f"w{i}": i for i in range(vocabulary)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(directory / "tokenizer.json"))
+    return directory
+
+
+def save_head(folder: Path, target: Checkpoint, *, pickled: bool = False) -> Path:
+    """A random EAGLE head in the published layout, made if need be; returns the folder."""
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(7)
+    made = EagleHead(target.config, bias=True, input_norm=False)
+    tensors = {name: 3 * tensor for name, tensor in made.state_dict().items()}
+    content = json.loads((target.directory / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, "num_hidden_layers": 1}))
+    if pickled:
+        torch.save(tensors, folder / "pytorch_model.bin")
+    else:
+        save_file(tensors, folder / "model.safetensors")
+    return folder
 
 
 def greedy(directory: Path, prompt: list[int], new_tokens: int) -> list[int]:

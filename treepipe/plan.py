@@ -45,18 +45,19 @@ class Placed:
 class RequestSpec:
     """A request: prompt token ids (for the simulator only their number counts) and its length.
 
-    ``end_of_text`` is a token id, so it means nothing where a simulation's tokens are ranks.
+    ``end_tokens``, any of which ends a text, are token ids: they mean nothing where a simulation's
+    tokens are ranks.
     ``arrival_ms`` counts from the start of the run; None: a client of the closed loop asks for it.
     """
 
     prompt: tuple[int, ...]
     max_new_tokens: int
-    end_of_text: int | None = None
+    end_tokens: frozenset[int] = frozenset()
     arrival_ms: float | None = None
 
     @property
     def started(self) -> Started:
-        return Started(self.prompt, self.max_new_tokens, self.end_of_text)
+        return Started(self.prompt, self.max_new_tokens, self.end_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,14 @@ from treepipe.messages import Segment, Word, require
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A request begins: ``prompt`` token ids, at most ``max_new_tokens`` more are wanted."""
+    """A request begins: ``prompt`` token ids, at most ``max_new_tokens`` more are wanted.
+
+    Any of ``end_tokens`` ends the text before that.
+    """
 
     prompt: tuple[int, ...]
     max_new_tokens: int
-    end_of_text: int | None = None
+    end_tokens: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         require(len(self.prompt) > 0, "a prompt has at least one token")

@@ -55,7 +55,7 @@ def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpe
     workload, arrivals = scenario.workload, scenario.workload.arrivals
     if isinstance(arrivals, ArrivalTrace):
         return tuple(
-            RequestSpec((0,) * row.prompt_tokens, row.new_tokens, None, 1e3 * row.arrival_s)
+            RequestSpec((0,) * row.prompt_tokens, row.new_tokens, arrival_ms=1e3 * row.arrival_s)
             for row in _trace_rows(workload, arrivals, path)
         )
     count = workload.requests
@@ -64,7 +64,7 @@ def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpe
     wanted = draw_lengths(workload.new_tokens, texts, count)
     asked = [None] * count if arrivals is None else arrivals.times_ms(times, count).tolist()
     return tuple(
-        RequestSpec((0,) * length, new_tokens, None, at)
+        RequestSpec((0,) * length, new_tokens, arrival_ms=at)
         for length, new_tokens, at in zip(lengths, wanted, asked, strict=True)
     )
 

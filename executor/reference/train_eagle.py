@@ -114,8 +114,8 @@ def agreement(directory: Path) -> dict[str, dict[str, float]]:
     texts = load_texts("reference:heldout", HERE)
     whole, seen = WholeModel(checkpoint, 1024), dict[int, list[int]]()
     draft = EagleDraft(directory, checkpoint, 1024)
-    for prompt in tokenize(checkpoint.directory, texts):
-        text = [*prompt, *whole.greedy(prompt, 40, None)]
+    for prompt in tokenize(checkpoint, texts):
+        text = [*prompt, *whole.greedy(prompt, 40)]
         whole.stage.open(0)
         states = whole.stage.forward(0, whole.ends.embed(text), range(len(text)), None)
         whole.stage.close(0)

@@ -19,7 +19,6 @@ from treepipe.executor.calibration import growing_pool
 from treepipe.executor.checkpoint import check_same_vocabulary
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.head_calibration import growing_head_pool
-from treepipe.executor.launch import end_of_text
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.random_weights import RandomCheckpoint
 from treepipe.profiles.library import REFERENCE
@@ -52,15 +51,16 @@ class Pair:
 
     def pools(self, seed: int) -> Iterator[dict[str, Any]]:
         """The pool file's content after every prompt."""
-        target, end = self.target.checkpoint, end_of_text(self.target.checkpoint)
+        target = self.target.checkpoint
+        ends = target.end_tokens
         if self.draft is not None:
             draft = self.draft.checkpoint
-            return growing_pool(target, draft, self.prompts, self.new_tokens, end, seed)
+            return growing_pool(target, draft, self.prompts, self.new_tokens, ends, seed)
         assert self.head is not None
         capacity = 2 * (max(map(len, self.prompts)) + self.new_tokens)
         head = EagleDraft(self.head, target, capacity)
         return growing_head_pool(
-            target, head, self.draft_name, self.prompts, self.new_tokens, end, seed
+            target, head, self.draft_name, self.prompts, self.new_tokens, ends, seed
         )
 
 
@@ -80,7 +80,9 @@ def open_pair(
     models = [target.checkpoint, *([] if small is None else [small.checkpoint])]
     if small is not None:
         check_same_vocabulary(target.checkpoint, small.checkpoint)
-    texts = tokenize(target.checkpoint.directory, load_texts(prompts, Path(), "--prompts"))
+    texts = tokenize(
+        target.checkpoint, load_texts(prompts, Path(), "--prompts"), f"--prompts {prompts}"
+    )
     limit = min(each.max_positions for each in models)
     least = 1 if head is None else 2  # a head reads no entry for a text's first token
     for index, text in enumerate(texts):

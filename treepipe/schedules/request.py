@@ -34,7 +34,7 @@ class Request:
         self._prefill_chunk = prefill_chunk
         self._tickets = 0
         self.wanted = 0
-        self._end_of_text: int | None = None
+        self._end_tokens: frozenset[int] = frozenset()
         self._started = False
 
     def ticket(self) -> int:
@@ -48,7 +48,7 @@ class Request:
             raise ProtocolError("the request has been started before")
         self._started = True
         self.wanted = event.max_new_tokens
-        self._end_of_text = event.end_of_text
+        self._end_tokens = event.end_tokens
         self.length = len(event.prompt)
         parts = -(-len(event.prompt) // self._prefill_chunk)
         segments, first = [], 0
@@ -81,8 +81,9 @@ class Request:
     def emit(self, tokens: Sequence[int]) -> list[Command]:
         """Emit what is still wanted of the tokens; ``Finish`` behind it if that was the end."""
         wanted = tuple(tokens[: self.wanted])
-        if self._end_of_text in wanted:
-            wanted = wanted[: wanted.index(self._end_of_text) + 1]
+        end = next((i for i, token in enumerate(wanted) if token in self._end_tokens), None)
+        if end is not None:
+            wanted = wanted[: end + 1]
             self.finished = "end of text"
         self.wanted -= len(wanted)
         if self.wanted == 0 and self.finished is None:

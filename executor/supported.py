@@ -1,0 +1,188 @@
+"""What a checkpoint's ``config.json`` and ``generation_config.json`` may ask of the executor.
+
+Law of this file: what is accepted gives the same text as ``generate()`` of transformers; everything
+else is refused by its name, or warned of.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from treepipe.errors import UserError
+from treepipe.json_file import read_json
+from treepipe.profiles.model_config import read_config as read_sizes
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+"""Supported architectures, as ``config.json`` names them, with the ``model_type`` of each."""
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "proportional", "dynamic", "longrope")
+"""Rotary embeddings whose frequencies do not depend on what else is in a pass. Those of the last
+two grow with the longest position, so texts end where the first frequencies do: ``max_positions``.
+"""
+LAYER_TYPES = ("full_attention", "sliding_attention")
+REFUSED = ("quantization_config", "per_layer_config", "kv_sharing_modes", "attention_chunk_size")
+"""Keys that change how layers compute or attend; only None is accepted."""
+NEUTRAL = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "guidance_scale": 1.0,
+    "num_beams": 1,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "stop_strings": None,
+}
+"""Keys by which ``generate()`` changes or ends even a greedy text, where they are not this."""
+
+
+def read_config(path: Path) -> tuple[Any, str]:
+    """A ``config.json`` as a transformers configuration, and its architecture.
+
+    Raises:
+        UserError: it cannot be read, or asks for something that is not supported.
+    """
+    content = read_json(path)
+    listed = content.get("architectures")
+    named = listed[0] if isinstance(listed, list) and listed else "none"
+    if named not in ARCHITECTURES:
+        raise UserError(
+            f"{path}: key architectures = {named!r} is not supported; "
+            f"supported are {', '.join(ARCHITECTURES)}"
+        )
+    if content.get("model_type") != ARCHITECTURES[named]:
+        raise UserError(
+            f"{path}: key model_type = {content.get('model_type')!r} does not belong to {named}, "
+            f"which is {ARCHITECTURES[named]!r}"
+        )
+    read_sizes(path)  # which are there, whole numbers, and fit each other
+    config = _config(path)
+    for key in REFUSED:
+        if getattr(config, key, None) is not None and key in content:
+            raise UserError(f"{path}: key {key} is not supported")
+    if not getattr(config, "is_causal", True):
+        raise UserError(f"{path}: key is_causal = false is not supported; texts are causal")
+    check_rope(config, path)
+    _check_layer_types(config, path)
+    return config, str(named)
+
+
+def _config(path: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+    except Exception as error:  # transformers raises many kinds for a config it cannot read
+        raise UserError(f"{path}: is not usable: {reason_of(error)}") from None
+    config._attn_implementation = "sdpa"
+    return config
+
+
+def reason_of(error: Exception) -> str:
+    """What a library's exception says, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def check_rope(config: Any, path: Path) -> None:
+    """Raises ``UserError`` unless the rotary embedding is of a supported kind."""
+    rope = config.rope_parameters or {}
+    kind = rope.get("rope_type", "default")
+    if any(isinstance(value, dict) for value in rope.values()):
+        raise UserError(
+            f"{path}: key rope_parameters differs between layers, which is not supported"
+        )
+    if kind not in ROPE_TYPES:
+        raise UserError(
+            f"{path}: key rope_parameters.rope_type = {kind!r} is not supported; supported are "
+            f"{', '.join(ROPE_TYPES)}"
+        )
+    share = rope.get("partial_rotary_factor", 1.0)
+    if kind != "proportional" and share != 1.0:
+        raise UserError(
+            f"{path}: key rope_parameters.partial_rotary_factor = {share} is supported for "
+            f"rope_type 'proportional' only, not for {kind!r}"
+        )
+
+
+def _check_layer_types(config: Any, path: Path) -> None:
+    types = getattr(config, "layer_types", None) or ()
+    for each in types:
+        if each not in LAYER_TYPES:
+            raise UserError(
+                f"{path}: key layer_types holds {each!r}; supported are {', '.join(LAYER_TYPES)}"
+            )
+    if "sliding_attention" in types and not getattr(config, "sliding_window", None):
+        raise UserError(
+            f"{path}: key layer_types holds 'sliding_attention', but there is no sliding_window "
+            f"(or use_sliding_window is false)"
+        )
+
+
+def max_positions(config: Any) -> int:
+    """Positions up to which every row attends to all before it, with the same frequencies.
+
+    A sliding window ends the first, the original context of ``longrope`` the second (behind it
+    every row of a pass has other frequencies, and ``dynamic`` does so behind the last position).
+    """
+    limits = [config.max_position_embeddings]
+    window, types = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    if window and (not types or "sliding_attention" in types or config.model_type == "mistral"):
+        limits.append(window)
+    rope = config.rope_parameters or {}
+    if rope.get("rope_type") == "longrope":
+        limits.append(rope["original_max_position_embeddings"])
+    return int(min(limits))
+
+
+# --- what generate() would do --------------------------------------------------------------------
+
+
+def end_tokens(directory: Path) -> frozenset[int]:
+    """Tokens that end a text, as ``generate()`` takes them: those of ``generation_config.json``
+    where there is one (none, if it names none), else those of ``config.json``.
+
+    Raises:
+        UserError: they are neither a token id, a list of token ids, nor null.
+    """
+    path, content = _generation(directory)
+    found = content.get("eos_token_id")
+    tokens = found if isinstance(found, list) else [] if found is None else [found]
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+        raise UserError(
+            f"{path}: key eos_token_id = {found!r} must be a token id or a list of token ids"
+        )
+    return frozenset(tokens)
+
+
+def generation_warnings(directory: Path) -> list[str]:
+    """What ``generate()`` would do to a greedy text and the executor does not."""
+    path, content = _generation(directory)
+    asked = {
+        key: content[key]
+        for key, neutral in NEUTRAL.items()
+        if content.get(key) is not None and content[key] != neutral
+    }
+    return [
+        f"{path}: key {key} = {value!r} is not applied; the text is plain decoding's without it"
+        for key, value in asked.items()
+    ]
+
+
+def _generation(directory: Path) -> tuple[Path, dict[str, Any]]:
+    """The file that ``generate()`` takes its defaults from, and its content."""
+    own = directory / "generation_config.json"
+    path = own if own.exists() else directory / "config.json"
+    return path, read_json(path)
