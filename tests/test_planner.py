@@ -166,13 +166,13 @@ def test_more_comparisons_widen_the_intervals() -> None:
 def test_gaps_of_simultaneous_intervals_cover() -> None:
     """Of 8 equal plans on shared texts the chance that any is called worse is at most 5 %."""
     random, wrong = np.random.default_rng(0), 0
-    for _ in range(400):
+    for _ in range(200):
         texts = random.normal(0, 0.2, 5)
         plans = 100 * np.exp(texts + random.normal(0, 0.1, (8, 5)))
         best = min(plans, key=lambda runs: float(runs.mean()))
         gaps = [relative_gap(best, runs, 28) for runs in plans if runs is not best]
         wrong += not all(may_be_equal(gap) for gap in gaps)
-    assert wrong / 400 < 0.06
+    assert wrong / 200 < 0.06
 
 
 def test_a_figure_that_some_runs_have_not_has_no_interval() -> None:
@@ -331,12 +331,12 @@ BAD = [
     ("search.limits.memory_share=1.5", "key search.limits.memory_share = 1.5"),
     (
         "search.goal=usd_per_million_tokens",
-        "key search.goal = 'usd_per_million_tokens': the devices of draft0, pipeline0.stage1, "
-        "pipeline0.stage2 state no price_usd_per_hour",
+        "key search.goal = 'usd_per_million_tokens': the device of draft0 states no "
+        "price_usd_per_hour, nor do those of pipeline0.stage1, pipeline0.stage2",
     ),
-    ("search.goal=joules_per_token", "pipeline0.stage2 state no power"),
-    ("search.limits.joules_per_token=1", "key search.limits.joules_per_token: the devices of"),
-    ("search.limits.price_usd_per_hour=1", "pipeline0.stage2 state no price_usd_per_hour"),
+    ("search.goal=joules_per_token", "the device of draft0 states no power, nor do"),
+    ("search.limits.joules_per_token=1", "key search.limits.joules_per_token: the device of"),
+    ("search.limits.price_usd_per_hour=1", "price_usd_per_hour: the device of draft0 states no"),
     ("search.first_runs=1", "key search.first_runs = 1"),
     ("runs=1", "key runs = 1: a ranking needs at least search.first_runs = 2 runs"),
     ("schedule.tree_sise=1", "key schedule.tree_sise is unknown; did you mean 'tree_size'?"),

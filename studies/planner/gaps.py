@@ -7,7 +7,7 @@ all pairs of a ranking together, so that picking the best of many costs no certa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import expm1, log
+from math import expm1, log, sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -46,7 +46,7 @@ def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
     apart = b / b.mean() - a / a.mean()
     apart[abs(apart) <= ROUNDING] = 0.0
     quantile = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * comparisons), len(a) - 1))
-    half = quantile * float(stats.sem(apart))
+    half = quantile * float(apart.std(ddof=1)) / sqrt(len(a))
     return Interval(expm1(middle), _bound(middle - half), _bound(middle + half))
 
 

@@ -95,9 +95,8 @@ def _check_data(plan: Plan, metric: str, key: str) -> None:
 def _check_stated(plan: Plan, key: str, needed: str, of: Callable[[Machine], object]) -> None:
     lacking = [machine.name for machine in plan.machines if of(machine) is None]
     if lacking:
-        devices = "the device" if len(lacking) == 1 else "the devices"
-        verb = "states" if len(lacking) == 1 else "state"
-        raise UserError(f"{key}: {devices} of {', '.join(lacking)} {verb} no {needed}")
+        others = f", nor do those of {', '.join(lacking[1:])}" if lacking[1:] else ""
+        raise UserError(f"{key}: the device of {lacking[0]} states no {needed}{others}")
 
 
 def _check_price(plan: Plan, most: float) -> None:
