@@ -170,8 +170,9 @@ def _timed(scenario: Scenario, path: Path) -> Timed:
     """What the profiles of a scenario's devices are to its run."""
     if scenario.emulate:
         return "emulated"
-    stages = [stage for pipeline in scenario.pipelines for stage in pipeline.stages]
-    for device in (each.device for each in (*scenario.drafts, *stages)):
+    devices = [draft.device for draft in scenario.drafts]
+    devices += [stage.device for pipeline in scenario.pipelines for stage in pipeline.stages]
+    for device in devices:
         if not isinstance(device, str):
             return "elsewhere"
         found = find_device(device, f"{path}: a device", path.parent)
