@@ -20,11 +20,14 @@ from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import prepare
 from treepipe.executor.station import RoleSettings
 from treepipe.plan import Plan
+from treepipe.profiles.library import find_device
+from treepipe.profiles.measure.machine import is_this_machine
+from treepipe.profiles.schema import DeviceProfile
 from treepipe.scenario import Scenario
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.world import simulate
 from treepipe.studies.calibration import Acceptance, Prepared, calibrate
-from treepipe.studies.judgement import Cut, Prediction, Row, Texts, judge
+from treepipe.studies.judgement import Cut, Prediction, Row, Texts, Timed, judge
 from treepipe.studies.study import Say
 from treepipe.workload import run_seeds
 
@@ -159,7 +162,23 @@ def _run_group(
             _warm_up(cluster, plan)
             run = cluster.run(plan, lambda: say("", 1))
             name = each.scenario.schedule.name
-            yield judge(label, name, plan, predictions[label], run, plain, cut)
+            timed = _timed(each.scenario, each.path)
+            yield judge(label, name, plan, predictions[label], run, plain, cut, timed)
+
+
+def _timed(scenario: Scenario, path: Path) -> Timed:
+    """What the profiles of a scenario's devices are to its run."""
+    if scenario.emulate:
+        return "emulated"
+    devices = [draft.device for draft in scenario.drafts]
+    devices += [stage.device for pipeline in scenario.pipelines for stage in pipeline.stages]
+    for device in devices:
+        if not isinstance(device, str):
+            return "elsewhere"
+        found = find_device(device, f"{path}: a device", path.parent)
+        if not isinstance(found, DeviceProfile) or not is_this_machine(found.origin.hardware):
+            return "elsewhere"
+    return "here"
 
 
 def _warm_up(cluster: Cluster, plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from treepipe.draft_work import Turn
 from treepipe.metrics import run_metrics
 from treepipe.plan import Plan, RequestSpec
 from treepipe.planning import make_plan
+from treepipe.profiles.measure.machine import hardware, is_this_machine
 from treepipe.recording import Recording
 from treepipe.scenario_file import load_scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
@@ -24,6 +26,7 @@ from treepipe.studies.comparison import (
     _by_cluster,
     _prepare,
     _roles_for,
+    _timed,
     compare,
     predict_case,
 )
@@ -106,14 +109,51 @@ def test_a_wrong_text_is_noticed(fault: str) -> None:
     assert not row.lossless
 
 
+OWN = """
+name = "own"
+[target]
+profile = "llama-2-7b"
+[[drafts]]
+device = "DEVICE"
+model.profile = "llama-2-7b"
+[[pipelines]]
+stages = [{ device = "DEVICE", count = 2 }]
+[schedule]
+name = "pp"
+"""
+
+
 def test_work_slower_than_its_profile_is_warned_of() -> None:
     def trace(draft_ms: float) -> Trace:
         spans = [Span("draft0", "draft", 0, draft_ms, 1), Span("s", "compute", 0, 20, 1)]
         return Trace(("draft0", "s"), spans)
 
-    assert overruns(trace(3.1), trace(3.0)) == []
-    (warning,) = overruns(trace(12.0), trace(3.0))
+    assert overruns(trace(3.1), trace(3.0), "emulated") == []
+    (warning,) = overruns(trace(12.0), trace(3.0), "emulated")
     assert "draft: 12.0 ms in the median, 3.0 ms by the profile" in warning
+    assert "this host is slower at it than the device that it emulates" in warning
+    # A machine is not slower than itself: what is longer is not in its own profile.
+    (warning,) = overruns(trace(12.0), trace(3.0), "here")
+    assert "serving adds what no profile holds" in warning
+    (warning,) = overruns(trace(12.0), trace(3.0), "elsewhere")
+    assert "which was not measured on this machine" in warning
+    (warning,) = overruns(trace(12.0), trace(0.0), "here")
+    assert "which states no time for it (it is not calibrated)" in warning
+
+
+def test_a_profile_of_this_machine_is_known_as_such(tmp_path: Path) -> None:
+    ours = hardware("cpu", threads=3)
+    assert is_this_machine(ours)
+    assert not is_this_machine("NVIDIA Jetson Orin Nano, 1 of 6 cores, aarch64")
+    profile = (Path(__file__).parents[1] / "profiles/devices/rtx-3090.toml").read_text()
+    before = next(line for line in profile.splitlines() if line.startswith("hardware"))
+    (tmp_path / "own.toml").write_text(profile.replace(before, f'hardware = "{ours}"'))
+    for device, real in (("./own.toml", "here"), ("rtx-3090", "elsewhere")):
+        text = OWN.replace("DEVICE", device)
+        (tmp_path / "scenario.toml").write_text(text)
+        for emulate, timed in (("false", real), ("true", "emulated")):
+            scenario = load_scenario(tmp_path / "scenario.toml", [f"emulate={emulate}"])
+            assert _timed(scenario, tmp_path / "scenario.toml") == timed
 
 
 def test_predictions_do_not_end_at_a_token_that_is_a_rank() -> None:

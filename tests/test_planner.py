@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.command_line import assert_sentence, call
@@ -14,6 +15,7 @@ from treepipe.scenario_file import load_scenario
 from treepipe.sim.predict import predict
 from treepipe.studies.planner.candidates import find_candidates
 from treepipe.studies.planner.cluster import ClusterFile, load_cluster
+from treepipe.studies.planner.gaps import may_be_equal, relative_gap
 from treepipe.studies.planner.halving import Found, search
 from treepipe.studies.planner.report import plan_content, verdict
 
@@ -48,6 +50,8 @@ EQUAL = (
     "search.grid={schedule={gamma=[3],branching=[[1,1,1]]}}",
 )
 """StarSD's branching of a chain."""
+METRIC = "time_between_tokens_ms"
+FEW = 'search.schedules=["pp","specinfer"]'
 EXAMPLE = Path(__file__).parents[1] / "studies" / "clusters" / "five-jetsons.toml"
 
 
@@ -106,15 +110,137 @@ def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> No
     assert by_name["pp"].gap is not None
     assert by_name["pp"].gap.low is not None
     assert by_name["pp"].gap.low > 0
-    assert "not distinguishable from it" in verdict(ranked)[1]
+    sentences = verdict(ranked)
+    assert sentences[1].startswith("not distinguishable from it: ")
+    assert not any("cannot tell" in each for each in sentences), "equal in every run"
+    assert "the other 1 is worse beyond doubt" in sentences
+    assert "95% intervals that hold for all pairs of these plans (3) together" in sentences[-1]
+
+
+# --- how far behind ---------------------------------------------------------------------------
+
+
+def test_what_is_shown_decides_what_is_said(tmp_path: Path) -> None:
+    """A plan is told from the best one exactly where the interval beside it leaves 0 out."""
+    for runs in (2, 6):
+        ranked = found(tmp_path, f"runs={runs}")
+        for each in plan_content(ranked)["ranking"][1:]:
+            gap = each["relative_to_best"]
+            assert each["indistinguishable"] == (gap["low"] <= 0 <= gap["high"])
+            assert -1 < gap["low"] <= gap["mean"] <= gap["high"]
+        said = any("beyond doubt" in sentence for sentence in verdict(ranked))
+        assert said == any(not each.tied for each in ranked.ranking)
+
+
+def test_two_runs_that_cannot_tell_say_so(tmp_path: Path) -> None:
+    """A plan is half as slow again, but two runs of so unequal texts prove nothing."""
+    ranked = found(tmp_path, "runs=2")
+    others = [each for each in ranked.ranking[1:] if each.tied]
+    assert others
+    assert max(each.gap.mean for each in others if each.gap is not None) > 0.1
+    (sentence,) = [each for each in verdict(ranked) if "cannot tell" in each]
+    assert sentence == "2 runs cannot tell whether these are worse; more may (--runs)"
+
+
+def test_a_gap_of_two_runs_is_possible_and_the_same_from_both_sides() -> None:
+    best, other = (10.0, 14.0), (21.0, 19.0)
+    gap, back = relative_gap(best, other, 1), relative_gap(other, best, 1)
+    assert gap is not None
+    assert back is not None
+    assert gap.mean == pytest.approx(20 / 12 - 1)
+    assert gap.low is not None
+    assert gap.high is not None
+    assert back.low is not None
+    assert -1 < gap.low < 0 < gap.high
+    assert (1 + gap.high) * (1 + back.low) == pytest.approx(1)
+    assert may_be_equal(gap)
+
+
+def test_more_comparisons_widen_the_intervals() -> None:
+    best, other = (10.0, 11.0, 10.5, 9.5), (11.5, 12.0, 12.2, 10.6)
+    alone, together = (relative_gap(best, other, count) for count in (1, 200))
+    assert not may_be_equal(alone)
+    assert may_be_equal(together)
+
+
+def test_gaps_of_simultaneous_intervals_cover() -> None:
+    """Of 8 equal plans on shared texts the chance that any is called worse is at most 5 %."""
+    random, wrong = np.random.default_rng(0), 0
+    for _ in range(200):
+        texts = random.normal(0, 0.2, 5)
+        plans = 100 * np.exp(texts + random.normal(0, 0.1, (8, 5)))
+        best = min(plans, key=lambda runs: float(runs.mean()))
+        gaps = [relative_gap(best, runs, 28) for runs in plans if runs is not best]
+        wrong += not all(may_be_equal(gap) for gap in gaps)
+    assert wrong / 200 < 0.06
+
+
+def test_a_figure_that_some_runs_have_not_has_no_interval() -> None:
+    gap = relative_gap((10.0, 11.0), (12.0,), 1)
+    assert gap is not None
+    assert gap.low is None
+    assert may_be_equal(gap)
+    assert relative_gap((0.0, 0.0), (1.0, 1.0), 1) is None
+
+
+# --- limits -----------------------------------------------------------------------------------
 
 
 def test_a_limit_on_a_figure_refuses_what_breaks_it(tmp_path: Path) -> None:
     limited = found(tmp_path, "search.limits.time_between_tokens_ms=35")
     (plain,) = [each for each in limited.refused if each.schedule == "pp"]
     assert "time_between_tokens_ms is 4" in plain.reason
-    assert "above search.limits.time_between_tokens_ms = 35" in plain.reason
+    assert "above search.limits.time_between_tokens_ms = 35 (by a factor of 1.2" in plain.reason
     assert all(each.candidate.schedule != "pp" for each in limited.ranking)
+    assert limited.feasible
+
+
+def test_where_no_plan_keeps_the_limits_the_nearest_is_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, figures = tmp_path / "cluster.toml", tmp_path / "plan.json"
+    path.write_text(CLUSTER)
+    limits = "search.limits={ time_between_tokens_ms = 2, throughput_tokens_s = 25 }"
+    assert call(monkeypatch, "plan", path, "--json", figures, "--set", limits) == 1
+    said = capsys.readouterr()
+    assert_sentence(said.err, "no plan keeps the limits; of the nearest one, chain gamma=4, time_")
+    assert "nearest first" in said.out
+    assert not (tmp_path / "cluster-best.toml").exists()
+    content = json.loads(figures.read_text())
+    assert not content["feasible"]
+    assert content["comparisons"] == 0
+    worst = []
+    for plan in content["ranking"]:
+        excesses = [each["excess"] for each in plan["misses"]]
+        assert excesses == sorted(excesses, reverse=True)
+        first = plan["misses"][0]
+        assert first["limit"] == "time_between_tokens_ms"
+        assert first["value"] == plan["time_between_tokens_ms"]["mean"]
+        assert first["excess"] == pytest.approx(first["value"] / first["bound"] - 1)
+        worst.append(excesses[0])
+    assert worst == sorted(worst)
+    assert {plan["schedule"] for plan in content["ranking"]} == {"pp", "chain", "specpipe"}
+    assert content["ranking"][-1]["misses"][1]["limit"] == "throughput_tokens_s"
+
+
+def test_the_nearest_plan_survives_whatever_the_goal(tmp_path: Path) -> None:
+    """Nearness counts in every rung, not only in the last one."""
+    limits = ("search.limits.time_between_tokens_ms=2", "search.goal=time_to_first_token_ms")
+    limited = found(tmp_path, *limits)
+    candidates, _ = find_candidates(limited.file)
+    nearest = min(
+        observe(predict(each.scenario, limited.file.path)).intervals[0][METRIC].mean
+        for each in candidates
+    )
+    assert limited.best.outcome.metrics[METRIC].mean == pytest.approx(nearest)
+
+
+def test_of_plans_that_are_all_too_dear_the_cheapest_is_named(tmp_path: Path) -> None:
+    text = CLUSTER.replace("{ draft_ms", "{ price_usd_per_hour = 0.1, draft_ms")
+    text = text.replace("memory_mib = 450", "memory_mib = 450, price_usd_per_hour = 1.0")
+    pricey = 'search.grid={"drafts.0.device.price_usd_per_hour"=[10.0,7.0]}'
+    with pytest.raises(UserError, match=r"devices cost 9 USD per hour.*8 candidates were tried"):
+        find_candidates(loaded(tmp_path, text, pricey, "search.limits.price_usd_per_hour=3", FEW))
 
 
 # --- candidates -------------------------------------------------------------------------------
@@ -203,7 +329,14 @@ BAD = [
     ('search.grid={"drafts.0.device"=["l4"]}', "no such profile in devices; did you mean 'l40'?"),
     ('search.grid={"links.defualt"=["wan"]}', "key links.defualt is unknown"),
     ("search.limits.memory_share=1.5", "key search.limits.memory_share = 1.5"),
-    ("search.limits.time_between_tokens_ms=1", "no plan keeps the limits: time_between_tokens_ms"),
+    (
+        "search.goal=usd_per_million_tokens",
+        "key search.goal = 'usd_per_million_tokens': the device of draft0 states no "
+        "price_usd_per_hour, nor do those of pipeline0.stage1, pipeline0.stage2",
+    ),
+    ("search.goal=joules_per_token", "the device of draft0 states no power, nor do"),
+    ("search.limits.joules_per_token=1", "key search.limits.joules_per_token: the device of"),
+    ("search.limits.price_usd_per_hour=1", "price_usd_per_hour: the device of draft0 states no"),
     ("search.first_runs=1", "key search.first_runs = 1"),
     ("runs=1", "key runs = 1: a ranking needs at least search.first_runs = 2 runs"),
     ("schedule.tree_sise=1", "key schedule.tree_sise is unknown; did you mean 'tree_size'?"),
@@ -226,6 +359,20 @@ def test_bad_input_is_one_sentence(
     assert call(monkeypatch, "plan", path, "--quiet", "--set", setting) == 2
     assert_sentence(capsys.readouterr().err, sentence)
     assert not (tmp_path / "cluster-best.toml").exists()
+
+
+def test_a_cluster_and_a_scenario_are_not_taken_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("simulate", "theory"):
+        assert call(monkeypatch, command, EXAMPLE) == 2
+        assert_sentence(capsys.readouterr().err, "is a cluster file (it has a table [search])")
+    path = tmp_path / "scenario.toml"
+    path.write_text(CLUSTER.split("[search]")[0] + '[schedule]\nname = "chain"\n')
+    assert call(monkeypatch, "plan", path) == 2
+    assert_sentence(capsys.readouterr().err, "is a scenario (it names its schedule and has no")
+    assert not (tmp_path / "scenario-best.toml").exists()
+    assert load_cluster(path, ["search.keep=2"]).search.schedules == ("chain",)
 
 
 def test_outputs_that_cannot_be_written(

@@ -30,7 +30,13 @@ def plan(
     from treepipe.result import write_json
     from treepipe.studies.planner.cluster import load_cluster
     from treepipe.studies.planner.halving import search
-    from treepipe.studies.planner.report import default_out, plan_content, show_plan, write_best
+    from treepipe.studies.planner.report import (
+        check_feasible,
+        default_out,
+        plan_content,
+        show_plan,
+        write_best,
+    )
 
     file = load_cluster(cluster, changes(settings, seed, runs))
     with Progress(quiet) as say:
@@ -41,3 +47,4 @@ def plan(
         write_json(plan_content(found), json)
     if not quiet and json != "-":
         show_plan(found, out, console())
+    check_feasible(found)

@@ -19,6 +19,11 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
         UserError: names the file and the key.
     """
     data = read_toml(path)
+    if "search" in data:
+        raise UserError(
+            f"{path}: is a cluster file (it has a table [search]), not a scenario; treepipe plan "
+            f"takes it, and writes its best plan as a scenario"
+        )
     for override in overrides:
         override_key(data, override)
     take_acceptance(data, path)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from treepipe.errors import UserError
+from treepipe.profiles.measure.budget import LITTLE, choose, guess_times, idle_seconds
 from treepipe.profiles.measure.machine import Peak, peak_memory_mib, peak_probes
 from treepipe.profiles.measure.progress import Say, percent
 from treepipe.profiles.measure.subject import Subject
@@ -36,20 +37,28 @@ from treepipe.profiles.measure.work import (
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
 CONTEXTS = (0, 256, 1024, 4096)
 GAPS_MS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+FEW_GAPS_MS = (0.0, 10.0, 100.0)
+"""Where there is little time."""
 IDLE_TOKENS = 16
 IDLE_CONTEXT = 256
-SHARES = {"peak figures": 0.05, "passes": 0.85, "idle effect": 0.10}
-"""Of the time to spend."""
+PEAKS, IDLE = 0.05, 0.10
+"""Shares of the time to spend, for peak figures and for the idle effect; passes have the rest."""
 
 
 @dataclass(slots=True)
 class Measurements:
-    """What was timed so far; ``missing`` names the steps that are not finished."""
+    """What was timed so far.
+
+    Attributes:
+        missing: steps that are not finished.
+        thinned: what was left out for lack of time, in a sentence; empty: nothing.
+    """
 
     peaks: Samples[Peak] = field(default_factory=dict)
     passes: Samples[Point] = field(default_factory=dict)
     idle: Samples[float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    thinned: str = ""
     peak_memory_mib: float = 0.0
     seconds: float = 0.0
 
@@ -76,10 +85,12 @@ class DeviceSession:
     """
 
     def __init__(self, subject: Subject, bench: Bench, seconds: float) -> None:
-        """Args: ``seconds``: time to spend, loading of weights besides."""
+        """Args: ``seconds``: time to spend; what the least grid of points takes more is told."""
         self.found = Measurements()
         self._subject, self._bench, self._seconds = subject, bench, seconds
         self._clock = clock_of(bench.device)
+        self._start = time.perf_counter()
+        self._block: Block | None = None
 
     @property
     def withheld(self) -> float:
@@ -93,18 +104,18 @@ class DeviceSession:
             UserError: the models do not fit into memory.
             KeyboardInterrupt: as it came; what is measured is saved.
         """
-        start = time.perf_counter()
+        self._start = time.perf_counter()
         steps = {"peak figures": self._peaks, "passes": self._passes, "idle effect": self._idle}
         self.found.missing = list(steps)
         try:
             for name, step in steps.items():
                 say(name, 100)
-                step(Effort(self._seconds * SHARES[name]), percent(say))
+                step(say)
                 self.found.missing.remove(name)
-                self._note(start)
+                self._note()
                 save()
         except KeyboardInterrupt:
-            self._note(start)
+            self._note()
             save()
             raise
         except (RuntimeError, MemoryError) as error:
@@ -116,20 +127,35 @@ class DeviceSession:
                 f"shorter --context"
             ) from None
 
-    def _note(self, start: float) -> None:
-        self.found.seconds = time.perf_counter() - start
+    @property
+    def _left(self) -> float:
+        """Seconds of the time to spend."""
+        return self._seconds - (time.perf_counter() - self._start)
+
+    def _note(self) -> None:
+        self.found.seconds = time.perf_counter() - self._start
         self.found.peak_memory_mib = peak_memory_mib(self._bench.device)
 
-    def _peaks(self, effort: Effort, tick: Callable[[float], None]) -> None:
+    def _peaks(self, say: Say) -> None:
         probes = peak_probes(self._bench.device, self._bench.dtype)
-        Sampler(self._clock, self.found.peaks).measure(probes, effort, tick)
+        effort = Effort(PEAKS * self._seconds)
+        Sampler(self._clock, self.found.peaks).measure(probes, effort, percent(say))
 
-    def _passes(self, effort: Effort, tick: Callable[[float], None]) -> None:
-        Sampler(self._clock, self.found.passes).measure(list(self._probes()), effort, tick)
+    def _passes(self, say: Say) -> None:
+        probes, bench = list(self._probes()), self._bench
+        guess = guess_times(probes, self._clock)
+        idle = idle_seconds(FEW_GAPS_MS, guess(("block", IDLE_TOKENS, self._idle_context)))
+        left = self._left - max(IDLE * self._seconds, idle)
+        choice = choose(probes, bench.tokens, bench.contexts, left, guess)
+        if choice.thinned:
+            self.found.thinned = choice.sentence(bench.tokens, bench.contexts)
+            say(f"{len(choice.probes)} of {len(probes)}, {choice.seconds:.0f} s", 100)
+        effort = Effort(max(left, choice.seconds))
+        Sampler(self._clock, self.found.passes).measure(choice.probes, effort, percent(say))
 
     def _probes(self) -> Iterator[Probe[Point]]:
         subject, bench = self._subject, self._bench
-        block = Block(subject.target.checkpoint, subject.layers, bench)
+        self._block = block = Block(subject.target.checkpoint, subject.layers, bench)
         yield from block.probes("block", max(bench.tokens))
         yield block.prune()
         if subject.layers > 1:
@@ -141,10 +167,14 @@ class DeviceSession:
         if subject.draft is not None:
             yield from Draft(subject.draft.checkpoint, bench).probes()
 
-    def _idle(self, effort: Effort, tick: Callable[[float], None]) -> None:
-        bench = replace(self._bench, tokens=(IDLE_TOKENS,), contexts=(IDLE_CONTEXT,))
-        block = Block(self._subject.target.checkpoint, self._subject.layers, bench)
-        base = block.probe(("block", IDLE_TOKENS, IDLE_CONTEXT))
+    @property
+    def _idle_context(self) -> int:
+        return min(self._bench.contexts, key=lambda context: abs(context - IDLE_CONTEXT))
+
+    def _idle(self, say: Say) -> None:
+        assert self._block is not None, "passes come first"
+        bench = self._bench
+        base = self._block.probe(("block", IDLE_TOKENS, self._idle_context))
 
         def rest(gap_ms: float) -> Callable[[], None]:
             def before() -> None:
@@ -157,8 +187,13 @@ class DeviceSession:
 
             return before
 
-        probes = [Probe(gap, base.work, rest(gap), warm=False) for gap in GAPS_MS]
-        Sampler(self._clock, self.found.idle).measure(probes, effort, tick)
+        left = self._left
+        pass_ms = guess_times([base], self._clock)(base.key)
+        fits = idle_seconds(GAPS_MS, pass_ms) <= max(min(left, IDLE * self._seconds), LITTLE)
+        gaps = GAPS_MS if fits else FEW_GAPS_MS
+        probes = [Probe(gap, base.work, rest(gap), warm=False) for gap in gaps]
+        effort = Effort(max(min(left, IDLE * self._seconds), 1e-3))
+        Sampler(self._clock, self.found.idle).measure(probes, effort, percent(say))
 
 
 def _is_out_of_memory(error: Exception) -> bool:

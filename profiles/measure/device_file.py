@@ -148,6 +148,8 @@ def _origin(
             f"other processes had the processor for {withheld:.0%} of that time, not counted"
             + ("; measure again when the machine is idle" if withheld > BUSY else "")
         )
+    if found.thinned:
+        notes.append(found.thinned)
     if found.missing:
         notes.append(f"interrupted, not finished: {', '.join(found.missing)}")
     return MeasuredOrigin(

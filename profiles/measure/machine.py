@@ -32,6 +32,11 @@ def hardware(device: str, threads: int) -> str:
     return f"{_processor()}, {threads} of {os.cpu_count()} cores, {platform.machine()}"
 
 
+def is_this_machine(named: str) -> bool:
+    """Whether ``hardware`` names this machine's processor so, however many of its cores compute."""
+    return named.startswith(f"{_processor()}, ")
+
+
 def _processor() -> str:
     """As the system names it; Arm boards name themselves in the device tree instead."""
     fields = _first_processor(Path("/proc/cpuinfo"))

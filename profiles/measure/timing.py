@@ -151,22 +151,25 @@ class Sampler(Generic[Key]):
 
     clock: Clock
     samples: Samples[Key] = field(default_factory=dict)
+    now: Callable[[], float] = time.perf_counter
+    """Seconds, for the time to spend."""
 
     def measure(
         self, probes: Iterable[Probe[Key]], effort: Effort, tick: Callable[[float], None]
     ) -> None:
         """Args: ``tick``: told after every visit which share of the work is done."""
-        everything, start = list(probes), time.perf_counter()
+        everything, start = list(probes), self.now()
         for probe in everything:
-            probe.before()
-            probe.work()  # warm-up: lazy initialization, first touch of memory
             self.samples[probe.key] = []
+            if not probe.warm:  # lazy initialization, first touch of memory; others warm up anyway
+                probe.before()
+                probe.work()
         turn, used = 0, 0.0
         while turn < effort.turns or not all(self._is_known(p.key, effort) for p in everything):
             turn += 1
             for probe in everything:
                 self._visit(probe)
-                used = (time.perf_counter() - start) / effort.seconds
+                used = (self.now() - start) / effort.seconds
                 tick(min(1.0, used))
                 if used >= 1 and turn > LEAST:
                     break

@@ -9,6 +9,7 @@ import copy
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from treepipe.scenario_file import assign_key, take_acceptance
 from treepipe.schedule_factory import KEYS
 from treepipe.studies.planner.cluster import ClusterFile, PartitionRule
 from treepipe.studies.planner.grids import default_grid, settings_of
-from treepipe.studies.planner.limits import check_limits
+from treepipe.studies.planner.limits import LimitError, check_limits
 from treepipe.studies.planner.partition import uneven_partitions, with_layers
 from treepipe.toml_file import validated
 
@@ -58,12 +59,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A plan that cannot be, or that breaks a limit, and why in one sentence."""
+    """A plan that cannot be, or that breaks a limit, and why in one sentence.
+
+    Attributes:
+        excess: by which share of it a limit is broken; infinite where the reason is another one.
+    """
 
     schedule: ScheduleName
     settings: Mapping[str, Any]
     partition: PartitionRule
     reason: str
+    excess: float = inf
 
 
 def find_candidates(file: ClusterFile) -> tuple[list[Candidate], list[Refused]]:
@@ -79,17 +85,18 @@ def find_candidates(file: ClusterFile) -> tuple[list[Candidate], list[Refused]]:
             try:
                 plan, needs = lay_out(each, file.path)
                 check_memory(plan, needs, file.path)
-                check_limits(plan, needs, file.search.limits)
+                check_limits(plan, needs, file.search)
             except UserError as error:
                 reason = str(error).removeprefix(f"{file.path}: ")
-                refused.append(Refused(name, settings, partition, reason))
+                excess = error.excess if isinstance(error, LimitError) else inf
+                refused.append(Refused(name, settings, partition, reason, excess))
                 continue
             layers = tuple(tuple(len(s.layers) for s in stages) for stages in plan.pipelines)
             found.append(Candidate(name, settings, partition, layers, dealt, each))
     if not found:
-        reasons = sorted({each.reason for each in refused})
+        nearest = min(refused, key=lambda each: (each.excess, each.reason))
         more = f" ({len(refused)} candidates were tried)" if len(refused) > 1 else ""
-        raise UserError(f"{file.path}: {reasons[0]}{more}")
+        raise UserError(f"{file.path}: {nearest.reason}{more}")
     return found, refused
 
 

@@ -152,8 +152,14 @@ def load_cluster(path: Path, overrides: Sequence[str] = ()) -> ClusterFile:
         UserError: names the file and the key.
     """
     data = read_toml(path)
+    scenario = "search" not in data and _names_schedule(data)
     for override in overrides:
         override_key(data, override)
+    if scenario and "search" not in data:
+        raise UserError(
+            f"{path}: is a scenario (it names its schedule and has no table [search]), not a "
+            f"cluster file; treepipe simulate takes it, and a [search] says what else to try"
+        )
     data.setdefault("runs", RUNS)
     if not isinstance(data.get("schedule", {}), dict) or not isinstance(
         data.get("search", {}), dict
@@ -167,6 +173,11 @@ def load_cluster(path: Path, overrides: Sequence[str] = ()) -> ClusterFile:
     take_acceptance(whole, path)
     cluster = validated(Cluster, whole, path)
     return ClusterFile(path, cluster, {key: data[key] for key in data if key != "search"})
+
+
+def _names_schedule(data: Mapping[str, Any]) -> bool:
+    section = data.get("schedule")
+    return isinstance(section, Mapping) and "name" in section
 
 
 def _read_keys(schedule: ScheduleName) -> set[str]:

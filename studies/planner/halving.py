@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil, comb
 
 from treepipe.errors import UserError
-from treepipe.metrics import range_of
 from treepipe.scenario import ScheduleName
-from treepipe.statistics import Interval, Paired
+from treepipe.statistics import Interval
 from treepipe.studies.planner.candidates import Candidate, Refused, find_candidates
 from treepipe.studies.planner.cluster import ClusterFile
-from treepipe.studies.planner.limits import broken_limit, is_least_best
+from treepipe.studies.planner.gaps import may_be_equal, relative_gap
+from treepipe.studies.planner.limits import Miss, is_least_best, misses
 from treepipe.studies.points import Outcome, Point, simulate_points
 
 
@@ -27,14 +27,17 @@ class Ranked:
     """A candidate of the last rung.
 
     Attributes:
-        gap: its goal's relative difference to the best one's, on the same runs; None for the best.
-        tied: it cannot be told from the best one (the gap's 95 % interval holds 0).
+        gap: its goal's relative difference to the best one's, on the same runs; None for the best,
+            and where no plan keeps the limits.
+        tied: it cannot be told from the best one (the gap's interval holds 0).
+        misses: limits that it breaks, the worst first.
     """
 
     candidate: Candidate
     outcome: Outcome
     gap: Interval | None
     tied: bool
+    misses: tuple[Miss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,32 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found. ``ranking``: best first, at least one."""
+    """What a search found.
+
+    Attributes:
+        ranking: best first, at least one; where no plan keeps the limits all of the last rung,
+            by the limit that each misses most, nearest first.
+    """
 
     file: ClusterFile
     ranking: Sequence[Ranked]
     refused: Sequence[Refused]
     rungs: Sequence[Rung]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a plan keeps the limits."""
+        return not self.best.misses
+
+    @property
+    def runs(self) -> int:
+        """Of every plan of the ranking."""
+        return self.rungs[-1].runs
+
+    @property
+    def comparisons(self) -> int:
+        """Pairs of plans in the ranking: whichever came out best, its intervals hold together."""
+        return comb(len(self.ranking), 2) if self.feasible else 0
 
     @property
     def best(self) -> Ranked:
@@ -71,7 +94,7 @@ def search(file: ClusterFile, say: Callable[[str, int], None]) -> Found:
     """Find the best plans for a cluster.
 
     Raises:
-        UserError: the file is wrong, or no plan is possible within its limits.
+        UserError: the file is wrong, or no plan is possible.
         RunError: a simulation came to a standstill.
     """
     alive, refused = find_candidates(file)
@@ -83,17 +106,15 @@ def search(file: ClusterFile, say: Callable[[str, int], None]) -> Found:
             break
         alive = _survivors(alive, outcomes, file)
         runs = min(last, runs * file.search.keep)
-    kept = []
-    for candidate, outcome in zip(alive, outcomes, strict=True):
-        reason = broken_limit(outcome, file.search.limits)
-        if reason is None:
-            kept.append((candidate, outcome))
-        else:
-            refused.append(
-                Refused(candidate.schedule, candidate.settings, candidate.partition, reason)
-            )
+    last_rung = list(zip(alive, outcomes, strict=True))
+    limits = file.search.limits
+    kept = [pair for pair in last_rung if not misses(pair[1], limits)]
     if not kept:
-        raise UserError(f"{file.path}: no plan keeps the limits: {refused[-1].reason}")
+        return Found(file, _by_nearness(last_rung, file), refused, rungs)
+    for candidate, outcome in last_rung:
+        for worst in misses(outcome, limits)[:1]:
+            chosen = candidate.schedule, candidate.settings, candidate.partition
+            refused.append(Refused(*chosen, str(worst), worst.excess))
     return Found(file, _ranking(kept, file), refused, rungs)
 
 
@@ -117,12 +138,12 @@ def _simulated(
     return outcomes
 
 
-def _cost(outcome: Outcome, file: ClusterFile) -> tuple[bool, float]:
-    """What is least for the best: limits first, then the goal."""
-    goal = file.search.goal
+def _cost(outcome: Outcome, file: ClusterFile) -> tuple[float, float]:
+    """What is least for the best: how far the limits are missed (0: kept), then the goal."""
+    goal, missed = file.search.goal, misses(outcome, file.search.limits)
     value = outcome.metrics[goal].mean
     return (
-        broken_limit(outcome, file.search.limits) is not None,
+        missed[0].excess if missed else 0.0,
         value if is_least_best(goal) else -value,
     )
 
@@ -136,20 +157,32 @@ def _survivors(
         by_schedule.setdefault(candidate.schedule, []).append((candidate, outcome))
     kept = []
     for each in by_schedule.values():
-        each.sort(key=lambda pair: _cost(pair[1], file))
-        kept += [candidate for candidate, _ in each[: ceil(len(each) / file.search.keep)]]
+        most = ceil(len(each) / file.search.keep)
+        kept += [candidate for candidate, _ in _sorted(each, file)[:most]]
     return kept
 
 
-def _ranking(kept: list[tuple[Candidate, Outcome]], file: ClusterFile) -> list[Ranked]:
+def _sorted(
+    pairs: Sequence[tuple[Candidate, Outcome]], file: ClusterFile
+) -> list[tuple[Candidate, Outcome]]:
+    return sorted(pairs, key=lambda pair: _cost(pair[1], file))
+
+
+def _ranking(kept: Sequence[tuple[Candidate, Outcome]], file: ClusterFile) -> list[Ranked]:
+    """Of plans that keep the limits."""
     goal = file.search.goal
-    kept = sorted(kept, key=lambda pair: _cost(pair[1], file))
-    (candidate, best), *others = kept
+    (candidate, best), *others = _sorted(kept, file)
     ranking = [Ranked(candidate, best, None, True)]
     for candidate, outcome in others:
-        ours, theirs = best.observations[goal], outcome.observations[goal]
-        paired = Paired.of(ours, theirs, batches=False, within=range_of(goal))
-        low, high = paired.difference.low, paired.difference.high
-        tied = (-inf if low is None else low) <= 0 <= (inf if high is None else high)
-        ranking.append(Ranked(candidate, outcome, paired.relative, tied))
+        runs = best.observations[goal], outcome.observations[goal]
+        gap = relative_gap(*runs, comb(len(kept), 2))
+        ranking.append(Ranked(candidate, outcome, gap, may_be_equal(gap)))
     return ranking
+
+
+def _by_nearness(broken: Sequence[tuple[Candidate, Outcome]], file: ClusterFile) -> list[Ranked]:
+    """Of plans that all break a limit."""
+    return [
+        Ranked(candidate, outcome, None, False, misses(outcome, file.search.limits))
+        for candidate, outcome in _sorted(broken, file)
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from math import isfinite
 from os.path import relpath
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.errors import UserError
+from treepipe.errors import RunError, UserError
 from treepipe.metrics import UNITS
 from treepipe.profiles.library import is_path
+from treepipe.statistics import CONFIDENCE
+from treepipe.studies.planner.gaps import shown
 from treepipe.studies.planner.halving import Found, Ranked
 from treepipe.toml_file import toml_text
 
 SCHEMA = "treepipe.plan/1"
+NAMED = 4
+"""More plans that cannot be told apart are counted, as the table marks them."""
 
 
 def plan_content(found: Found) -> dict[str, Any]:
@@ -29,7 +34,10 @@ def plan_content(found: Found) -> dict[str, Any]:
         "goal": search.goal,
         "unit": UNITS[search.goal],
         "seed": found.file.cluster.seed,
+        "feasible": found.feasible,
         "rungs": [{"candidates": rung.candidates, "runs": rung.runs} for rung in found.rungs],
+        "confidence": CONFIDENCE,
+        "comparisons": found.comparisons,
         "ranking": [_entry(each, search.goal) for each in found.ranking],
         "refused": [
             {
@@ -53,6 +61,15 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
         goal: outcome.metrics[goal].as_dict(),
         "relative_to_best": None if ranked.gap is None else ranked.gap.as_dict(),
         "indistinguishable": ranked.tied,
+        "misses": [
+            {
+                "limit": miss.limit,
+                "value": miss.value,
+                "bound": miss.bound,
+                "excess": miss.excess if isfinite(miss.excess) else None,
+            }
+            for miss in ranked.misses
+        ],
         "lossless": candidate.scenario.sampling.lossless,
         "metrics": {name: value.as_dict() for name, value in outcome.metrics.items()},
         "utilization": {name: value.as_dict() for name, value in outcome.utilization.items()},
@@ -60,57 +77,114 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
     }
 
 
-def show_plan(found: Found, out: Path, shown: Console) -> None:
+def show_plan(found: Found, out: Path, console: Console) -> None:
     """Print the ranking, what was refused, and the verdict."""
+    console.print(_ranking_table(found) if found.feasible else _misses_table(found))
+    for sentence in verdict(found):
+        console.print(sentence, highlight=False)
+    for (schedule, reason), count in _refusals(found).items():
+        plans = "" if count == 1 else f" ({count} plans)"
+        console.print(f"refused: {schedule}{plans}: {reason}", highlight=False)
+    which = "best" if found.feasible else "nearest"
+    for warning in found.best.outcome.warnings:
+        console.print(f"warning, {which} plan: {warning}", highlight=False)
+    if found.feasible:
+        console.print(f"best plan as a scenario: {out}", highlight=False)
+
+
+def verdict(found: Found) -> list[str]:
+    """Who wins, and who cannot be told from it; or which plan is the nearest to the limits."""
+    best, goal = found.best, found.file.search.goal
+    if not found.feasible:
+        return [f"no plan keeps the limits; the nearest one: {best.candidate.label}"]
+    value = best.outcome.metrics[goal]
+    sentences = [f"best: {best.candidate.label}, {goal} = {value.mean:.4g} {UNITS[goal]}"]
+    if best.candidate.partition != "even":
+        dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
+        sentences.append(f"its layers per stage: {dealt}")
+    return sentences + _comparison(found)
+
+
+def _comparison(found: Found) -> list[str]:
+    """What the intervals of the ranking say, and what they rest on."""
+    others, sentences = found.ranking[1:], list[str]()
+    tied = [each for each in others if each.tied]
+    if tied:
+        labels = "; ".join(each.candidate.label for each in tied)
+        if len(tied) > NAMED:
+            some = len(tied) < len(others)
+            labels = f"{len(tied)} of the other {len(others)} plans" if some else "all others"
+        sentences.append(f"not distinguishable from it: {labels}")
+    if any(each.gap is None or each.gap.low != each.gap.high for each in tied):
+        sentences.append(
+            f"{found.runs} runs cannot tell whether these are worse; more may (--runs)"
+        )
+    if len(tied) < len(others):
+        worse = f"the other {len(others) - len(tied)}" if tied else "all others"
+        verb = "is" if worse == "the other 1" else "are"
+        sentences.append(f"{worse} {verb} worse beyond doubt")
+    if others:
+        sentences.append(
+            f"differences: {CONFIDENCE:.0%} intervals that hold for all pairs of these plans "
+            f"({found.comparisons}) together, over {found.runs} runs on the same texts"
+        )
+    return sentences
+
+
+def check_feasible(found: Found) -> None:
+    """Raises ``RunError`` if no plan keeps the limits."""
+    if not found.feasible:
+        nearest = found.best
+        reasons = " and ".join(str(miss) for miss in nearest.misses)
+        raise RunError(
+            f"{found.file.path}: no plan keeps the limits; of the nearest one, "
+            f"{nearest.candidate.label}, {reasons}"
+        )
+
+
+def _ranking_table(found: Found) -> Table:
     goal = found.file.search.goal
-    rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in found.rungs)
-    table = Table(title=f"{found.file.cluster.name}: {goal} (plans simulated: {rungs})")
+    table = Table(title=_title(found))
     for heading in ("", "plan"):
         table.add_column(heading)
-    for heading in (UNITS[goal], "95 % interval", "against the best", ""):
+    for heading in (UNITS[goal], "95 % interval", "against the best", "95 %, all together", ""):
         table.add_column(heading, justify="right")
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal]
         interval = "" if value.low is None else f"{value.low:.4g} … {value.high:.4g}"
-        table.add_row(
-            str(rank), each.candidate.label, f"{value.mean:.4g}", interval, *_gap_cells(each)
-        )
-    shown.print(table)
-    for sentence in verdict(found):
-        shown.print(sentence, highlight=False)
-    for (schedule, reason), count in _refusals(found).items():
-        plans = "" if count == 1 else f" ({count} plans)"
-        shown.print(f"refused: {schedule}{plans}: {reason}", highlight=False)
-    for warning in found.best.outcome.warnings:
-        shown.print(f"warning, best plan: {warning}", highlight=False)
-    shown.print(f"best plan as a scenario: {out}", highlight=False)
+        cells = ("", "", "best") if rank == 1 else _gap_cells(each)
+        table.add_row(str(rank), each.candidate.label, f"{value.mean:.4g}", interval, *cells)
+    return table
 
 
-def verdict(found: Found) -> list[str]:
-    """Who wins, and who cannot be told from it."""
-    best, goal = found.best, found.file.search.goal
-    value = best.outcome.metrics[goal]
-    sentences = [f"best: {best.candidate.label}, {goal} = {value.mean:.4g} {UNITS[goal]}"]
-    if found.best.candidate.partition != "even":
-        dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
-        sentences.append(f"its layers per stage: {dealt}")
-    tied = [each.candidate.label for each in found.ranking[1:] if each.tied]
-    if tied:
-        sentences.append(
-            f"not distinguishable from it (95 %, on the same texts): {'; '.join(tied)}"
-        )
-    elif len(found.ranking) > 1:
-        sentences.append("all others are worse beyond doubt (95 %, on the same texts)")
-    return sentences
+def _gap_cells(ranked: Ranked) -> tuple[str, str, str]:
+    gap, tied = ranked.gap, "not distinguishable" if ranked.tied else ""
+    if gap is None:
+        return "", "", tied
+    interval = ""
+    if gap.low is not None and gap.high is not None:
+        interval = f"{shown(gap.low)} … {shown(gap.high)}"
+    return f"{gap.mean:+.1%}", interval, tied
 
 
-def _gap_cells(ranked: Ranked) -> tuple[str, str]:
-    if ranked.gap is None:
-        return "", "best"
-    gap, half = ranked.gap.mean, 0.0
-    if ranked.gap.high is not None:
-        half = ranked.gap.high - gap
-    return f"{gap:+.1%} ± {half:.1%}", "not distinguishable" if ranked.tied else ""
+def _misses_table(found: Found) -> Table:
+    goal = found.file.search.goal
+    table = Table(title=f"{_title(found)}: no plan keeps the limits, nearest first")
+    for heading in ("", "plan"):
+        table.add_column(heading)
+    table.add_column(UNITS[goal], justify="right")
+    table.add_column("limits missed, the worst first")
+    for rank, each in enumerate(found.ranking, 1):
+        value = each.outcome.metrics[goal].mean
+        missed = "; ".join(str(miss) for miss in each.misses)
+        table.add_row(str(rank), each.candidate.label, f"{value:.4g}", missed)
+    return table
+
+
+def _title(found: Found) -> str:
+    rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in found.rungs)
+    goal = found.file.search.goal
+    return f"{found.file.cluster.name}: {goal} (plans simulated: {rungs})"
 
 
 def _refusals(found: Found) -> Mapping[tuple[str, str], int]:
@@ -124,20 +198,21 @@ def default_out(cluster: Path) -> Path:
 
 
 def write_best(found: Found, out: Path) -> None:
-    """The best plan as a scenario file.
+    """The best plan as a scenario file; nothing where no plan keeps the limits.
 
     Raises:
         UserError: it cannot be written there.
     """
     if out.resolve() == found.file.path.resolve():
         raise UserError(f"--out {out}: is the cluster's own file")
+    if not found.feasible:
+        return
     best, search = found.best, found.file.search
     value = best.outcome.metrics[search.goal]
-    runs = found.rungs[-1].runs
     comment = [
         f"Found by treepipe plan {found.file.path.name}: the best of {found.rungs[0].candidates} "
         f"plans for {search.goal}.",
-        f"Predicted: {value.mean:.4g} {UNITS[search.goal]} (mean of {runs} runs).",
+        f"Predicted: {value.mean:.4g} {UNITS[search.goal]} (mean of {found.runs} runs).",
     ]
     name = f"{found.file.cluster.name}: {best.candidate.schedule}"
     text = "".join(f"# {line}\n" for line in comment)
