@@ -233,10 +233,8 @@ def draw_curves(curves: Curves, unit: str, title: str, path: Path) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.ticker import LogLocator, NullLocator
 
-    from treepipe.studies.plots import LEGEND, clean
+    from treepipe.studies.plots import LEGEND, clean, save_figure
 
-    if not path.parent.is_dir():
-        raise UserError(f"--plot {path}: there is no folder {path.parent}")
     dense = [round(2 ** (power / 8)) for power in range(80, 209)]
     sizes = list(range(1, 2049)) if unit == "tokens" else dense
     figure, panel = plt.subplots(figsize=(9, 5.5))
@@ -257,5 +255,5 @@ def draw_curves(curves: Curves, unit: str, title: str, path: Path) -> None:
     clean(panel, "both")
     panel.legend(fontsize=8, **LEGEND)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
     plt.close(figure)
+    save_figure(figure, path, 120, "--plot")

@@ -13,6 +13,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import Patch
 
+from treepipe.studies.plots import save_figure
 from treepipe.trace import BUSY, Span, Trace
 
 COLORS = {
@@ -27,12 +28,19 @@ COLORS = {
 
 
 def draw_timelines(
-    traces: Sequence[tuple[str, Trace]], title: str, path: Path, window_ms: float = 700.0
+    traces: Sequence[tuple[str, Trace]],
+    title: str,
+    path: Path,
+    window_ms: float = 700.0,
+    option: str = "",
 ) -> None:
     """Draw traces one above the other, each from its first request's first token on.
 
     Args:
         traces: (heading, trace); the time axes start at the first token and are equally long.
+        option: that asked for the picture.
+
+    Raises ``WriteError`` if it cannot be written.
     """
     rows = len(traces[0][1].devices)
     figure, axes = plt.subplots(
@@ -47,8 +55,8 @@ def draw_timelines(
     figure.suptitle(title)
     figure.legend(handles=handles, ncols=len(COLORS), loc="lower center", frameon=False)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
-    figure.savefig(path, dpi=110)
     plt.close(figure)
+    save_figure(figure, path, 110, option)
 
 
 def _draw_panel(panel: Any, trace: Trace, window_ms: float) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from treepipe.draft_work import Turn
 from treepipe.machine import Machine
+from treepipe.outputs import write_file
 from treepipe.protocol import RoundRecord
 
 Kind: TypeAlias = Literal["compute", "draft", "evaluate", "decide", "prune", "transfer"]
@@ -125,7 +126,10 @@ def chrome_events(trace: Trace, process: str) -> list[dict[str, Any]]:
     return names + events
 
 
-def write_chrome_trace(traces: Iterable[tuple[str, Trace]], path: Path) -> None:
-    """Write named traces into one file that Perfetto and chrome://tracing open."""
+def write_chrome_trace(traces: Iterable[tuple[str, Trace]], path: Path, option: str = "") -> None:
+    """Write named traces into one file that Perfetto and chrome://tracing open.
+
+    Raises ``WriteError`` if it cannot be written; ``option`` is what asked for it.
+    """
     events = [event for name, trace in traces for event in chrome_events(trace, name)]
-    path.write_text(json.dumps({"traceEvents": events}, indent=None))
+    write_file(path, json.dumps({"traceEvents": events}, indent=None), option)
