@@ -10,7 +10,7 @@ import importlib.metadata
 import platform
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, NoReturn, Optional
 
 import typer
 from rich.console import Console
@@ -34,6 +34,7 @@ from treepipe.cli_options import (
 )
 from treepipe.errors import RunError, UserError
 from treepipe.extras import need_executor
+from treepipe.interruption import Interruption
 from treepipe.outputs import (
     Faults,
     check_outputs,
@@ -74,24 +75,37 @@ app.command()(cli_plan.plan)
 def main() -> None:
     """Entry point of the console script."""
     forget_written()
-    try:
-        app(standalone_mode=True)
-    except UserError as error:
+    with Interruption.noted() as interruption:
+        try:
+            app(standalone_mode=True)
+        except (Interrupted, KeyboardInterrupt):
+            _end_interrupted()
+        except Exception as error:
+            if interruption.happened:
+                _end_interrupted()
+            _end(error)
+
+
+def _end(error: Exception) -> NoReturn:
+    """Say what went wrong in a sentence, if it is of a kind that is foreseen."""
+    if isinstance(error, UserError):
         _complain(str(error))
         sys.exit(2)
-    except RunError as error:
+    if isinstance(error, RunError):
         _complain(str(error))
         sys.exit(1)
-    except (Interrupted, KeyboardInterrupt):
-        _complain(f"interrupted; {what_is_kept()}")
-        sys.exit(130)
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
+    if isinstance(error, OSError) and error.errno in FULL:
         if error.filename is None:
             drop_standard_output()
         _complain(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}")
         sys.exit(1)
+    raise error
+
+
+def _end_interrupted() -> NoReturn:
+    _complain(f"interrupted; {what_is_kept()}")
+    exec("")  # Python forgets an interruption of exec(), for which it would end by the signal
+    sys.exit(130)
 
 
 def _show_version(wanted: bool) -> None:

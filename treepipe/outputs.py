@@ -177,6 +177,7 @@ def _check_format(path: Path, name: str) -> None:
     known = sorted(figure.canvas.get_supported_filetypes())
     if ending not in known:
         raise UserError(f"{name}: a picture's name ends in one of .{', .'.join(known)}")
+    figure.text(0.5, 0.5, "0")
     try:
         figure.savefig(io.BytesIO(), format=ending)
     except Exception as error:
