@@ -92,10 +92,10 @@ def check_outputs(
             raise UserError(f"{name}: only --json can be written to standard output")
         if option in PICTURES:
             _check_format(path, name)
-        _check_file(path, name, new=option in keep)
         place = os.path.realpath(path)
         if place in read:
             raise UserError(f"{name}: is a file that this command reads; name another one")
+        _check_file(path, name, new=option in keep)
         if place in taken and (path.is_file() or not path.exists()):
             raise UserError(f"{name}: {taken[place]} is the same file; each needs its own")
         taken[place] = option
