@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treepipe.distributions import ArrivalTrace
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.cluster import PRELOAD, Cluster
+from treepipe.executor.fork_server import fork_server
 from treepipe.executor.launch import prepare
 from treepipe.load import overload_warnings
 from treepipe.planning import input_warnings
@@ -47,6 +48,7 @@ def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> 
             f"prompts have the lengths of workload.prompts; those in {arrivals.file} are for the "
             f"simulator"
         )
+    fork_server(PRELOAD)
     with Cluster(launch.roles, launch.plan) as cluster:
         say("", 1)
         say("decoding", sum(len(plan.requests) for plan in launch.plans))

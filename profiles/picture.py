@@ -16,7 +16,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from treepipe.profiles.curves import Curve, Shown
-from treepipe.studies.plots import BLACK, BLUE, GREEN, GREY, LEGEND, MIST, ORANGE, PURPLE, clean
+from treepipe.studies.plots import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    LEGEND,
+    MIST,
+    ORANGE,
+    PURPLE,
+    clean,
+    save_figure,
+)
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE)
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
@@ -31,8 +42,8 @@ LINE = 0.036
 
 
 def draw_curves(shown: Shown, title: str, path: Path) -> None:
-    """Write the picture to a file."""
-    curves_figure(shown, title).savefig(path, dpi=120)
+    """Write the picture to a file. Raises ``WriteError`` if it cannot be written."""
+    save_figure(curves_figure(shown, title), path, 120, "--plot")
 
 
 def curves_figure(shown: Shown, title: str) -> Figure:

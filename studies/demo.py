@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from treepipe.outputs import Faults
+from treepipe.result import write_json
 from treepipe.studies.comparison import Case, compare
 from treepipe.studies.folder import claim
 from treepipe.studies.judgement import Row as Row
@@ -33,20 +34,18 @@ def _case(name: str) -> Case:
 
 def write_demo(rows: list[Row], out: Path) -> None:
     """Pictures, traces and ``demo.json`` into ``out``."""
-    for row in rows:
-        draw_timelines(
-            [
-                ("simulated, with this run's acceptance replayed", row.replay),
-                ("executed", row.execution),
-            ],
-            f"{row.schedule}: 4 emulated stages of 20 ms, links of 1 ms",
-            out / f"timeline-{row.schedule}.png",
-        )
-    for label in ("prediction", "execution"):
-        traces = [(row.schedule, getattr(row, label)) for row in rows]
-        write_chrome_trace(traces, out / f"{label}-trace.json")
-    content = {"schema": "treepipe.demo/1", "rows": [_row_content(row) for row in rows]}
-    (out / "demo.json").write_text(json.dumps(content, indent=2) + "\n")
+    with Faults() as faults:
+        content = {"schema": "treepipe.demo/1", "rows": [_row_content(row) for row in rows]}
+        faults.attempt(write_json, content, str(out / "demo.json"), "--out")
+        for label in ("prediction", "execution"):
+            traces = [(row.schedule, getattr(row, label)) for row in rows]
+            faults.attempt(write_chrome_trace, traces, out / f"{label}-trace.json", "--out")
+        for row in rows:
+            shown = [("simulated, with this run's acceptance replayed", row.replay)]
+            shown.append(("executed", row.execution))
+            title = f"{row.schedule}: 4 emulated stages of 20 ms, links of 1 ms"
+            path = out / f"timeline-{row.schedule}.png"
+            faults.attempt(draw_timelines, shown, title, path, option="--out")
 
 
 def claim_folder(out: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from treepipe.errors import UserError
+from treepipe.outputs import claim_folder
 
 
 def claim(out: Path, mark: str, what: str) -> None:
@@ -14,14 +15,9 @@ def claim(out: Path, mark: str, what: str) -> None:
         mark: the file by which an earlier result of the same kind is known.
         what: that kind, for the error's sentence.
     """
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out}: is a file, not a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / mark).exists():
         raise UserError(
             f"--out {out}: the folder holds something else than an earlier {what}; "
             f"name an empty or a new one"
         )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be made: {error.strerror}") from None
+    claim_folder(out, "--out")

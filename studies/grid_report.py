@@ -81,7 +81,7 @@ def write_report(found: Found, out: Path, settings: Any, took_s: float) -> dict[
         "machine": machine(),
         "took_s": round(took_s),
     }
-    write_json(content, str(out / "validation.json"))
+    write_json(content, str(out / "validation.json"), "")
     text = _text(ordered, content, settings)
     (out / "validation.md").write_text(text, encoding="utf-8")
     _figure(ordered).savefig(out / "validation.png", dpi=110)

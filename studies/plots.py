@@ -7,9 +7,14 @@ direct labels where colours would look alike in grey.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from treepipe.outputs import write_file
 from treepipe.statistics import Interval
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
@@ -37,6 +42,13 @@ REPLAYED = {
 }
 LEGEND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "framealpha": 1.0}
 """What lies behind a legend does not show through."""
+
+
+def save_figure(figure: Figure, path: Path, dpi: float, option: str = "") -> None:
+    """Write a picture in the format of its name. Raises ``WriteError`` if it cannot be written."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=dpi)
+    write_file(path, drawn.getvalue(), option)
 
 
 def band(panel: Any, x: Sequence[float], values: Sequence[Interval], style: dict[str, Any]) -> None:

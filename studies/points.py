@@ -15,9 +15,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from joblib import Memory, Parallel, delayed  # type: ignore[import-untyped]
+from joblib.externals.loky.backend import resource_tracker  # type: ignore[import-untyped]
 
 from treepipe.distributions import ArrivalTrace
 from treepipe.estimates import observe
+from treepipe.interruption import children_shielded
 from treepipe.profiles.library import LIBRARY
 from treepipe.scenario import Pool, Scenario
 from treepipe.scenario_file import load_scenario
@@ -80,7 +82,9 @@ def simulate_points(
         for scenario, point in zip(scenarios, points, strict=True)
     ]
     found = {}
-    outcomes: Iterable[Outcome] = Parallel(n_jobs=os.cpu_count(), return_as="generator")(jobs)
+    resource_tracker.ensure_running()  # started with the others, it would lift the block
+    with children_shielded():
+        outcomes: Iterable[Outcome] = Parallel(n_jobs=os.cpu_count(), return_as="generator")(jobs)
     for point, outcome in zip(points, outcomes, strict=True):
         found[point.label] = outcome
         progress("", 1)

@@ -17,9 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.errors import RunError, UserError
+from treepipe.outputs import Faults, check_outputs, write_file
 from treepipe.presentation import Progress
 from treepipe.result import write_json
 from treepipe.studies.folder import claim
+from treepipe.studies.plots import save_figure
 from treepipe.studies.sheet import Sheet
 
 SCHEMA = "treepipe.study/1"
@@ -193,12 +195,13 @@ def run_study(study: Study, say: Say, full: bool) -> StudyResult:
 
 def write_study(result: StudyResult, out: Path) -> None:
     """JSON, a CSV file per table, a page in Markdown, and the plots into ``out``."""
-    write_json(result.content(), str(out / f"{result.study}.json"))
-    for sheet in result.tables:
-        (out / f"{sheet.name}.csv").write_text(sheet.csv(), encoding="utf-8")
-    (out / f"{result.study}.md").write_text(result.page(), encoding="utf-8")
-    for name, figure in result.figures.items():
-        figure.savefig(out / f"{name}.png", dpi=110)
+    with Faults() as faults:
+        faults.attempt(write_json, result.content(), str(out / f"{result.study}.json"), "--out")
+        for sheet in result.tables:
+            faults.attempt(write_file, out / f"{sheet.name}.csv", sheet.csv(), "--out")
+        faults.attempt(write_file, out / f"{result.study}.md", result.page(), "--out")
+        for name, figure in result.figures.items():
+            faults.attempt(save_figure, figure, out / f"{name}.png", 110, "--out")
 
 
 def perform(
@@ -212,19 +215,21 @@ def perform(
 
     Raises:
         UserError: the folder or the file is not ours to write to.
-        RunError: a run failed, or the study found a fault.
+        RunError: a run failed, the study found a fault, or a file could not be written.
     """
     folder = out or Path(f"treepipe-study-{study.name}")
+    check_outputs({"--json": json})
     claim(folder, f"{study.name}.json", f"result of the study {study.name}")
     with Progress(quiet) as say:
         result = run_study(study, say, full)
-    write_study(result, folder)
-    if json is not None:
-        write_json(result.content(), json)
-    if not quiet and json != "-":
-        show_study(result, folder)
-    if result.faults:
-        raise RunError("; ".join(result.faults))
+    with Faults() as faults:
+        faults.attempt(write_study, result, folder)
+        if json is not None:
+            faults.attempt(write_json, result.content(), json)
+        if not quiet and json != "-":
+            show_study(result, folder)
+        if result.faults:
+            raise RunError("; ".join(result.faults))
     return result
 
 

@@ -20,6 +20,7 @@ from treepipe.studies.plots import (
     ORANGE,
     PURPLE,
     SILVER,
+    save_figure,
 )
 from treepipe.trace import Kind, RequestTrace, Span, Trace
 
@@ -47,10 +48,17 @@ LABEL_SHARE = 0.022
 
 
 def draw_timelines(
-    traces: Sequence[tuple[str, Trace]], title: str, path: Path, window_ms: float = 700.0
+    traces: Sequence[tuple[str, Trace]],
+    title: str,
+    path: Path,
+    window_ms: float = 700.0,
+    option: str = "",
 ) -> None:
-    """Write ``timelines_figure`` to a file."""
-    timelines_figure(traces, title, window_ms).savefig(path, dpi=110)
+    """Write ``timelines_figure`` to a file.
+
+    Raises ``WriteError`` if it cannot be written; ``option`` is what asked for it.
+    """
+    save_figure(timelines_figure(traces, title, window_ms), path, 110, option)
 
 
 def timelines_figure(

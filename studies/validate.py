@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.errors import RunError, UserError
-from treepipe.presentation import Progress, console
+from treepipe.outputs import Faults, check_outputs, claim_folder
+from treepipe.presentation import Progress, Scale, console, print_table
 from treepipe.result import write_json
 from treepipe.studies.comparison import Case, compare
 from treepipe.studies.judgement import METRIC, Row, faults_of
@@ -57,13 +58,15 @@ def perform(request: Request) -> dict[str, Any]:
 
     Raises:
         UserError: something that was given is wrong.
-        RunError: a run failed, or a text is not plain greedy decoding's.
+        RunError: a run failed, a text is not plain greedy decoding's, or a file could not be
+            written.
     """
     earlier = None
     if request.earlier is not None:
         earlier = load_validation(request.earlier, "--against")
+    check_outputs({"--json": request.json}, inputs=request.paths)
     if request.timelines is not None:
-        _make_folder(request.timelines)
+        claim_folder(request.timelines, "--timelines")
     cases = [
         Case(label, path, tuple(request.overrides), request.calibrate_on)
         for label, path in _labels(request.paths).items()
@@ -74,12 +77,13 @@ def perform(request: Request) -> dict[str, Any]:
     content = validation([entry(row) for row in rows.values()])
     if earlier is not None:
         content["against"] = against(earlier, content)
-    _write(request, content, rows)
-    if not request.quiet and request.json != "-":
-        _show(content)
-    faults = faults_of(rows)
-    if faults:
-        raise RunError("; ".join(faults))
+    with Faults() as faults:
+        faults.attempt(_write, request, content, rows)
+        if not request.quiet and request.json != "-":
+            _show(content)
+        wrong = faults_of(rows)
+        if wrong:
+            raise RunError("; ".join(wrong))
     return content
 
 
@@ -123,10 +127,12 @@ def explain(scenario: Mapping[str, Any]) -> list[str]:
 def metrics_sheet(scenario: Mapping[str, Any]) -> Sheet:
     """Every metric: predicted, measured, error and its parts."""
     name = scenario["scenario"]
-    sheet = Sheet("metrics", f"{name}: metrics", [Column("metric"), *PARTS])
-    parts = ("predicted", "measured", "error", "duration_error", "acceptance_error")
+    sheet = Sheet("metrics", f"{name}: metrics", [Column("metric"), Column("unit"), *PARTS])
+    parts = ("error", "duration_error", "acceptance_error")
     for metric, each in scenario["metrics"].items():
-        sheet.add(metric, *(each[part] for part in parts))
+        scale = Scale.of(each["unit"], each["predicted"], each["measured"])
+        values = [each[side] / scale.size for side in ("predicted", "measured")]
+        sheet.add(scale.name(metric), scale.unit, *values, *(each[part] for part in parts))
     return sheet
 
 
@@ -192,39 +198,35 @@ def _labels(paths: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--timelines {folder}: cannot be made: {error.strerror}") from None
-
-
 def _write(request: Request, content: Mapping[str, Any], rows: Mapping[str, Row]) -> None:
-    if request.json is not None:
-        write_json(content, request.json)
-    if request.timelines is not None:
-        for name, row in rows.items():
-            write_timelines(row, request.timelines / name.replace("/", "-"))
+    with Faults() as faults:
+        if request.json is not None:
+            faults.attempt(write_json, content, request.json)
+        if request.timelines is not None:
+            for name, row in rows.items():
+                faults.attempt(write_timelines, row, request.timelines / name.replace("/", "-"))
 
 
 def write_timelines(row: Row, path: Path) -> None:
     """``path.png``, replay above run, and ``path-trace.json`` with the prediction, too."""
     shown = [("simulated, with this run's acceptance replayed", row.replay)]
     shown.append(("executed", row.execution))
-    draw_timelines(shown, row.label, path.with_name(f"{path.name}.png"))
     traces = [("prediction", row.prediction), ("replay", row.replay), ("execution", row.execution)]
-    write_chrome_trace(traces, path.with_name(f"{path.name}-trace.json"))
+    picture, trace = (path.with_name(path.name + end) for end in (".png", "-trace.json"))
+    with Faults() as faults:
+        faults.attempt(write_chrome_trace, traces, trace, "--timelines")
+        faults.attempt(draw_timelines, shown, row.label, picture, option="--timelines")
 
 
 def _show(content: Mapping[str, Any]) -> None:
     shown = console()
     for scenario in content["scenarios"]:
-        shown.print(metrics_sheet(scenario).rich())
-        shown.print(utilization_sheet(scenario).rich())
+        print_table(shown, metrics_sheet(scenario).rich())
+        print_table(shown, utilization_sheet(scenario).rich())
         for sentence in explain(scenario):
             shown.print(sentence, highlight=False)
     if len(content["scenarios"]) > 1:
-        shown.print(summary_sheet(content["summary"]).rich())
+        print_table(shown, summary_sheet(content["summary"]).rich())
         correlation = content["summary"]["pearson_r"]
         if correlation is not None:
             shown.print(f"predicted and measured: Pearson's r = {correlation:.4f}")

@@ -178,7 +178,10 @@ def test_an_interruption_keeps_what_is_measured(
 
 @pytest.mark.parametrize(
     ("stop_at", "part"),
-    [("peak figures", "nothing is measured yet"), ("passes", "device.toml holds what is measured")],
+    [
+        ("peak figures", "interrupted; nothing was written"),
+        ("passes", "device.toml holds what was done until then"),
+    ],
 )
 def test_an_interruption_says_what_it_keeps(
     monkeypatch: pytest.MonkeyPatch,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import platform
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,14 @@ def test_requests_beyond_admission_are_refused_with_an_answer(
     reasons = [session["finished"] for session in sessions]
     assert len(sessions) == 4
     assert set(reasons) == {"length", "refused"}
+
+
+def test_the_version_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "--version") == 0
+    versions = importlib.metadata.version("treepipe"), platform.python_version()
+    assert capsys.readouterr().out == "treepipe {} (Python {})\n".format(*versions)
 
 
 def test_run_without_the_extra_says_which(

@@ -139,11 +139,39 @@ def test_table_trace_and_picture_show_both(
     assert call(monkeypatch, "simulate", scenario, *options) == 0
     shown = capsys.readouterr().out
     assert "A: small, B: shared (simulation, 2 runs)" in shown
-    assert all(name in shown for name in set(UNITS) - PRICED)
+    assert all(name.removesuffix("_ms") in shown for name in set(UNITS) - PRICED)
     events = json.loads(trace.read_text())["traceEvents"]
     processes = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert processes == ["A: small", "B: shared"]
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--versus-set", "schedule.tree_size=8"], "small (schedule.tree_size=8)"),
+        (["--versus-set", "name=other", "--versus-set", "schedule.tree_size=8"], "other"),
+        (["--versus", "twin.toml"], "small (twin.toml)"),
+        (["--versus", "small.toml"], "small"),
+    ],
+)
+def test_both_have_names_of_their_own(
+    options: list[str],
+    name: str,
+    scenario: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "twin.toml").write_text(SCENARIO.replace("tree_size = 20", "tree_size = 8"))
+    files = ["--json", "v.json", "--trace", "t.json"]
+    assert call(monkeypatch, "simulate", "small.toml", *options, *files) == 0
+    assert f"A: small, B: {name} (simulation, 2 runs)" in capsys.readouterr().out
+    content = json.loads(Path("v.json").read_text())
+    assert (content["a"]["scenario"], content["b"]["scenario"]) == ("small", name)
+    events = json.loads(Path("t.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {"A: small", f"B: {name}"}
 
 
 ROOT = Path(__file__).parents[1]

@@ -5,13 +5,17 @@ Exit codes: 0 done, 1 a run failed, 2 the user's input is wrong.
 
 from __future__ import annotations
 
+import errno
+import importlib.metadata
+import platform
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, NoReturn, Optional
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from treepipe import cli_calibrate, cli_plan
 from treepipe.cli_options import (
@@ -30,8 +34,34 @@ from treepipe.cli_options import (
 )
 from treepipe.errors import RunError, UserError
 from treepipe.extras import need_executor
+from treepipe.interruption import Interruption
+from treepipe.outputs import (
+    Faults,
+    check_outputs,
+    drop_standard_output,
+    forget_written,
+    what_is_kept,
+)
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Interrupted(Exception):  # noqa: N818  (nothing went wrong)
+    """Ctrl-C. Typer would end without a word at a ``KeyboardInterrupt``."""
+
+
+class Commands(TyperGroup):
+    """All commands, whose interruption reaches ``main``."""
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+
 
 app = typer.Typer(
+    cls=Commands,
     help="Plan and run tree speculative decoding over pipelines of devices.",
     no_args_is_help=True,
     add_completion=False,
@@ -44,17 +74,60 @@ app.command()(cli_plan.plan)
 
 def main() -> None:
     """Entry point of the console script."""
-    try:
-        app(standalone_mode=True)
-    except UserError as error:
+    forget_written()
+    with Interruption.noted() as interruption:
+        try:
+            app(standalone_mode=True)
+        except (Interrupted, KeyboardInterrupt):
+            _end_interrupted()
+        except Exception as error:
+            if interruption.happened:
+                _end_interrupted()
+            _end(error)
+
+
+def _end(error: Exception) -> NoReturn:
+    """Say what went wrong in a sentence, if it is of a kind that is foreseen."""
+    if isinstance(error, UserError):
         _complain(str(error))
         sys.exit(2)
-    except RunError as error:
+    if isinstance(error, RunError):
         _complain(str(error))
         sys.exit(1)
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        sys.exit(130)
+    if isinstance(error, OSError) and error.errno in FULL:
+        if error.filename is None:
+            drop_standard_output()
+        _complain(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}")
+        sys.exit(1)
+    raise error
+
+
+def _end_interrupted() -> NoReturn:
+    _complain(f"interrupted; {what_is_kept()}")
+    exec("")  # Python forgets an interruption of exec(), for which it would end by the signal
+    sys.exit(130)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version = importlib.metadata.version("treepipe")
+        typer.echo(f"treepipe {version} (Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version, and Python's.",
+        ),
+    ] = False,
+) -> None:
+    """Plan and run tree speculative decoding over pipelines of devices."""
 
 
 @app.command()
@@ -75,15 +148,17 @@ def simulate(
     from treepipe.result import make_result
     from treepipe.scenario_file import load_scenario
     from treepipe.sim.predict import predict
-    from treepipe.versus import Side, check_pairs, make_versus
+    from treepipe.versus import Side, check_pairs, make_versus, named_apart
     from treepipe.workload import effort_warnings
 
+    check_outputs({"--json": json, "--trace": trace, "--plot": plot}, inputs=(scenario, versus))
     overrides = changes(settings, seed, runs)
     files = [(load_scenario(scenario, overrides), scenario)]
     if versus is not None or versus_settings:
         # Common random numbers: the other one takes this one's seed.
         other = [*overrides, *(versus_settings or []), f"seed={files[0][0].seed}"]
         files.append((load_scenario(versus or scenario, other), versus or scenario))
+        files[1] = (named_apart(*files[0], *files[1], versus_settings or ()), files[1][1])
         check_pairs(*files[0], *files[1])
     sides = []
     with Progress(quiet) as say:
@@ -120,6 +195,7 @@ def theory(
     from treepipe.scenario_file import load_scenario
     from treepipe.sim.theory.closed_form import closed_form
 
+    check_outputs({"--json": json}, inputs=(scenario,))
     loaded = load_scenario(scenario, settings or ())
     found = closed_form(loaded, scenario)
     result = make_theory_result(
@@ -156,11 +232,13 @@ def run(
     from treepipe.result import make_result
     from treepipe.scenario_file import load_scenario
 
+    check_outputs(
+        {"--json": json, "--trace": trace, "--plot": plot, "--recording": recording},
+        inputs=(scenario,),
+    )
     loaded = load_scenario(scenario, changes(settings, seed, runs))
     with Progress(quiet) as say:
         execution = execute(loaded, scenario, say)
-    if recording is not None:
-        execution.recordings[0].save(recording)
     traces = execution.traces
     result = make_result(
         "execution",
@@ -171,10 +249,13 @@ def run(
         memory=execution.peak_memory_bytes,
         warmup=loaded.workload.warmup_requests,
     )
-    show_result(result, traces, json, trace, plot, quiet)
-    lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
-    if lost:
-        raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
+    with Faults() as faults:
+        if recording is not None:
+            faults.attempt(execution.recordings[0].save, recording)
+        faults.attempt(show_result, result, traces, json, trace, plot, quiet)
+        lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
+        if lost:
+            raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
 
 
 @app.command()
@@ -218,10 +299,11 @@ def demo(
     claim_folder(out)
     with Progress(quiet) as say:
         rows = run_demo(say)
-    write_demo(rows, out)
-    show_demo(rows, out, quiet)
-    if not all(row.lossless for row in rows):
-        raise RunError("a schedule's text differs from plain greedy decoding")
+    with Faults() as faults:
+        faults.attempt(write_demo, rows, out)
+        faults.attempt(show_demo, rows, out, quiet)
+        if not all(row.lossless for row in rows):
+            raise RunError("a schedule's text differs from plain greedy decoding")
 
 
 @app.command()
@@ -270,6 +352,7 @@ def profiles(
 
     if plot is not None and (name is None or check):
         raise UserError("--plot needs the name of one profile, and no --check")
+    check_outputs({"--plot": plot})
     if check:
         check_profiles(name, console())
     elif name is None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from treepipe.cli_options import Force, Quiet
 from treepipe.errors import UserError
 from treepipe.extras import need_executor
 
 app = typer.Typer(invoke_without_command=True)
 
 Out = Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="The profile.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE.toml.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
 
 
 @app.callback()
@@ -65,7 +62,7 @@ def device(
     from treepipe.profiles.measure.calibrate import calibrate_device, numbers
     from treepipe.profiles.measure.device import CONTEXTS, TOKENS
 
-    with _kept(out), Progress(quiet) as say:
+    with Progress(quiet) as say:
         calibrate_device(
             model,
             draft,
@@ -102,7 +99,7 @@ def links(
     from treepipe.presentation import Progress
     from treepipe.profiles.measure.calibrate import calibrate_link
 
-    with _kept(out), Progress(quiet) as say:
+    with Progress(quiet) as say:
         calibrate_link(peer, out, say, seconds=seconds, force=force)
     _show(out, quiet)
 
@@ -152,7 +149,7 @@ def acceptance(
     from treepipe.profiles.measure.calibrate import calibrate_acceptance
 
     pair = open_pair(model, draft, head, prompts, new_tokens)
-    with _kept(out), Progress(quiet) as say:
+    with Progress(quiet) as say:
         calibrate_acceptance(pair, task or prompts, prompts, out, say, seed=seed, force=force)
     _show(out, quiet)
 
@@ -167,22 +164,6 @@ def _refuse_options(context: typer.Context, command: str) -> None:
                 f"{option}: stands before {command!r} and would not count; options of "
                 f"'treepipe calibrate {command}' come after it"
             )
-
-
-@contextmanager
-def _kept(out: Path) -> Iterator[None]:
-    """Say on an interruption whether the file holds what was measured until then."""
-
-    def written() -> int | None:
-        return out.stat().st_mtime_ns if out.is_file() else None
-
-    before = written()
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = "nothing is measured yet" if written() == before else f"{out} holds what is measured"
-        typer.echo(f"treepipe: interrupted; {kept}", err=True)
-        raise typer.Exit(130) from None
 
 
 def _show(out: Path, quiet: bool) -> None:

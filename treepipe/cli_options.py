@@ -39,6 +39,7 @@ VersusSettings = Annotated[
     typer.Option("--versus-set", metavar="KEY=VALUE", help="Change a key in B only."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the file of --out.")]
 
 
 def changes(settings: list[str] | None, seed: int | None, runs: int | None) -> list[str]:

@@ -7,7 +7,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from treepipe.cli_options import JsonTarget, Quiet, Seed, Settings, changes
+from treepipe.cli_options import Force, JsonTarget, Quiet, Seed, Settings, changes
+from treepipe.outputs import Faults, check_outputs
 
 
 def plan(
@@ -23,6 +24,7 @@ def plan(
         typer.Option(min=2, help="Of the last rung, instead of the file's."),
     ] = None,
     settings: Settings = None,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Search schedules, parameters and partitions for a cluster and a goal."""
@@ -38,13 +40,17 @@ def plan(
         write_best,
     )
 
+    out = default_out(cluster) if out is None else out
+    check_outputs(
+        {"--out": out, "--json": json}, inputs=(cluster,), keep=() if force else ("--out",)
+    )
     file = load_cluster(cluster, changes(settings, seed, runs))
     with Progress(quiet) as say:
         found = search(file, say)
-    out = default_out(cluster) if out is None else out
-    write_best(found, out)
-    if json is not None:
-        write_json(plan_content(found), json)
-    if not quiet and json != "-":
-        show_plan(found, out, console())
+    with Faults() as faults:
+        faults.attempt(write_best, found, out)
+        if json is not None:
+            faults.attempt(write_json, plan_content(found), json)
+        if not quiet and json != "-":
+            show_plan(found, out, console())
     check_feasible(found)

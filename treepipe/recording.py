@@ -14,6 +14,7 @@ from pathlib import Path
 
 from treepipe.errors import UserError
 from treepipe.messages import NO_PARENT
+from treepipe.outputs import write_file
 from treepipe.protocol import Drafted, DraftPass
 
 SCHEMA = "treepipe.recording/1"
@@ -45,8 +46,9 @@ class Recording:
     requests: dict[int, RecordedRequest] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
+        """Raises ``WriteError`` if it cannot be written."""
         content = {str(session): asdict(request) for session, request in self.requests.items()}
-        path.write_text(json.dumps({"schema": SCHEMA, "requests": content}))
+        write_file(path, json.dumps({"schema": SCHEMA, "requests": content}), "--recording")
 
     @classmethod
     def load(cls, path: Path) -> Recording:

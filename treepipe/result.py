@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from treepipe.errors import UserError
 from treepipe.estimates import Estimates, observe
 from treepipe.metrics import UNITS
+from treepipe.outputs import STANDARD_OUTPUT, write_file, write_standard_output
 from treepipe.statistics import Interval
 from treepipe.trace import Trace
 
@@ -123,13 +122,13 @@ def _session(trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
-def write_json(content: Mapping[str, Any], target: str) -> None:
-    """Write to a file, or to standard output for "-"."""
+def write_json(content: Mapping[str, Any], target: str, option: str = "--json") -> None:
+    """Write to a file, or to standard output for "-".
+
+    Raises ``WriteError`` if it cannot be written; ``option`` is what asked for it.
+    """
     text = json.dumps(content, indent=2) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(target).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--json {target}: cannot be written: {error.strerror}") from None
+    if target == STANDARD_OUTPUT:
+        write_standard_output(text, option)
+    else:
+        write_file(Path(target), text, option)

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from treepipe.draft_work import Turn
 from treepipe.machine import Machine
+from treepipe.outputs import write_file
 from treepipe.protocol import RoundRecord
 
 Kind: TypeAlias = Literal["compute", "draft", "evaluate", "decide", "prune", "transfer"]
@@ -167,12 +168,15 @@ def chrome_events(trace: Trace, process: str, numbers: Iterator[int]) -> list[di
     return events + sorted([each.event() for each in slices] + flows, key=lambda e: e["ts"])
 
 
-def write_chrome_trace(traces: Iterable[tuple[str, Trace]], path: Path) -> None:
-    """Write named traces into one file that Perfetto and chrome://tracing open."""
+def write_chrome_trace(traces: Iterable[tuple[str, Trace]], path: Path, option: str = "") -> None:
+    """Write named traces into one file that Perfetto and chrome://tracing open.
+
+    Raises ``WriteError`` if it cannot be written; ``option`` is what asked for it.
+    """
     numbers = itertools.count(1)
     events = [event for name, trace in traces for event in chrome_events(trace, name, numbers)]
     content = {"traceEvents": events, "displayTimeUnit": "ns"}
-    path.write_text(json.dumps(content, indent=None), encoding="utf-8")
+    write_file(path, json.dumps(content, indent=None), option)
 
 
 def _metadata(what: str, pid: int, tid: int, **args: object) -> dict[str, Any]:

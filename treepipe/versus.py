@@ -54,6 +54,20 @@ def check_pairs(a: Scenario, a_path: Path, b: Scenario, b_path: Path) -> None:
         )
 
 
+def named_apart(
+    a: Scenario, a_path: Path, b: Scenario, b_path: Path, changed: Sequence[str]
+) -> Scenario:
+    """``b`` under a name of its own: with the keys that only it has changed, or with its file.
+
+    Args:
+        changed: ``KEY=VALUE`` of ``b`` only.
+    """
+    if a.name != b.name:
+        return b
+    differs = ", ".join(changed) or ("" if a_path == b_path else str(b_path))
+    return b.model_copy(update={"name": f"{b.name} ({differs})"}) if differs else b
+
+
 def make_versus(a: Side, b: Side) -> dict[str, Any]:
     """The content of a comparison's file: both results, and b - a.
 

@@ -12,6 +12,7 @@ import torch
 
 from treepipe.errors import UserError
 from treepipe.executor.transport import LOOPBACK
+from treepipe.outputs import write_file
 from treepipe.profiles.measure.acceptance import Pair, acceptance_profile, pool_path
 from treepipe.profiles.measure.device import CONTEXTS, TOKENS, DeviceSession
 from treepipe.profiles.measure.device_file import device_profile
@@ -23,7 +24,7 @@ from treepipe.profiles.measure.peer import (
     numeric,
     parse_address,
 )
-from treepipe.profiles.measure.profile_file import claim, write_profile, write_text
+from treepipe.profiles.measure.profile_file import claim, write_profile
 from treepipe.profiles.measure.progress import Say
 from treepipe.profiles.measure.subject import open_subject
 from treepipe.profiles.measure.timing import Effort
@@ -128,7 +129,7 @@ def calibrate_acceptance(
     finally:
         if content is not None:
             profile = acceptance_profile(pair, content, pool.name, task, prompts)
-            write_text(json.dumps(content), pool)
+            write_file(pool, json.dumps(content), "--out")
             write_profile(profile, f"{profile.draft} guessing {profile.target}.", out)
 
 

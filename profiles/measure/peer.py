@@ -9,7 +9,6 @@ the clocks of two hosts say nothing to each other.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import torch
 import zmq
 
 from treepipe.errors import UserError
+from treepipe.executor.fork_server import fork_server
 from treepipe.executor.transport import LOOPBACK, Inbox, Outbox
 from treepipe.messages import Close, Flight
 
@@ -119,8 +119,7 @@ def listen(host: str, port: int, ready: Callable[[str], None]) -> None:
 @contextlib.contextmanager
 def local_peer() -> Iterator[str]:
     """A peer in a process of its own on this host; yields its address."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context = fork_server(PRELOAD)
     ours, theirs = context.Pipe()
     process = context.Process(target=_peer_main, args=(theirs,), daemon=True)
     process.start()

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from treepipe.errors import UserError
+from treepipe.outputs import check_outputs, write_file
 from treepipe.section import Section
 
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -25,17 +23,7 @@ DIGITS = 5
 
 def claim(out: Path, force: bool) -> None:
     """Raises ``UserError`` if ``--out`` may not or cannot be written; asked before measuring."""
-    if out.is_dir():
-        raise UserError(f"--out {out}: is a folder, not a file")
-    if out.exists() and not force:
-        raise UserError(f"--out {out}: there is such a file already; --force overwrites it")
-    if not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.parent}")
-    try:
-        with tempfile.TemporaryFile(dir=out.parent):
-            pass
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written: {error.strerror}") from None
+    check_outputs({"--out": out}, keep=() if force else ("--out",))
 
 
 def write_profile(profile: Section, heading: str, out: Path) -> None:
@@ -44,18 +32,7 @@ def write_profile(profile: Section, heading: str, out: Path) -> None:
     Args:
         heading: one line about the file.
     """
-    write_text("\n".join([f"# {heading}", *_lines(profile)]) + "\n", out)
-
-
-def write_text(text: str, out: Path) -> None:
-    """Put a whole file in place. Raises ``UserError`` if it cannot be written."""
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(out)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise UserError(f"--out {out}: cannot be written: {error.strerror}") from None
+    write_file(out, "\n".join([f"# {heading}", *_lines(profile)]) + "\n", "--out")
 
 
 def _lines(profile: Section) -> Iterator[str]:

@@ -12,8 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.errors import RunError, UserError
+from treepipe.errors import RunError
 from treepipe.metrics import UNITS
+from treepipe.outputs import write_file
 from treepipe.profiles.library import is_path
 from treepipe.statistics import CONFIDENCE
 from treepipe.studies.planner.gaps import shown
@@ -201,10 +202,8 @@ def write_best(found: Found, out: Path) -> None:
     """The best plan as a scenario file; nothing where no plan keeps the limits.
 
     Raises:
-        UserError: it cannot be written there.
+        WriteError: it cannot be written there.
     """
-    if out.resolve() == found.file.path.resolve():
-        raise UserError(f"--out {out}: is the cluster's own file")
     if not found.feasible:
         return
     best, search = found.best, found.file.search
@@ -218,10 +217,7 @@ def write_best(found: Found, out: Path) -> None:
     text = "".join(f"# {line}\n" for line in comment)
     data = _moved(best.candidate.data, found.file.path.resolve().parent, out.resolve().parent)
     text += toml_text({**data, "name": name})
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written: {error.strerror}") from None
+    write_file(out, text, "--out")
 
 
 def _moved(value: Any, old: Path, new: Path, key: str = "") -> Any:
