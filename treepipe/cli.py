@@ -155,7 +155,7 @@ def run(
 
     loaded = load_scenario(scenario, changes(settings, seed, runs))
     with Progress(quiet) as say:
-        execution = execute(loaded, scenario, say)
+        execution = execute(loaded, scenario, say, json, recording)
     if recording is not None:
         execution.recordings[0].save(recording)
     traces = execution.traces
