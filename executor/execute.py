@@ -46,7 +46,8 @@ def execute(
         RunError: a worker failed, died, or did not answer.
     """
     launch = prepare(scenario, path)
-    traces, recordings = [], []
+    traces: list[Trace] = []
+    recordings: list[Recording] = []
     say(f"starting {len(launch.roles)} processes", 1)
     warnings = [*launch.plan.warnings, *unused_warnings(scenario), *workload_warnings(scenario)]
     if not scenario.emulate:

@@ -22,6 +22,8 @@ BEATS = 4
 """So often a worker shows itself within the time after which it counts as silent, at least."""
 MOST_MS = 500.0
 """Between two beats."""
+START_S = 60.0
+"""How much later than others a worker may show itself for the first time."""
 LEAVE_S = 2.0
 """How long a worker whose controller is gone gets to end by itself."""
 AT_WORK, IDLE = b"w", b"i"
@@ -51,10 +53,16 @@ class Pulse:
         idle: says whether the main thread waits for a message with nothing in hand.
     """
 
-    def __init__(self, pipe: Connection, timeout_s: float) -> None:
-        """Args: ``pipe``: its writing end; ``timeout_s``: of the run."""
+    def __init__(
+        self, pipe: Connection, timeout_s: float, leave: Callable[[int], object] = os._exit
+    ) -> None:
+        """Args:
+        pipe: its writing end.
+        timeout_s: of the run.
+        leave: ends the process, since nobody holds the other end any more.
+        """
         self.idle: Callable[[], bool] = lambda: False
-        self._pipe, self._beat_ms = pipe, beat_ms(timeout_s)
+        self._pipe, self._beat_ms, self._leave = pipe, beat_ms(timeout_s), leave
         # Not every system tells a thread's processor time; there a beat shows a stop only.
         clock = getattr(time, "pthread_getcpuclockid", None)
         self._clock: int | None = clock(threading.get_ident()) if clock is not None else None
@@ -75,7 +83,7 @@ class Pulse:
                 except OSError:
                     break
         time.sleep(LEAVE_S)
-        os._exit(1)
+        self._leave(1)
 
     def _used(self) -> int:
         """Processor time of the main thread so far, in nanoseconds."""
@@ -97,7 +105,7 @@ class Watch:
     def add(self, name: str, pipe: Connection) -> None:
         """Args: ``pipe``: the reading end of a worker's pulse."""
         os.set_blocking(pipe.fileno(), False)
-        self._pipes[name], self._silent_s[name], self._idle_s[name] = pipe, 0.0, 0.0
+        self._pipes[name], self._silent_s[name], self._idle_s[name] = pipe, -START_S, 0.0
 
     def forget(self, name: str) -> None:
         """A worker is not watched any more."""
@@ -120,7 +128,10 @@ class Watch:
             # Longer than that nobody looked, so nothing is known of the time before.
             counted_s = min(passed_s, 2 * self.look_s)
             self._silent_s[name] = 0.0 if beats else self._silent_s[name] + counted_s
-            self._idle_s[name] = 0.0 if AT_WORK in beats else self._idle_s[name] + counted_s
+            if AT_WORK in beats:
+                self._idle_s[name] = 0.0
+            elif beats:
+                self._idle_s[name] += counted_s
         self._raise_silent(self._silent_s)
 
     def all_idle_s(self) -> float:
@@ -136,7 +147,7 @@ class Watch:
         if name and silent_s[name] > self.timeout_s:
             raise LostWorkerError(
                 name,
-                f"has not answered for {silent_s[name]:.1f} s (run.timeout_s = "
+                f"has not answered for {silent_s[name]:.0f} s (run.timeout_s = "
                 f"{self.timeout_s:g}): it is stopped or stuck",
             )
 

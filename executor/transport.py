@@ -205,6 +205,7 @@ class Inbox:
         self.count = 0
         self.dropped: Counter[str] = Counter()
         self.idle = False
+        self._asked_at = 0
         self._gate = gate
         self._held: list[tuple[float, int, Received]] = []
         self._numbers: dict[tuple[str, str], int] = {}
@@ -232,6 +233,11 @@ class Inbox:
             self.idle = False
             if any(source is not self._socket for source in events):
                 return None
+
+    def rests(self) -> bool:
+        """Whether it waits with nothing in hand, and nothing came in since this was last asked."""
+        before, self._asked_at = self._asked_at, self.count
+        return self.idle and before == self.count
 
     def get_due(self, now_ms: float) -> Received | None:
         """The next message if it was due by ``now_ms``, else None."""

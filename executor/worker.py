@@ -35,7 +35,7 @@ def worker_main(role: RoleSettings, control: Connection, pulse_pipe: Connection)
             control.send(("listening", station.inbox.address))
             station.connect(*_told(control))
             worker = _worker(station)
-            pulse.idle = lambda: station.inbox.idle
+            pulse.idle = station.inbox.rests
             control.send(("loaded", (baseline, peak_memory())))
             while True:
                 worker.serve()
