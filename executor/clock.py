@@ -12,6 +12,8 @@ import time
 
 SPIN_S = 2e-4
 """A sleep overshoots by about 0.1 ms, so the last part of a wait is spun."""
+LOOK_MS = 100
+"""Whoever waits for long looks up so often: a process that never does is stuck (``pulse.py``)."""
 LAG_MS = 20.0
 """A few time slices of a busy host's scheduler; one that is slower for good falls back further."""
 
@@ -24,9 +26,8 @@ def now_ms() -> float:
 def wait_until(deadline_ms: float) -> None:
     """Return as soon after ``deadline_ms`` as the machine allows."""
     deadline = deadline_ms / 1e3
-    left = deadline - time.monotonic()
-    if left > SPIN_S:
-        time.sleep(left - SPIN_S)
+    while (left := deadline - time.monotonic()) > SPIN_S:
+        time.sleep(min(left - SPIN_S, LOOK_MS / 1e3))
     while time.monotonic() < deadline:
         pass
 

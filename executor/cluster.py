@@ -1,24 +1,30 @@
 """Starting, watching and ending the worker processes of a plan on this host.
 
-Law of this file: whatever happens (an exception, Ctrl-C, a worker's death), no process and no
-port is left behind, and an error appears once, with the worker's name.
+Law of this file: whatever happens (an exception, Ctrl-C, a worker's death or silence), no process
+and no port is left behind, an error appears once, with the worker's name, and what was committed
+until then comes with it.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any
 
 from treepipe.errors import RunError, UserError
 from treepipe.executor.clock import now_ms
+from treepipe.executor.fork_server import fork_server, start
+from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError
 from treepipe.executor.station import RoleSettings
+from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.executor.worker import worker_main
 from treepipe.plan import SWITCH, Plan
 from treepipe.recording import RecordedRequest, Recording
@@ -33,14 +39,23 @@ PRELOAD = [
 """What the fork server imports once, so that a worker starts in a fraction of a second."""
 END_S = 1.0
 """How long a worker gets to end by itself before it is killed."""
+PIPE_TAKES_BYTES = 2**14
+"""What a pipe takes at once though nobody reads it."""
+SALVAGE_S = 5.0
+"""How long draft servers get to hand over the open texts of a run that failed."""
 
 
-class WorkerDiedError(RunError):
-    """A worker process is gone."""
+class RunEndedError(RunError):
+    """A run failed underway.
 
-    def __init__(self, name: str, code: int | None) -> None:
-        super().__init__(f"{name} died (exit code {code})")
-        self.name = name
+    Attributes:
+        trace: its requests: the finished ones, and the open ones with what they had. No spans.
+        recording: of the same requests.
+    """
+
+    def __init__(self, sentence: str, trace: Trace, recording: Recording) -> None:
+        super().__init__(sentence)
+        self.trace, self.recording = trace, recording
 
 
 class Cluster:
@@ -52,30 +67,33 @@ class Cluster:
 
     def __init__(self, roles: Sequence[RoleSettings], plan: Plan) -> None:
         """Args: ``roles``: one per device of the plan."""
-        self._roles, self._plan = list(roles), plan
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._roles, self._plan = [replace(role, token=token) for role in roles], plan
         if plan.queues_transfers and roles[0].emulate:
-            self._roles.append(roles[0].as_switch())
+            self._roles.append(self._roles[0].as_switch())
         self._processes: dict[str, BaseProcess] = {}
         self._controls: dict[str, Connection] = {}
         self._kept: dict[str, deque[tuple[str, Any]]] = {
             r.placed.name: deque() for r in self._roles
         }
+        self._watch = Watch(roles[0].timeout_s)
         self._sessions = 0
         self.load_memory: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> Cluster:
-        # The fork server hands its environment on: one thread per worker, no tokenizer pools.
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
+        context = fork_server(PRELOAD)
         try:
             for role in self._roles:
+                name = role.placed.name
                 ours, theirs = context.Pipe()
-                process = context.Process(target=worker_main, args=(role, theirs), daemon=True)
-                self._processes[role.placed.name] = process
-                self._controls[role.placed.name] = ours
-                process.start()
-                theirs.close()
+                look, beat = context.Pipe(duplex=False)
+                process = context.Process(
+                    target=worker_main, args=(role, theirs, beat), name=name, daemon=True
+                )
+                self._processes[name], self._controls[name] = process, ours
+                self._watch.add(name, look)
+                with theirs, beat:
+                    start(process)
             self._introduce()
         except BaseException:
             self.close()
@@ -92,13 +110,18 @@ class Cluster:
 
     def _introduce(self) -> None:
         """Collect every worker's address and tell each whom it sends to."""
-        addresses = {name: self._answer(name, "listening") for name in self._controls}
+        addresses = {}
+        # One after another: of two runs that want the same ports, the first one gets them all.
+        for role in sorted(self._roles, key=lambda role: role.port):
+            name = role.placed.name
+            self.order(name, "listen", None)
+            addresses[name] = self._answer(name, "listening")
         for name in addresses:
             peers = self._peers(name)
             links = {peer: self._plan.link(name, peer) for peer in peers}
             switch = addresses.get(SWITCH) if name != SWITCH else None
             ways = {peer: switch or addresses[peer] for peer in peers}
-            self._controls[name].send((ways, links))
+            self._send(name, (ways, links))
         for name in addresses:
             self.load_memory[name] = self._answer(name, "loaded")
 
@@ -124,48 +147,91 @@ class Cluster:
         the trace says so; the others go on.
 
         Raises:
-            RunError: a draft server or the last pipeline is lost, or a worker failed.
+            RunEndedError: a draft server or the last pipeline is lost, or a worker failed; it
+                holds what was committed. The cluster is of no more use then.
         """
         start, base = now_ms(), self._sessions
         self._sessions += len(plan.requests)
+        self._watch.begin()
         run = _Run(self, plan, base, start, progress)
-        run.decode()
-        trace, recording = run.trace, run.recording
+        try:
+            run.decode()
+            self._collect(run.trace, start)
+        except RunError as error:
+            run.salvage(error)
+            raise RunEndedError(str(error), run.trace, run.recording) from None
+        finally:
+            run.trace.requests.sort(key=lambda request: request.session)
+        return run.trace, run.recording
+
+    def _collect(self, trace: Trace, start: float) -> None:
+        """What the workers noted since ``start``."""
         for name in self._controls:
             spans: list[Span] = self._ask(name, "spans")
             trace.spans += [span.shifted(-start) for span in spans if span.end_ms >= start]
-        for draft in plan.drafts:
+            for reason, count in self._ask(name, "dropped").items():
+                trace.warnings.append(
+                    f"{count} foreign or malformed messages were dropped by {name}, each of which "
+                    f"{reason}"
+                )
+        for draft in self._plan.drafts:
             turns = self._ask(draft.name, "turns")
             trace.turns += [turn.shifted(-start) for turn in turns if turn.started_ms >= start]
         trace.spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
-        trace.requests.sort(key=lambda request: request.session)
-        return trace, recording
 
     def order(self, name: str, what: str, content: Any) -> None:
         """Tell a worker to do something that has no direct answer."""
-        self._controls[name].send((what, content))
+        self._send(name, (what, content))
 
     def next_finished(
         self, drafts: Sequence[str], until_ms: float | None
     ) -> tuple[RequestTrace, RecordedRequest] | None:
-        """Wait until then for any draft server to finish one. Raises ``WorkerDiedError``."""
+        """Wait until then for any draft server to finish one. Raises ``WorkerError``."""
         while True:
             for name in drafts:
-                for message in self._kept[name]:
-                    if message[0] == "finished":
-                        self._kept[name].remove(message)
-                        finished: tuple[RequestTrace, RecordedRequest] = message[1]
-                        return finished
+                finished = self._take(name, "finished")
+                if finished is not None:
+                    request: tuple[RequestTrace, RecordedRequest] = finished[1]
+                    return request
             if until_ms is not None and until_ms <= now_ms():
                 return None
             self._listen(until_ms)
+            if until_ms is None and self._watch.all_idle_s() > self._watch.timeout_s:
+                raise RunError(
+                    f"nothing happened for {self._watch.all_idle_s():.1f} s: requests are open, "
+                    f"but every worker waits for a message"
+                )
+
+    def open_texts(self, drafts: Sequence[str]) -> list[tuple[RequestTrace, RecordedRequest]]:
+        """What the draft servers that still answer have committed of their open requests, and
+        what they finished that nobody took yet."""
+        until_ms = now_ms() + 1e3 * min(SALVAGE_S, self._watch.timeout_s)
+        found: list[tuple[RequestTrace, RecordedRequest]] = []
+        asked = [name for name in drafts if name in self._controls]
+        for name in [*asked]:
+            try:
+                self.order(name, "texts", None)
+            except WorkerError as lost:
+                self.forget(lost.name)
+        while now_ms() < until_ms and any(name in self._controls for name in asked):
+            try:
+                self._listen(until_ms)
+            except WorkerError as lost:
+                self.forget(lost.name)
+            for name in [*asked]:
+                answer = self._take(name, "texts")
+                if answer is not None:
+                    found += answer[1]
+                    asked.remove(name)
+        for name in drafts:
+            while (finished := self._take(name, "finished")) is not None:
+                found.append(finished[1])
+        return found
 
     def give_up(self, pipeline: int) -> None:
         """End what is left of a pipeline that lost a worker, and tell the draft servers."""
         for stage in self._plan.pipelines[pipeline]:
-            control = self._controls.pop(stage.name, None)
-            if control is not None:
-                control.close()
+            self.forget(stage.name)
 
     def peak_memory_bytes(self) -> dict[str, int]:
         """Highest resident memory of every worker so far."""
@@ -183,6 +249,7 @@ class Cluster:
         """End every process; returns when all are gone."""
         for control in self._controls.values():
             control.close()  # a worker ends when its control pipe does
+        self._watch.close()
         deadline = now_ms() + 1e3 * END_S
         started = [p for p in self._processes.values() if p.pid is not None]
         for process in started:
@@ -197,21 +264,59 @@ class Cluster:
     # --- talking to workers ----------------------------------------------------------------------
 
     def _ask(self, name: str, what: str) -> Any:
-        self._controls[name].send((what, None))
+        self.order(name, what, None)
         return self._answer(name, what)
+
+    def _send(self, name: str, content: Any) -> None:
+        """Tell a worker something. Raises ``LostWorkerError`` if it is gone or takes nothing."""
+        data, control = ForkingPickler.dumps(content), self._controls[name]
+        if len(data) < PIPE_TAKES_BYTES:
+            self._send_bytes(name, control, data)
+            return
+        # The pipe holds no more than a stopped worker could leave in it: watch while it fills.
+        with ThreadPoolExecutor(1) as sender:
+            sending = sender.submit(self._send_bytes, name, control, data)
+            while not futures.wait([sending], self._watch.look_s).done:
+                try:
+                    self._watch.look()
+                except LostWorkerError as silent:
+                    self._processes[silent.name].kill()  # which ends the sending
+                    raise
+            sending.result()
+
+    def _send_bytes(self, name: str, control: Connection, data: Any) -> None:
+        try:
+            control.send_bytes(data)
+        except ConnectionError:
+            raise self._died(name) from None
+
+    def _take(self, name: str, tag: str) -> tuple[str, Any] | None:
+        """The first message of that kind that a worker has sent, None if there is none."""
+        found = next((waiting for waiting in self._kept[name] if waiting[0] == tag), None)
+        if found is not None:
+            self._kept[name].remove(found)
+        return found
+
+    def forget(self, name: str) -> None:
+        """A worker is of no more use: it is told nothing, and ends."""
+        control = self._controls.pop(name, None)
+        if control is not None:
+            control.close()
+        self._watch.forget(name)
 
     def _answer(self, name: str, tag: str) -> Any:
         """Wait for one worker's answer while watching all of them."""
-        while not any(waiting[0] == tag for waiting in self._kept[name]):
+        while (found := self._take(name, tag)) is None:
             self._listen()
-        found = next(waiting for waiting in self._kept[name] if waiting[0] == tag)
-        self._kept[name].remove(found)
         return found[1]
 
     def _listen(self, until_ms: float | None = None) -> None:
-        """Read every pipe that is ready by then; what belongs to a later turn is kept."""
+        """Read every pipe that is ready by then, or soon; what belongs to a later turn is kept."""
         pipes = {control: name for name, control in self._controls.items()}
-        left = None if until_ms is None else max(0.0, until_ms - now_ms()) / 1e3
+        left = self._watch.look_s
+        if until_ms is not None:
+            left = min(left, max(0.0, until_ms - now_ms()) / 1e3)
+        self._watch.look()
         for pipe in wait(list(pipes), left):
             assert isinstance(pipe, Connection)
             self._kept[pipes[pipe]].append(self._receive(pipes[pipe], pipe))
@@ -220,13 +325,16 @@ class Cluster:
         try:
             tag, content = control.recv()
         except (EOFError, ConnectionResetError):
-            self._processes[name].join(END_S)
-            raise WorkerDiedError(name, self._processes[name].exitcode) from None
+            raise self._died(name) from None
         if tag == "user error":
             raise UserError(content)
         if tag == "failed":
-            raise RunError(f"{name} failed: {content}")
+            raise WorkerError(name, f"failed: {content}")
         return tag, content
+
+    def _died(self, name: str) -> LostWorkerError:
+        self._processes[name].join(END_S)
+        return LostWorkerError(name, f"died (exit code {self._processes[name].exitcode})")
 
 
 class _Run:
@@ -248,19 +356,32 @@ class _Run:
         while not self._dispatcher.done:
             try:
                 found = self._cluster.next_finished(drafts, self._dispatcher.next_arrival_ms)
-            except WorkerDiedError as death:
+            except LostWorkerError as death:
                 self._lose(death)
                 continue
             self._arrivals(now_ms() if found is None else found[0].finished_ms)
             if found is None:
                 continue
-            request, recorded = found
-            index = request.session - self._base - 1
-            self.trace.requests.append(replace(request.shifted(-self._start), session=index + 1))
-            self.recording.requests[index + 1] = recorded
+            index = self._note(*found)
             self._progress()
-            finished = request.finished_ms
+            finished = found[0].finished_ms
             self._assign(self._dispatcher.finished(index, finished), finished)
+
+    def salvage(self, error: RunError) -> None:
+        """Note what is committed of the requests that were open when the run failed."""
+        if isinstance(error, WorkerError):
+            self._cluster.forget(error.name)
+        for found in self._cluster.open_texts([draft.name for draft in self._plan.drafts]):
+            if found[0].session > self._base:
+                self._note(*found)
+        self.trace.complete = self.recording.complete = False
+
+    def _note(self, request: RequestTrace, recorded: RecordedRequest) -> int:
+        """Take a request into trace and recording, numbered as in this run; returns its index."""
+        number = request.session - self._base
+        self.trace.requests.append(replace(request.shifted(-self._start), session=number))
+        self.recording.requests[number] = recorded
+        return number - 1
 
     def _arrivals(self, until_ms: float) -> None:
         """Take in what has arrived by then, each request at its own time."""
@@ -281,8 +402,8 @@ class _Run:
             content = (self._base + index + 1, self._plan.new_schedule, spec, assignment, now_ms)
             self._cluster.order(draft, "open", content)
 
-    def _lose(self, death: WorkerDiedError) -> None:
-        """Go on without the pipeline of a dead stage, if there is another."""
+    def _lose(self, death: LostWorkerError) -> None:
+        """Go on without the pipeline of a lost stage, if there is another."""
         lost = [
             pipeline
             for pipeline, stages in enumerate(self._plan.pipelines)

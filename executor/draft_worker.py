@@ -24,9 +24,9 @@ from treepipe.messages import Beat, Close, Flight, Segment
 from treepipe.node_notes import NodeNotes
 from treepipe.plan import NewSchedule, RequestSpec
 from treepipe.protocol import Offer, Schedule
-from treepipe.recording import Recorder
+from treepipe.recording import RecordedRequest, Recorder
 from treepipe.schedules.shared_draft import Assignment
-from treepipe.trace import RequestTrace
+from treepipe.trace import RUN_ENDED, RequestTrace
 
 Observe: TypeAlias = Callable[[int, torch.Tensor], None]
 """Session, and the target's final states [n, hidden] of its next n committed tokens."""
@@ -93,6 +93,16 @@ class DraftWorker:
     def take_turns(self) -> list[Turn]:
         turns, self._desk.turns = self._desk.turns, []
         return turns
+
+    def texts(self) -> list[tuple[RequestTrace, RecordedRequest]]:
+        """What the open requests have emitted so far."""
+        heard = self._recorder.recording.requests
+        found = []
+        for session, text in self._texts.items():
+            trace = self._trace(session, text, RUN_ENDED)
+            answers = heard[session].answers if session in heard else []
+            found.append((trace, RecordedRequest(text.prompt_tokens, trace.tokens, answers)))
+        return found
 
     def serve(self) -> None:
         """Serve turns until the controller calls."""
@@ -218,7 +228,13 @@ class DraftWorker:
         text = self._texts.pop(session)
         self._source.close(session)
         self._verifier.close(session)
-        trace = RequestTrace(
+        trace = self._trace(session, text, reason)
+        self._recorder.finished(session, text.prompt_tokens, trace.tokens)
+        recorded = self._recorder.recording.requests.pop(session)
+        self._station.control.send(("finished", (trace, recorded)))
+
+    def _trace(self, session: int, text: _Text, reason: str) -> RequestTrace:
+        return RequestTrace(
             session,
             text.prompt_tokens,
             text.assignment.asked_ms,
@@ -229,6 +245,3 @@ class DraftWorker:
             reason,
             text.assignment.pipeline,
         )
-        self._recorder.finished(session, text.prompt_tokens, trace.tokens)
-        recorded = self._recorder.recording.requests.pop(session)
-        self._station.control.send(("finished", (trace, recorded)))

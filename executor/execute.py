@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from treepipe.distributions import ArrivalTrace
-from treepipe.executor.cluster import PRELOAD, Cluster
-from treepipe.executor.fork_server import fork_server
+from treepipe.errors import RunError
+from treepipe.executor.cluster import Cluster, RunEndedError
 from treepipe.executor.launch import prepare
 from treepipe.load import overload_warnings
 from treepipe.planning import input_warnings
 from treepipe.recording import Recording
+from treepipe.result import make_incomplete_result, write_json
 from treepipe.scenario import Scenario
 from treepipe.trace import Trace
 
@@ -26,15 +28,26 @@ class Execution:
     peak_memory_bytes: dict[str, int]
 
 
-def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> Execution:
+def execute(
+    scenario: Scenario,
+    path: Path,
+    say: Callable[[str, int], None],
+    json: str | None = None,
+    recording: Path | None = None,
+) -> Execution:
     """Start the workers, run the workload ``runs`` times, end the workers.
+
+    Args:
+        json, recording: the files that the user asked for. Only a run that fails writes them here,
+            with what was committed until then.
 
     Raises:
         UserError: something the scenario names is wrong.
-        RunError: a worker failed or died.
+        RunError: a worker failed, died, or did not answer.
     """
     launch = prepare(scenario, path)
-    traces, recordings = [], []
+    traces: list[Trace] = []
+    recordings: list[Recording] = []
     say(f"starting {len(launch.roles)} processes", 1)
     warnings = input_warnings(scenario, launch.plan)
     if not scenario.emulate:
@@ -48,15 +61,48 @@ def execute(scenario: Scenario, path: Path, say: Callable[[str, int], None]) -> 
             f"prompts have the lengths of workload.prompts; those in {arrivals.file} are for the "
             f"simulator"
         )
-    fork_server(PRELOAD)
     with Cluster(launch.roles, launch.plan) as cluster:
         say("", 1)
         say("decoding", sum(len(plan.requests) for plan in launch.plans))
         for plan in launch.plans:
-            trace, recording = cluster.run(plan, lambda: say("", 1))
+            try:
+                trace, recorded = cluster.run(plan, lambda: say("", 1))
+            except RunEndedError as ended:
+                cluster.close()
+                ended.trace.warnings += warnings
+                kept = _keep(scenario, len(traces), ended, json, recording)
+                raise RunError(f"{ended}; {kept}") from None
             trace.warnings += warnings
             traces.append(trace)
-            recordings.append(recording)
+            recordings.append(recorded)
         memory = cluster.peak_memory_bytes()
     traces[0].warnings += overload_warnings(scenario, launch.plan, traces)
     return Execution(traces, recordings, memory)
+
+
+def _keep(
+    scenario: Scenario, done: int, ended: RunEndedError, json: str | None, recording: Path | None
+) -> str:
+    """Save what a failed run had committed; says where, and how much it is."""
+    texts = [request.tokens for request in ended.trace.requests]
+    what = f"{sum(map(len, texts))} tokens of {len(texts)} requests were committed until then"
+    content = make_incomplete_result(scenario.name, scenario.seed, done, str(ended), ended.trace)
+    targets = [json] if json is not None else []
+    if json is None and recording is None:
+        targets = [_free_name(f"{Path(scenario.name).name}-incomplete")]
+    try:
+        for target in targets:
+            write_json(content, target)
+        if recording is not None:
+            ended.recording.save(recording)
+            targets.append(str(recording))
+    except (OSError, UserError) as error:
+        return f"{what}, but they could not be saved: {error}"
+    saved = ", ".join("standard output" if target == "-" else target for target in targets)
+    return f"{what}, saved in {saved}"
+
+
+def _free_name(stem: str) -> str:
+    """A JSON file's name in this folder that nothing has yet."""
+    names = (f"{stem}{tail}.json" for tail in chain([""], (f"-{n}" for n in count(2))))
+    return next(name for name in names if not Path(name).exists())

@@ -1,30 +1,87 @@
-"""The process that worker processes are forked from; Ctrl-C does not reach it or its children.
+"""The process that workers are forked from (multiprocessing's fork server), and how it ends.
 
-Law of this file: it starts processes and knows nothing of what they do.
+Law of this file: when the controller is gone, however it went, so are fork server, workers (stopped
+ones, too) and the folder of the fork server's socket. Multiprocessing lets every worker keep the
+fork server alive, which a stopped worker would do for ever; ``end_with_fork_server`` undoes that,
+and has the system kill the worker when the fork server ends.
+
+The fork server imports this module first. Its own atexit hook removes the folder.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import ctypes
 import multiprocessing
 import os
+import signal
+import sys
 from collections.abc import Sequence
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 
+from treepipe.errors import RunError
 from treepipe.interruption import children_shielded
+
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2): the signal that a process gets when its parent ends."""
+FOLDER_PREFIX = "pymp-"
+"""Of the folder in which multiprocessing puts the fork server's socket."""
 
 
 def fork_server(preload: Sequence[str]) -> ForkServerContext:
-    """Start the fork server, unless it runs, and return the context to start processes in.
+    """A context whose processes are forked from a server that has imported ``preload``.
 
-    Args:
-        preload: modules that it imports once, for all its children.
+    The server blocks Ctrl-C from its first instruction on, and so do its children: who started
+    them ends them.
     """
     # It hands its environment on: one thread per worker.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(preload))
-    resource_tracker.ensure_running()  # started by the server, it would lift the block
+    context.set_forkserver_preload([__name__, *preload])
+    resource_tracker.ensure_running()  # before, since it unblocks Ctrl-C
     with children_shielded():
         forkserver.ensure_running()
     return context
+
+
+def start(process: BaseProcess) -> None:
+    """Start a process of such a context. Raises ``RunError`` if the fork server is gone."""
+    try:
+        process.start()
+    except (EOFError, ConnectionError) as error:
+        raise RunError(
+            f"the fork server, from which {process.name} was to be started, ended "
+            f"({type(error).__name__})"
+        ) from None
+
+
+def end_with_fork_server() -> None:
+    """To be called first in a child: it does not outlive the fork server, nor keep it alive."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Attributes that multiprocessing does not document; without them all is as it was.
+    server = getattr(forkserver, "_forkserver", None)
+    alive = getattr(server, "_forkserver_alive_fd", None)
+    if alive is not None:
+        os.close(alive)
+        server._forkserver_alive_fd = None  # type: ignore[union-attr]
+
+
+@atexit.register
+def _remove_socket_folder() -> None:
+    """In the fork server only; where the controller was killed, nobody else does it."""
+    server = getattr(forkserver, "_forkserver", None)
+    address = getattr(server, "_forkserver_address", None)
+    if not isinstance(address, str) or getattr(server, "_forkserver_pid", None) is not None:
+        return  # a process that starts one, or knows of none
+    socket = Path(address)
+    if socket.parent.name.startswith(FOLDER_PREFIX):
+        with contextlib.suppress(OSError):  # others may have something in there
+            for each in socket.parent.glob("listener-*"):  # one per fork server there was
+                each.unlink()
+            socket.parent.rmdir()
+    os._exit(0)  # taking the imported libraries down would last seconds, and changes nothing

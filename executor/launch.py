@@ -208,6 +208,7 @@ def _roles(
             base + place if base else 0,
             scenario.emulate,
             scenario.check_causality,
+            scenario.run.timeout_s,
         )
         for place, (placed, pipeline, number) in enumerate(places)
     )

@@ -21,12 +21,16 @@ import zmq
 
 from treepipe.executor.clock import DeviceClock
 from treepipe.executor.sources import SourceSettings
-from treepipe.executor.transport import Inbox, Outbox, Received
-from treepipe.messages import Message
+from treepipe.executor.transport import Gate, Inbox, Outbox, Received
+from treepipe.messages import Beat, Close, Flight, Message
 from treepipe.plan import SWITCH, Placed, Plan, message_bytes
+from treepipe.scenario import DEFAULT_TIMEOUT_S
 from treepipe.timing import IdleFactor, LinkTimes
 from treepipe.trace import Kind, Span
 from treepipe.transfers import Wire
+
+MOST_TOGETHER = 256
+"""A message holds rows of at most so many requests, or of all that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class RoleSettings:
         port: to listen on, 0 for any free one.
         emulate: pad work and delay messages to the profiles.
         check_causality: assert what every row attends to.
+        timeout_s: how long a worker may be silent.
+        token: the run's secret; only its workers know it.
     """
 
     placed: Placed
@@ -56,6 +62,8 @@ class RoleSettings:
     port: int = 0
     emulate: bool = False
     check_causality: bool = False
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    token: bytes = field(default=b"", repr=False)
 
     def as_switch(self) -> RoleSettings:
         """The settings of a switch beside workers like this one."""
@@ -66,6 +74,24 @@ class RoleSettings:
     def is_switch(self) -> bool:
         """True for the process that lets transfers wait for each other."""
         return self.placed.name == SWITCH
+
+    def gate(self) -> Gate:
+        """What may come in here."""
+        plan, name = self.plan, self.placed.name
+        drafts = frozenset(draft.name for draft in plan.drafts)
+        receivers = frozenset([name])
+        kinds: tuple[type, ...] = (Flight, Beat, Close)
+        if self.is_switch:
+            senders = receivers = frozenset(plan.devices)
+        elif self.pipeline is None:
+            senders = frozenset(stages[-1].name for stages in plan.pipelines)
+            kinds = (Flight,)
+        else:
+            before = plan.pipelines[self.pipeline][: self.number - 1][-1:]
+            senders = drafts.union(stage.name for stage in before)
+        together = max(MOST_TOGETHER, len(plan.requests))
+        width = plan.row_bytes // 4  # they travel in float32
+        return Gate(self.token, senders, receivers, kinds, width, self.capacity * together)
 
 
 @dataclass
@@ -87,7 +113,8 @@ class Station:
     @classmethod
     def open(cls, settings: RoleSettings, control: Connection) -> Station:
         context = zmq.Context()
-        inbox = Inbox(context, settings.port, settings.placed.name)
+        name = settings.placed.name
+        inbox = Inbox(context, settings.port, name, gate=settings.gate())
         inbox.watch(control.fileno())
         return cls(settings, control, inbox, context, DeviceClock(settings.emulate))
 
@@ -103,7 +130,7 @@ class Station:
             delayed = self.settings.emulate and not self.settings.plan.queues_transfers
             wire = Wire(links[name], np.random.default_rng(child)) if delayed else None
             ends = self.settings.placed.name, name
-            self.outboxes[name] = Outbox(self.context, address, ends, wire)
+            self.outboxes[name] = Outbox(self.context, address, ends, wire, self.settings.token)
 
     def close(self) -> None:
         for outbox in self.outboxes.values():
@@ -160,6 +187,12 @@ class Station:
         yield
         self._ended_ms = end = self.clock.spend(start, emulated_ms * self._factor)
         self.spans.append(Span(self.settings.placed.name, kind, start, end, session, tokens))
+
+    def take_dropped(self) -> dict[str, int]:
+        """How many messages were not let in since the last time, by the reason."""
+        dropped = dict(self.inbox.dropped)
+        self.inbox.dropped.clear()
+        return dropped
 
     def take_spans(self) -> list[Span]:
         spans, self.spans = self.spans, []

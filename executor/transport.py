@@ -3,13 +3,18 @@
 An inbox belongs to one worker, everyone else connects an outbox to it. With emulation on, a
 message carries the time at which its link would have delivered it, and the inbox holds it until
 then: the sender's side of a link is busy one message at a time, latency is added behind it.
+
+Law of this file: whatever comes in over a socket, an inbox hands out only what its ``Gate`` lets
+in, and raises nothing. All else is counted and dropped.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
+from hmac import compare_digest
 from typing import Any
 
 import numpy as np
@@ -17,12 +22,21 @@ import torch
 import zmq
 from pydantic import TypeAdapter, ValidationError
 
-from treepipe.errors import RunError, UserError
-from treepipe.executor.clock import now_ms, wait_until
+from treepipe.errors import ProtocolError, UserError
+from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
 from treepipe.messages import Beat, Close, Flight, Message
 from treepipe.transfers import Wire
 
 LOOPBACK = "127.0.0.1"
+TOKEN_BYTES = 16
+HEADER_BYTES = 2**20
+"""Of the longest header without rows: names, times, and words that keep thousands of nodes."""
+ROW_HEADER_BYTES = 64
+"""At most, of a row's entries in a header: its token, position and parent as text."""
+HORIZON_MS = 86_400_000.0
+"""No link delivers a message more than a day from now."""
+READ_AT_ONCE = 256
+"""So many messages are read before the next one is served, however many more come in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,7 @@ class Envelope:
         sent_ms, due_ms: when its transfer begins, and when its link delivers it (monotonic clock).
         body: what it says.
         rows, width: shape of the float32 hidden states in the second frame, 0 if there is none.
+        number: of the messages on its link before it.
     """
 
     sender: str
@@ -43,6 +58,7 @@ class Envelope:
     body: Flight | Beat | Close
     rows: int = 0
     width: int = 0
+    number: int = 0
 
 
 _HEADER = TypeAdapter(Envelope)
@@ -56,6 +72,43 @@ class Received:
     hidden: torch.Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What one worker's inbox lets in during a run.
+
+    Attributes:
+        token: the run's secret, the first bytes of every message; only the run's workers know it.
+        senders, receivers: names that may stand in a header (a switch takes in what is for others).
+        kinds: what a message may say.
+        width: of the target's hidden states.
+        most_rows: that one message can hold.
+    """
+
+    token: bytes
+    senders: frozenset[str]
+    receivers: frozenset[str]
+    kinds: tuple[type, ...]
+    width: int
+    most_rows: int
+
+    @property
+    def most_bytes(self) -> int:
+        """Of a frame; a connection on which a longer one is announced is cut."""
+        return HEADER_BYTES + self.most_rows * max(4 * self.width, ROW_HEADER_BYTES)
+
+    def fault(self, envelope: Envelope) -> str | None:
+        """Why a message is not let in, None if it is."""
+        if envelope.sender not in self.senders or envelope.receiver not in self.receivers:
+            return "names other ends"
+        body = envelope.body
+        if not isinstance(body, self.kinds):
+            return "says what this worker is never told"
+        rows = body.rows if isinstance(body, Flight) else 0
+        if envelope.rows != rows or envelope.width != (self.width if rows else 0):
+            return "does not hold the hidden states of its rows"
+        return None
+
+
 class Outbox:
     """The sender's end of one link."""
 
@@ -65,13 +118,19 @@ class Outbox:
         address: str,
         ends: tuple[str, str],
         wire: Wire | None,
+        token: bytes = b"",
     ) -> None:
-        """Args: ``ends``: sender and receiver; ``wire``: to emulate, None to deliver at once."""
+        """Args:
+        ends: sender and receiver.
+        wire: to emulate, None to deliver at once.
+        token: of the run, in front of every header.
+        """
         self._socket = context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.connect(address)
-        self._ends, self._wire = ends, wire
+        self._ends, self._wire, self._token = ends, wire, token
+        self._count = 0
 
     def send(
         self, body: Message, sent_ms: float, size_bytes: int, hidden: torch.Tensor | None = None
@@ -81,7 +140,8 @@ class Outbox:
         begin = due = sent_ms
         if self._wire is not None:
             begin, _, due = self._wire.transfer(sent_ms, size_bytes)
-        self._send(Envelope(*self._ends, begin, due, body, rows, width), hidden)
+        self._send(Envelope(*self._ends, begin, due, body, rows, width, self._count), hidden)
+        self._count += 1
 
     def hand_on(self, received: Received, begin_ms: float, due_ms: float) -> None:
         """Send what came from another worker, as its own, with the times of its transfer."""
@@ -89,7 +149,7 @@ class Outbox:
         self._send(envelope, received.hidden)
 
     def _send(self, envelope: Envelope, hidden: torch.Tensor | None) -> None:
-        frames = [_HEADER.dump_json(envelope)]
+        frames: list[Any] = [self._token + _HEADER.dump_json(envelope)]
         if hidden is not None:
             frames.append(hidden.contiguous().numpy().data)
         self._socket.send_multipart(frames)
@@ -99,7 +159,14 @@ class Outbox:
 
 
 class Inbox:
-    """A worker's incoming messages in the order in which they are due."""
+    """A worker's incoming messages in the order in which they are due.
+
+    Attributes:
+        address: for outboxes to connect to.
+        count: messages that were let in.
+        dropped: how many were not, by the reason.
+        idle: True while it waits with nothing in hand.
+    """
 
     def __init__(
         self,
@@ -108,11 +175,13 @@ class Inbox:
         worker: str,
         host: str = LOOPBACK,
         asked_by: str = "key base_port",
+        gate: Gate | None = None,
     ) -> None:
         """Args:
             port: 0 for any free one.
             host: the address of this host to listen on.
             asked_by: start of the error's sentence.
+            gate: None outside a run: every well-formed message is let in.
 
         Raises:
             UserError: the port is in use, or this host has no such address.
@@ -120,6 +189,8 @@ class Inbox:
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
+        if gate is not None:
+            self._socket.setsockopt(zmq.MAXMSGSIZE, gate.most_bytes)
         try:
             self._socket.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as error:
@@ -131,8 +202,13 @@ class Inbox:
                 f"{asked_by}: port {port}, wanted by {worker}, is in use on {host}"
             ) from None
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.count = 0
+        self.dropped: Counter[str] = Counter()
+        self.idle = False
+        self._asked_at = 0
+        self._gate = gate
         self._held: list[tuple[float, int, Received]] = []
-        self._count = 0
+        self._numbers: dict[tuple[str, str], int] = {}
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
 
@@ -151,9 +227,17 @@ class Inbox:
             if left <= 1.0:
                 wait_until(alarm)
                 return heapq.heappop(self._held)[2] if due <= alarm else None
-            events = dict(self._poller.poll(None if left == math.inf else int(left)))
+            # Waiting looks up now and then, which shows that this worker is not stuck.
+            self.idle = left == math.inf
+            events = dict(self._poller.poll(int(min(left, LOOK_MS))))
+            self.idle = False
             if any(source is not self._socket for source in events):
                 return None
+
+    def rests(self) -> bool:
+        """Whether it waits with nothing in hand, and nothing came in since this was last asked."""
+        before, self._asked_at = self._asked_at, self.count
+        return self.idle and before == self.count
 
     def get_due(self, now_ms: float) -> Received | None:
         """The next message if it was due by ``now_ms``, else None."""
@@ -166,26 +250,55 @@ class Inbox:
         self._socket.close()
 
     def _read(self) -> None:
-        while True:
+        for _ in range(READ_AT_ONCE):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            received = _decode(frames)
-            self._count += 1
-            heapq.heappush(self._held, (received.envelope.due_ms, self._count, received))
+            self.take(frames)
+
+    def take(self, frames: list[bytes]) -> None:
+        """Let a message in, or count and drop it."""
+        received = self._admitted(frames)
+        if isinstance(received, str):
+            self.dropped[received] += 1
+            return
+        self.count += 1
+        heapq.heappush(self._held, (received.envelope.due_ms, self.count, received))
+
+    def _admitted(self, frames: list[bytes]) -> Received | str:
+        """The message, or why it is not let in."""
+        gate, header = self._gate, frames[0]
+        if gate is not None:
+            # First, since nothing of what a stranger sends is worth reading.
+            if not compare_digest(header[:TOKEN_BYTES], gate.token):
+                return "does not carry the run's token"
+            header = header[TOKEN_BYTES:]
+        try:
+            envelope = _HEADER.validate_json(header)
+        except (ValidationError, ProtocolError):
+            return "has a broken header"
+        if not 0.0 <= envelope.sent_ms <= envelope.due_ms <= now_ms() + HORIZON_MS:
+            return "has impossible times"
+        if gate is not None and (fault := gate.fault(envelope)) is not None:
+            return fault
+        hidden = _hidden(envelope, frames[1:])
+        if isinstance(hidden, str):
+            return hidden
+        if gate is not None:
+            link = envelope.sender, envelope.receiver
+            if envelope.number < self._numbers.get(link, 0):
+                return "has come before"
+            self._numbers[link] = envelope.number + 1
+        return Received(envelope, hidden)
 
 
-def _decode(frames: list[bytes]) -> Received:
-    try:
-        envelope = _HEADER.validate_json(frames[0])
-    except ValidationError as error:
-        raise RunError(f"a message with a broken header came in: {error}") from None
-    if not envelope.rows:
-        return Received(envelope, None)
-    shape = (envelope.rows, envelope.width)
-    if len(frames) != 2 or len(frames[1]) != 4 * shape[0] * shape[1]:
-        raise RunError(f"a message from {envelope.sender} does not hold {shape} floats")
+def _hidden(envelope: Envelope, frames: list[bytes]) -> torch.Tensor | str | None:
+    """The hidden states of a message, None if it has none, or what is wrong with them."""
+    rows, width = envelope.rows, envelope.width
+    if not rows and not width and not frames:
+        return None
+    if min(rows, width) < 1 or len(frames) != 1 or len(frames[0]) != 4 * rows * width:
+        return "does not hold the hidden states of its rows"
     # A copy, since torch wants memory that it may write to.
-    states = np.frombuffer(frames[1], dtype=np.float32).reshape(shape).copy()
-    return Received(envelope, torch.from_numpy(states))
+    return torch.from_numpy(np.frombuffer(frames[0], np.float32).reshape(rows, width).copy())

@@ -13,22 +13,29 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from treepipe.errors import UserError
+from treepipe.executor.clock import LOOK_MS
+from treepipe.executor.fork_server import end_with_fork_server
+from treepipe.executor.pulse import Pulse
 from treepipe.executor.station import RoleSettings, Station
 
 
-def worker_main(role: RoleSettings, control: Connection) -> None:
+def worker_main(role: RoleSettings, control: Connection, pulse_pipe: Connection) -> None:
     """Serve one role until the controller is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends us
+    end_with_fork_server()
+    pulse = Pulse(pulse_pipe, role.timeout_s)
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends us
     torch.set_num_threads(1)
     try:
         baseline = peak_memory()
+        _told(control)  # to listen
         station = Station.open(role, control)
         try:
             control.send(("listening", station.inbox.address))
-            station.connect(*control.recv())
+            station.connect(*_told(control))
             worker = _worker(station)
+            pulse.idle = station.inbox.rests
             control.send(("loaded", (baseline, peak_memory())))
             while True:
                 worker.serve()
@@ -43,6 +50,13 @@ def worker_main(role: RoleSettings, control: Connection) -> None:
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
         _report(control, "failed", f"{type(error).__name__}: {error} ({place})")
+
+
+def _told(control: Connection) -> Any:
+    """What the controller says next; waiting for it looks up now and then (``pulse.py``)."""
+    while not control.poll(LOOK_MS / 1e3):
+        pass
+    return control.recv()
 
 
 def _worker(station: Station) -> Any:
@@ -70,6 +84,10 @@ def _obey(station: Station, worker: Any, order: tuple[str, Any]) -> None:
         station.control.send((what, station.take_spans()))
     elif what == "turns":
         station.control.send((what, worker.take_turns()))
+    elif what == "texts":
+        station.control.send((what, worker.texts()))
+    elif what == "dropped":
+        station.control.send((what, station.take_dropped()))
     elif what == "memory":
         station.control.send((what, peak_memory()))
     else:

@@ -16,8 +16,7 @@ import torch
 from treepipe.errors import UserError
 from treepipe.estimates import summarize
 from treepipe.executor.calibration import WholeModel
-from treepipe.executor.cluster import PRELOAD, Cluster
-from treepipe.executor.fork_server import fork_server
+from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import prepare
 from treepipe.executor.station import RoleSettings
 from treepipe.plan import Plan
@@ -154,7 +153,6 @@ def _run_group(
 ) -> Iterator[Row]:
     roles = _roles_for(group)
     say(f"starting {len(roles)} processes", 1)
-    fork_server(PRELOAD)
     with Cluster(roles, group[0].launch.plan) as cluster:
         say("", 1)
         for each in group:

@@ -238,7 +238,7 @@ def run(
     )
     loaded = load_scenario(scenario, changes(settings, seed, runs))
     with Progress(quiet) as say:
-        execution = execute(loaded, scenario, say)
+        execution = execute(loaded, scenario, say, json, recording)
     traces = execution.traces
     result = make_result(
         "execution",

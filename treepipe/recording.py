@@ -41,14 +41,16 @@ class RecordedRequest:
 
 @dataclass(slots=True)
 class Recording:
-    """Requests by session number."""
+    """Requests by session number; not ``complete`` if their run failed underway."""
 
     requests: dict[int, RecordedRequest] = field(default_factory=dict)
+    complete: bool = True
 
     def save(self, path: Path) -> None:
         """Raises ``WriteError`` if it cannot be written."""
         content = {str(session): asdict(request) for session, request in self.requests.items()}
-        write_file(path, json.dumps({"schema": SCHEMA, "requests": content}), "--recording")
+        whole = {"schema": SCHEMA, "complete": self.complete, "requests": content}
+        write_file(path, json.dumps(whole), "--recording")
 
     @classmethod
     def load(cls, path: Path) -> Recording:
@@ -57,7 +59,8 @@ class Recording:
             content = json.loads(path.read_text())
             if content["schema"] != SCHEMA:
                 raise ValueError(f"key schema = {content['schema']!r}, not {SCHEMA!r}")
-            return cls({int(key): _request(value) for key, value in content["requests"].items()})
+            requests = {int(key): _request(value) for key, value in content["requests"].items()}
+            return cls(requests, bool(content.get("complete", True)))
         except FileNotFoundError:
             raise UserError(f"{path}: there is no such recording") from None
         except (OSError, ValueError, KeyError, TypeError) as error:

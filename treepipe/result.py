@@ -54,6 +54,7 @@ def make_result(
         "utilization": {name: interval.as_dict() for name, interval in shares.items()},
         "sessions": _session(traces[0]) if traces else [],
         "lossless": lossless,
+        "complete": True,
         "warnings": sorted({*(w for trace in traces for w in trace.warnings), *estimates.warnings}),
     }
     if memory is not None:
@@ -61,6 +62,38 @@ def make_result(
             name: {"peak_memory_bytes": size, "unit": "bytes"} for name, size in memory.items()
         }
     return result
+
+
+def make_incomplete_result(
+    scenario: str, seed: int, done: int, failure: str, ended: Trace
+) -> dict[str, Any]:
+    """The content of a result file of runs that failed: no metrics, but every text.
+
+    Args:
+        done: how many runs ended well before.
+        failure: the sentence that says why the next one did not.
+        ended: that run: finished requests, and the open ones with what they had.
+    """
+    texts = [list(request.tokens) for request in ended.requests]
+    return {
+        "schema": SCHEMA,
+        "source": "execution",
+        "scenario": scenario,
+        "seed": seed,
+        "runs": done,
+        "intervals_over": None,
+        "warmup_requests": 0,
+        "metrics": {},
+        "utilization": {},
+        "sessions": [
+            {**session, "tokens": text}
+            for session, text in zip(_session(ended), texts, strict=True)
+        ],
+        "lossless": False,
+        "complete": False,
+        "failure": failure,
+        "warnings": list(ended.warnings),
+    }
 
 
 def make_theory_result(

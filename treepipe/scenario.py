@@ -290,6 +290,18 @@ class SamplingSection(Section):
         return self.rule in ("exact", "rejection") or (self.rule == "adaptive" and not self.tau_max)
 
 
+DEFAULT_TIMEOUT_S = 30.0
+"""How long a worker may be silent in a run."""
+
+
+class RunSection(Section):
+    """How a run watches over its workers."""
+
+    timeout_s: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        DEFAULT_TIMEOUT_S, description="executor: a worker that is silent for longer ends the run"
+    )
+
+
 class Scenario(Section):
     """The whole file."""
 
@@ -311,3 +323,4 @@ class Scenario(Section):
     sampling: SamplingSection = SamplingSection()
     serving: ServingSection = ServingSection()
     workload: Workload = Workload()
+    run: RunSection = RunSection()

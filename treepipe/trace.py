@@ -25,6 +25,10 @@ BUSY: frozenset[str] = frozenset({"compute", "draft", "evaluate", "decide", "pru
 """Kinds that occupy the device they are on; transfers occupy a link."""
 
 
+RUN_ENDED = "run ended"
+"""Why a request ended that was open when its run failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A device (or a link, "a->b") was at one thing from ``start_ms`` to ``end_ms``.
@@ -52,7 +56,7 @@ class RequestTrace:
         started_ms: when it was asked for; it may have waited since.
         emitted: (time, tokens) of each emission, in order.
         tokens: the text that was emitted.
-        reason: why it ended ("length", "end of text", "worker lost", "refused").
+        reason: why it ended ("length", "end of text", "worker lost", "refused", "run ended").
         pipeline: number of the pipeline that served it.
     """
 
@@ -89,7 +93,8 @@ class RequestTrace:
 class Trace:
     """One run: devices in the order they are shown, spans, requests, turns, warnings.
 
-    ``devices`` are roles; ``machines`` is what they work on, as far as it is known.
+    ``devices`` are roles; ``machines`` is what they work on, as far as it is known. A run
+    that failed underway is not ``complete``: it holds requests with the text they had, no spans.
     """
 
     devices: tuple[str, ...]
@@ -98,6 +103,7 @@ class Trace:
     turns: list[Turn] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     machines: tuple[Machine, ...] = ()
+    complete: bool = True
 
     def dumps(self) -> str:
         """The whole trace as JSON text; equal runs give equal text, byte for byte."""
