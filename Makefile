@@ -1,15 +1,28 @@
 # Everything from a fresh machine with Python and make; the virtual environment is .venv.
+#
+#   make test PYTHON=python3.12 VENV=.venvs/3.12   another Python, beside the first
+#   make test EXTRAS=dev                           planning alone: no PyTorch, its tests are skipped
+#   make test TESTS="tests/test_tree.py -x"        some tests
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+EXTRAS ?= executor,dev
+TESTS ?=
+BIN := $(VENV)/bin
+READY := $(VENV)/ready-$(EXTRAS)
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test bench validate check setup clean
+.PHONY: demo test pythons bench validate check setup constraints clean
 
 demo: setup
 	$(BIN)/treepipe demo
 
 test: setup check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TESTS)
+
+# Every Python that the README names, as far as it is installed here.
+pythons:
+	.ci/pythons
 
 bench: setup
 	$(BIN)/python -m treepipe.studies.benchmarks --out bench/results.json
@@ -22,15 +35,25 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p treepipe
 
-setup: .venv/ready
+setup: $(READY)
 
 # torch comes first and pinned: a plain requirement would pull gigabytes of CUDA libraries.
-.venv/ready: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[executor,dev]"
-	touch .venv/ready
+	$(if $(findstring executor,$(EXTRAS)),$(PIP) torch)
+	$(PIP) --editable ".[$(EXTRAS)]"
+	touch $(READY)
+
+# Pins for all Pythons at once, which pip cannot resolve: uv does, in an environment of its own.
+constraints:
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/python -m pip install --quiet uv
+	sed -n '/^#/p' constraints.txt > build/head.txt
+	build/uv/bin/uv pip compile --quiet --universal --python-version 3.10 --all-extras \
+		--no-annotate --no-header --output-file constraints.txt pyproject.toml
+	cat build/head.txt constraints.txt > build/pins.txt
+	cp build/pins.txt constraints.txt
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venvs build *.egg-info

@@ -96,7 +96,7 @@ def _keep(
         if recording is not None:
             ended.recording.save(recording)
             targets.append(str(recording))
-    except (OSError, UserError) as error:
+    except RunError as error:
         return f"{what}, but they could not be saved: {error}"
     saved = ", ".join("standard output" if target == "-" else target for target in targets)
     return f"{what}, saved in {saved}"

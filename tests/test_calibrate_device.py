@@ -73,7 +73,8 @@ def test_profile_holds_every_table(measured_file: Path) -> None:
     assert profile.memory_mib > 100
     assert profile.roofline is not None
     assert profile.origin.source == "treepipe calibrate"
-    assert f"torch {torch.__version__}" in profile.origin.versions
+    # The installed package does not always have the local tag ("+cu130") that the module has.
+    assert f"torch {torch.__version__.split('+')[0]}" in profile.origin.versions
     assert "3 layers of target with its weights" in profile.origin.note
 
 

@@ -56,7 +56,7 @@ class TreeDraft:
         """Args: ``catch_up``: committed tokens to read first, the root last."""
         self.tokens: list[int] = [root_token]
         self.parents: list[int] = [NO_PARENT]
-        self._scores = [np.zeros(1)]  # by layer
+        self._scores: list[npt.NDArray[np.float64]] = [np.zeros(1)]  # by layer
         self._catch_up = tuple(catch_up)
         self._growth = growth
         self._pass = 0
@@ -135,7 +135,8 @@ class TreeDraft:
         self._pass += 1
         below = self._asked_scores[:, None] + drafted.log_probs
         tokens: list[int] = np.asarray(drafted.tokens).ravel().tolist()
-        width, flat = below.shape[1], below.ravel()
+        width = below.shape[1]
+        flat: npt.NDArray[np.float64] = below.ravel()
         parents = [node for node in self._asked for _ in range(width)]
         if self._growth.drawn:  # a distribution with fewer tokens than asked for ends in -inf
             there = np.flatnonzero(flat > -np.inf)
