@@ -64,6 +64,7 @@ SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
         distributions.Bursts,
         distributions.ArrivalTrace,
     ),
+    "`[run]`": (scenario.RunSection,),
 }
 """Which tables of the file each part of the page describes."""
 BEFORE_THE_SCHEMA = {("`[acceptance]`", "name")}
