@@ -2,7 +2,7 @@
 #
 #   make test PYTHON=python3.12 VENV=.venvs/3.12   another Python, beside the first
 #   make test EXTRAS=dev                           planning alone: no PyTorch, its tests are skipped
-#   make test TESTS="tests/test_tree.py -x"        some tests
+#   make test TESTS="tests/core/test_tree.py -x"        some tests
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= executor,dev
@@ -28,7 +28,7 @@ bench: setup
 	$(BIN)/python -m treepipe.studies.benchmarks --out bench/results.json
 
 validate: setup
-	$(BIN)/python -m treepipe.studies.validation_grid docs
+	$(BIN)/python -m treepipe.compare.grid docs
 
 check: setup
 	$(BIN)/ruff check .

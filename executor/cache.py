@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from treepipe.messages import NO_PARENT
+from treepipe.core.messages import NO_PARENT
 
 
 class TreeCache:

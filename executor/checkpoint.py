@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from treepipe.errors import UserError
+from treepipe.core.errors import UserError
 from treepipe.executor.supported import (
     end_tokens,
     generation_warnings,
@@ -22,7 +22,7 @@ from treepipe.executor.supported import (
     read_config,
     reason_of,
 )
-from treepipe.json_file import read_json
+from treepipe.files.json_file import read_json
 
 DTYPES = ("F16", "BF16", "F32", "F64")
 """Types of weights, as safetensors names them; what is quantized has others."""

@@ -19,17 +19,17 @@ from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any
 
-from treepipe.errors import RunError, UserError
+from treepipe.core.errors import RunError, UserError
+from treepipe.core.schedules.shared_draft import Assignment, Dispatcher
 from treepipe.executor.clock import now_ms
 from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.executor.worker import worker_main
-from treepipe.plan import SWITCH, Plan
-from treepipe.recording import RecordedRequest, Recording
-from treepipe.schedules.shared_draft import Assignment, Dispatcher
-from treepipe.trace import RequestTrace, Span, Trace
+from treepipe.results.recording import RecordedRequest, Recording
+from treepipe.results.trace import RequestTrace, Span, Trace
+from treepipe.scenario.deployment import SWITCH, Plan
 
 PRELOAD = [
     "treepipe.executor.stage_worker",

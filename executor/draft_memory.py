@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.verification import Sampling, draw_without_replacement, target_distribution
 from treepipe.executor.draft_source import DraftSource, Passes, best_candidates
-from treepipe.protocol import Drafted, DraftPass
-from treepipe.recording import ScratchPaths
-from treepipe.verification import Sampling, draw_without_replacement, target_distribution
+from treepipe.results.recording import ScratchPaths
 
 KEPT_CONTEXTS = 2
 """A tree may be verified while the draft has read on; older contexts are never asked for."""

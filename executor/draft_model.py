@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import DraftPass
 from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_source import DraftSource, Passes
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
-from treepipe.messages import NO_PARENT
-from treepipe.protocol import DraftPass
 
 
 class LanguageModelDraft(DraftSource):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from treepipe.protocol import Drafted, DraftPass
+from treepipe.core.protocol import Drafted, DraftPass
 
 Passes: TypeAlias = Sequence[tuple[int, DraftPass]]
 """Session and order of each draft pass of a batch; at most one per session."""

@@ -1,6 +1,7 @@
 """A draft server's process: draft model, the target's two ends, and the schedules.
 
-It is strictly sequential; what comes next is ``treepipe.draft_desk``'s choice, as in the simulator.
+It is strictly sequential; what comes next is the choice of ``core/draft_desk.py``, as in the
+simulator.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from typing import TypeAlias
 
 import torch
 
-from treepipe.draft_context import DraftContext
-from treepipe.draft_work import Begin, Draft, Evaluate, Orders, Turn
+from treepipe.core.draft_context import DraftContext
+from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn
+from treepipe.core.messages import Beat, Close, Flight, Segment
+from treepipe.core.node_notes import NodeNotes
+from treepipe.core.protocol import Offer, Schedule
+from treepipe.core.schedules.shared_draft import Assignment
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.sources import open_source
@@ -20,13 +25,9 @@ from treepipe.executor.stage_model import TargetEnds
 from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
 from treepipe.executor.verifier import Verifier
-from treepipe.messages import Beat, Close, Flight, Segment
-from treepipe.node_notes import NodeNotes
-from treepipe.plan import NewSchedule, RequestSpec
-from treepipe.protocol import Offer, Schedule
-from treepipe.recording import RecordedRequest, Recorder
-from treepipe.schedules.shared_draft import Assignment
-from treepipe.trace import RUN_ENDED, RequestTrace
+from treepipe.results.recording import RecordedRequest, Recorder
+from treepipe.results.trace import RUN_ENDED, RequestTrace
+from treepipe.scenario.deployment import NewSchedule, RequestSpec
 
 Observe: TypeAlias = Callable[[int, torch.Tensor], None]
 """Session, and the target's final states [n, hidden] of its next n committed tokens."""

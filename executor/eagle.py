@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import DraftPass
 from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_source import DraftSource, Passes
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.stage_model import TargetEnds
-from treepipe.messages import NO_PARENT
-from treepipe.protocol import DraftPass
 
 
 @dataclass(slots=True)

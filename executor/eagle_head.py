@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from treepipe.errors import UserError
+from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint, check_finite, open_shard
 from treepipe.executor.families import FAMILIES, fixed_rotary
 from treepipe.executor.supported import check_rope, reason_of
-from treepipe.json_file import read_json
+from treepipe.files.json_file import read_json
 
 FAMILY = "LlamaForCausalLM"
 """Of the head's layer, whatever the target is."""

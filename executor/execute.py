@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 
-from treepipe.distributions import ArrivalTrace
-from treepipe.errors import RunError
+from treepipe.core.errors import RunError
 from treepipe.executor.cluster import Cluster, RunEndedError
 from treepipe.executor.launch import prepare
-from treepipe.load import overload_warnings
-from treepipe.planning import input_warnings
-from treepipe.recording import Recording
-from treepipe.result import make_incomplete_result, write_json
-from treepipe.scenario import Scenario
-from treepipe.trace import Trace
+from treepipe.results.load import overload_warnings
+from treepipe.results.recording import Recording
+from treepipe.results.result import make_incomplete_result, write_json
+from treepipe.results.trace import Trace
+from treepipe.scenario.distributions import ArrivalTrace
+from treepipe.scenario.resolve import input_warnings
+from treepipe.scenario.schema import Scenario
 
 
 @dataclass(frozen=True, slots=True)

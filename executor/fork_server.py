@@ -23,7 +23,7 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from treepipe.errors import RunError
+from treepipe.core.errors import RunError
 from treepipe.interruption import children_shielded
 
 PR_SET_PDEATHSIG = 1

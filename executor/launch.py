@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from treepipe.errors import UserError
+from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings
-from treepipe.memory import Footprint, cache_entries
-from treepipe.plan import Placed, Plan, RequestSpec
-from treepipe.planning import make_plan
 from treepipe.profiles.library import checkpoint_directory
-from treepipe.scenario import Scenario
-from treepipe.schedule_factory import (
+from treepipe.scenario.deployment import Placed, Plan, RequestSpec
+from treepipe.scenario.memory import Footprint, cache_entries
+from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.schedule_factory import (
     ScheduleFactory,
     most_scratch_tokens,
     most_tree_tokens,
     read_keys,
 )
-from treepipe.workload import draw_requests, run_seeds
+from treepipe.scenario.schema import Scenario
+from treepipe.scenario.workload import draw_requests, run_seeds
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from treepipe.core.protocol import DraftPass
 from treepipe.executor.draft_source import DraftSource, Passes
-from treepipe.protocol import DraftPass
-from treepipe.recording import ScratchPaths
+from treepipe.results.recording import ScratchPaths
 
 BACKOFF = 0.5
 """Counts that the shorter suffix's distribution weighs, in every step of the interpolation."""

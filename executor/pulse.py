@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 
-from treepipe.errors import RunError
+from treepipe.core.errors import RunError
 from treepipe.executor.clock import LOOK_MS, now_ms
 
 BEATS = 4

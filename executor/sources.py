@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from treepipe.core.verification import Sampling
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.draft_model import LanguageModelDraft
@@ -12,8 +13,7 @@ from treepipe.executor.draft_source import DraftSource
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.hybrid import HybridDraft
 from treepipe.executor.ngram import PromptLookupDraft
-from treepipe.scenario import SamplingSection
-from treepipe.verification import Sampling
+from treepipe.scenario.schema import SamplingSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SourceSettings:
 
 
 def judged_sampling(section: SamplingSection) -> Sampling:
-    """What distributions the rule is shown; see ``treepipe.verification``."""
+    """What distributions the rule is shown; see ``treepipe.core.verification``."""
     relaxes = section.rule not in ("exact", "rejection")
     temperature = 1.0 if relaxes and not section.temperature else section.temperature
     return Sampling(temperature, section.top_p, section.top_k)

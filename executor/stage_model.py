@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from treepipe.core.messages import NO_PARENT
 from treepipe.executor.cache import RaggedCache, TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import FAMILIES, fixed_rotary
-from treepipe.messages import NO_PARENT
 
 
 @dataclass(frozen=True, slots=True)

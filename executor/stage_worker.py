@@ -1,16 +1,16 @@
-"""A stage process: its layers, its caches, and the rules of ``treepipe.stage_desk``."""
+"""A stage process: its layers, its caches, and the rules of ``treepipe.core.stage_desk``."""
 
 from __future__ import annotations
 
 import torch
 
+from treepipe.core.messages import Close, Flight
+from treepipe.core.stage import Prune
+from treepipe.core.stage_desk import Move, StageWork
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.stage_model import Part, StageModel
 from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
-from treepipe.messages import Close, Flight
-from treepipe.stage import Prune
-from treepipe.stage_desk import Move, StageWork
 
 
 class StageWorker:

@@ -19,15 +19,15 @@ import numpy as np
 import torch
 import zmq
 
+from treepipe.core.messages import Beat, Close, Flight, Message
 from treepipe.executor.clock import DeviceClock
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Gate, Inbox, Outbox, Received
-from treepipe.messages import Beat, Close, Flight, Message
-from treepipe.plan import SWITCH, Placed, Plan, message_bytes
-from treepipe.scenario import DEFAULT_TIMEOUT_S
-from treepipe.timing import IdleFactor, LinkTimes
-from treepipe.trace import Kind, Span
-from treepipe.transfers import Wire
+from treepipe.physics.timing import IdleFactor, LinkTimes
+from treepipe.physics.transfers import Wire
+from treepipe.results.trace import Kind, Span
+from treepipe.scenario.deployment import SWITCH, Placed, Plan, message_bytes
+from treepipe.scenario.schema import DEFAULT_TIMEOUT_S
 
 MOST_TOGETHER = 256
 """A message holds rows of at most so many requests, or of all that there are."""

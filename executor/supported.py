@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from treepipe.errors import UserError
-from treepipe.json_file import read_json
+from treepipe.core.errors import UserError
+from treepipe.files.json_file import read_json
 from treepipe.profiles.model_config import read_config as read_sizes
 
 ARCHITECTURES = {

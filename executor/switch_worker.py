@@ -13,8 +13,8 @@ import numpy as np
 
 from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
-from treepipe.plan import message_bytes
-from treepipe.transfers import Held, TransferQueue, Wire
+from treepipe.physics.transfers import Held, TransferQueue, Wire
+from treepipe.scenario.deployment import message_bytes
 
 
 class SwitchWorker:

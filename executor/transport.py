@@ -22,10 +22,10 @@ import torch
 import zmq
 from pydantic import TypeAdapter, ValidationError
 
-from treepipe.errors import ProtocolError, UserError
+from treepipe.core.errors import ProtocolError, UserError
+from treepipe.core.messages import Beat, Close, Flight, Message
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
-from treepipe.messages import Beat, Close, Flight, Message
-from treepipe.transfers import Wire
+from treepipe.physics.transfers import Wire
 
 LOOPBACK = "127.0.0.1"
 TOKEN_BYTES = 16

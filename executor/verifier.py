@@ -9,11 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from treepipe.executor.sources import judged_sampling
-from treepipe.executor.stage_model import TargetEnds
-from treepipe.protocol import Offer
-from treepipe.scenario import SamplingSection
-from treepipe.verification import (
+from treepipe.core.protocol import Offer
+from treepipe.core.verification import (
     Adaptive,
     Exact,
     MultiCandidate,
@@ -22,6 +19,9 @@ from treepipe.verification import (
     Rule,
     target_distribution,
 )
+from treepipe.executor.sources import judged_sampling
+from treepipe.executor.stage_model import TargetEnds
+from treepipe.scenario.schema import SamplingSection
 
 PRUNED = -1
 """Stands for the token of a row that nobody will ask for."""

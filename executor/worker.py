@@ -12,7 +12,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from treepipe.errors import UserError
+from treepipe.core.errors import UserError
 from treepipe.executor.clock import LOOK_MS
 from treepipe.executor.fork_server import end_with_fork_server
 from treepipe.executor.pulse import Pulse

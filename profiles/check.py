@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from treepipe.errors import UserError
+from treepipe.core.errors import UserError
 from treepipe.profiles.library import AnyProfile, load_any, shape_of
 from treepipe.profiles.schema import AcceptanceProfile, Device, Hardware, Link, MeasuredTime
 

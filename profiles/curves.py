@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from treepipe.links import link_times
+from treepipe.physics.timing import TimeTable
 from treepipe.profiles.library import AnyProfile, find_model, shape_of
 from treepipe.profiles.schema import (
     Device,
@@ -21,7 +21,6 @@ from treepipe.profiles.schema import (
     MeasuredTime,
 )
 from treepipe.profiles.service import Remark, ServedModel, ServiceTimes, Tables
-from treepipe.timing import TimeTable
 
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 512, 1024, 2048)
 SIZES = tuple(2**power for power in range(10, 27, 2))
@@ -169,7 +168,7 @@ def _measured(what: str, entry: MeasuredTime) -> list[Curve]:
 
 def _link_curves(link: LinkProfile) -> list[Curve]:
     """A message's mean time on a link that is free, and its time without jitter and losses."""
-    times = link_times(link)
+    times = link.times
     points: tuple[int, ...] = ()
     known = (0.0, float(link.measured_to_bytes or math.inf))
     if link.transfer_ms is not None and len(link.transfer_ms) > 1:

@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from treepipe.errors import UserError
-from treepipe.timing import TimeTable
+from treepipe.core.errors import UserError
+from treepipe.physics.timing import TimeTable
 
 TOLERANCE, FAR_TOLERANCE = 0.02, 0.05
 """Largest relative error of the interpolation at a measured point."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from treepipe.errors import UserError
+from treepipe.core.errors import UserError
+from treepipe.files.toml_file import read_toml, validated
 from treepipe.profiles.model_config import read_config
 from treepipe.profiles.schema import (
     AcceptanceProfile,
@@ -27,7 +28,6 @@ from treepipe.profiles.schema import (
     given_keys,
 )
 from treepipe.profiles.shapes import Shape
-from treepipe.toml_file import read_toml, validated
 
 AnyProfile: TypeAlias = (
     DeviceProfile | EmulatedProfile | LinkProfile | ModelProfile | AcceptanceProfile

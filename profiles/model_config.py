@@ -6,8 +6,8 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from treepipe.errors import UserError
-from treepipe.json_file import read_json
+from treepipe.core.errors import UserError
+from treepipe.files.json_file import read_json
 from treepipe.profiles.schema import ModelProfile
 from treepipe.profiles.shapes import BYTES
 

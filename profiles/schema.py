@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from treepipe.files.section import Count, Milliseconds, Positive, Section, TokenTable
+from treepipe.physics.timing import JitterKind, LinkTimes, TimeTable
 from treepipe.profiles.shapes import DType, Shape
-from treepipe.section import Count, Milliseconds, Positive, Section, TokenTable
-from treepipe.timing import JitterKind
 
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 ContextTable: TypeAlias = Annotated[
@@ -222,6 +222,23 @@ class LinkKeys(Section):
 
 class Link(LinkKeys):
     """One direction of a connection."""
+
+    @property
+    def times(self) -> LinkTimes:
+        """As both worlds read it."""
+        return LinkTimes(
+            self.latency_ms,
+            self.bandwidth_mbit_s,
+            self.jitter_ms,
+            self.message_ms,
+            None if self.transfer_ms is None else TimeTable(self.transfer_ms),
+            self.jitter,
+            self.jitter_cv,
+            self.loss,
+            self.retransmit_ms,
+            self.duplex == "half",
+            self.medium,
+        )
 
 
 class ExtendedLink(LinkKeys):

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from treepipe.errors import UserError
+from treepipe.core.errors import UserError
+from treepipe.physics.timing import ServiceTable, TimeTable
 from treepipe.profiles.roofline import (
     Work,
     attention_work,
@@ -24,7 +25,6 @@ from treepipe.profiles.roofline import (
 )
 from treepipe.profiles.schema import Hardware, MeasuredTime, Roofline
 from treepipe.profiles.shapes import BYTES, DType, Shape
-from treepipe.timing import ServiceTable, TimeTable
 
 Entry = TypeVar("Entry", bound=MeasuredTime)
 Tables: TypeAlias = dict[int, dict[int, float]]

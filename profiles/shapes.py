@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from treepipe.section import Count, Section
+from treepipe.files.section import Count, Section
 
 DType: TypeAlias = Literal["float32", "float16", "bfloat16", "int8", "int4"]
 

@@ -14,12 +14,12 @@ from typing import Protocol
 
 import numpy as np
 
-from treepipe.messages import NO_PARENT
-from treepipe.protocol import Drafted, DraftPass
-from treepipe.recording import Recorder, Recording
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.results.recording import Recorder, Recording
+from treepipe.results.trace import Trace
 from treepipe.sim.blocks import Blocks
 from treepipe.sim.pool import Pool
-from treepipe.trace import Trace
 
 NEVER = -1
 """A token that no draft proposes: the target's answer off the true path, where none is needed."""

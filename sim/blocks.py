@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from treepipe.errors import UserError
+from treepipe.core.errors import UserError
 from treepipe.sim.pool import Pool
 
 Floats = npt.NDArray[np.float64]

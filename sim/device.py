@@ -11,9 +11,9 @@ from collections import deque
 from functools import partial
 from math import inf
 
-from treepipe.machine import Machine
+from treepipe.physics.timing import IdleFactor
+from treepipe.scenario.machines import Machine
 from treepipe.sim.clock import Callback, Clock
-from treepipe.timing import IdleFactor
 
 
 class Place:

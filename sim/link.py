@@ -1,4 +1,4 @@
-"""A link of the simulated world: it lets the time pass that ``treepipe.transfers`` reckons with.
+"""A link of the simulated world: the time passes that ``physics/transfers.py`` reckons with.
 
 Law of this file: it decides neither how long a transfer takes nor which of several goes first.
 """
@@ -12,9 +12,9 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from treepipe.physics.timing import LinkTimes
+from treepipe.physics.transfers import Held, TransferQueue, Wire
 from treepipe.sim.clock import Clock
-from treepipe.timing import LinkTimes
-from treepipe.transfers import Held, TransferQueue, Wire
 
 Item = TypeVar("Item")
 Begin: TypeAlias = Callable[[], float]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from treepipe.errors import UserError
+from treepipe.core.errors import UserError
 from treepipe.sim.pool import Pool, Prompt, Table
 
 CANDIDATES = 16

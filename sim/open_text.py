@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from treepipe.draft_context import DraftContext
-from treepipe.messages import Segment
-from treepipe.protocol import Schedule
+from treepipe.core.draft_context import DraftContext
+from treepipe.core.messages import Segment
+from treepipe.core.protocol import Schedule
 from treepipe.sim.acceptance import NEVER, Oracle
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from treepipe.errors import UserError
+from treepipe.core.errors import UserError
 
 SCHEMA = "treepipe.acceptance/1"
 Floats = npt.NDArray[np.float64]

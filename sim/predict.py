@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from treepipe.errors import UserError
-from treepipe.load import overload_warnings
-from treepipe.memory import cache_entries
-from treepipe.plan import Plan, RequestSpec
-from treepipe.planning import input_warnings, make_plan
-from treepipe.recording import Recording
-from treepipe.scenario import HitRatio, Replay, Scenario
-from treepipe.scenario import Pool as PoolSection
+from treepipe.core.errors import UserError
+from treepipe.physics.timing import TimeTable
+from treepipe.results.load import overload_warnings
+from treepipe.results.recording import Recording
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Plan, RequestSpec
+from treepipe.scenario.memory import cache_entries
+from treepipe.scenario.resolve import input_warnings, make_plan
+from treepipe.scenario.schema import HitRatio, Replay, Scenario
+from treepipe.scenario.schema import Pool as PoolSection
+from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.pool import Pool
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
-from treepipe.timing import TimeTable
-from treepipe.trace import Trace
-from treepipe.workload import draw_requests, run_seeds
 
 FAR = 64
 """Times the end of a device's table: what is beyond is refused, what is before is extrapolated."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from treepipe.errors import RunError
-from treepipe.protocol import Drafted, DraftPass
-from treepipe.recording import Answer, RecordedRequest, Recording, ScratchPaths
+from treepipe.core.errors import RunError
+from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.results.recording import Answer, RecordedRequest, Recording, ScratchPaths
 from treepipe.sim.acceptance import NEVER, Oracle
 
 Place: TypeAlias = tuple[int, tuple[int, ...]]

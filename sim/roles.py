@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from treepipe.draft_work import Begin, Draft, Orders, Turn
-from treepipe.messages import Flight, Message
-from treepipe.plan import Plan
-from treepipe.schedules.shared_draft import Assignment
+from treepipe.core.draft_work import Begin, Draft, Orders, Turn
+from treepipe.core.messages import Flight, Message
+from treepipe.core.schedules.shared_draft import Assignment
+from treepipe.core.stage import Prune
+from treepipe.results.trace import Kind, RequestTrace
+from treepipe.scenario.deployment import Plan
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import Place
 from treepipe.sim.open_text import OpenText
-from treepipe.stage import Prune
-from treepipe.trace import Kind, RequestTrace
 
 
 class World(Protocol):

@@ -13,16 +13,16 @@ from functools import partial
 import numpy as np
 from simpy.core import EmptySchedule
 
-from treepipe.errors import RunError
-from treepipe.messages import Flight, Message
-from treepipe.plan import Plan, message_bytes
-from treepipe.schedules.shared_draft import Assignment
+from treepipe.core.errors import RunError
+from treepipe.core.messages import Flight, Message
+from treepipe.core.schedules.shared_draft import Assignment
+from treepipe.results.trace import Kind, RequestTrace, Span, Trace
+from treepipe.scenario.deployment import Plan, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import places
 from treepipe.sim.link import Claim, Link, Traffic
 from treepipe.sim.roles import DraftServer, Stage, World
-from treepipe.trace import Kind, RequestTrace, Span, Trace
 
 
 class Simulation(World):

@@ -12,13 +12,14 @@ from typing import Any, get_args
 
 from matplotlib.figure import Figure
 
-from treepipe.scenario import ScheduleName
-from treepipe.studies.comparison import Case, compare
-from treepipe.studies.demo import CALIBRATED_ON, SCENARIO
-from treepipe.studies.judgement import METRIC, Row, faults_of, warnings_of
-from treepipe.studies.plots import BLACK, BLUE, GREY, MEASURED, ORANGE, band, clean
-from treepipe.studies.sheet import Column, Sheet
-from treepipe.studies.study import Entry, Say, StudyResult
+from treepipe.compare.comparison import Case, compare
+from treepipe.compare.demo import CALIBRATED_ON, SCENARIO
+from treepipe.compare.judgement import METRIC, Row, faults_of, warnings_of
+from treepipe.results.plots import BLACK, BLUE, GREY, MEASURED, ORANGE, band, clean
+from treepipe.results.sheet import Column, Sheet
+from treepipe.results.show import Say
+from treepipe.scenario.schema import ScheduleName
+from treepipe.studies.study import Entry, StudyResult
 
 NAME = "all-schedules"
 FREE_NAME = "flowspec-free"

@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from treepipe.statistics import Interval
-from treepipe.studies.sheet import Column, Sheet
+from treepipe.files.toml_file import read_toml
+from treepipe.results.sheet import Column, Sheet
+from treepipe.results.statistics import Interval
 from treepipe.studies.study import Entry
-from treepipe.toml_file import read_toml
 
 PUBLISHED = Path(__file__).parent / "published.toml"
 

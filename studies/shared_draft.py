@@ -14,15 +14,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from treepipe.compare.comparison import Case, compare
+from treepipe.compare.demo import CALIBRATED_ON, SCENARIO
+from treepipe.compare.judgement import Row, faults_of, warnings_of
 from treepipe.executor.launch import prepare
-from treepipe.metrics import UNITS
-from treepipe.plan import HEADER_BYTES, Plan
-from treepipe.scenario_file import load_scenario
-from treepipe.sim.theory.starsd import Cycle
-from treepipe.studies.comparison import Case, compare
-from treepipe.studies.demo import CALIBRATED_ON, SCENARIO
-from treepipe.studies.judgement import Row, faults_of, warnings_of
-from treepipe.studies.plots import (
+from treepipe.results.metrics import UNITS
+from treepipe.results.plots import (
     BLUE,
     GREY,
     LEGEND,
@@ -33,9 +30,13 @@ from treepipe.studies.plots import (
     band,
     clean,
 )
-from treepipe.studies.sheet import Column, Sheet
-from treepipe.studies.steady import median, return_times, steady
-from treepipe.studies.study import Entry, Say, StudyResult
+from treepipe.results.sheet import Column, Sheet
+from treepipe.results.show import Say
+from treepipe.results.steady import median, return_times, steady
+from treepipe.scenario.deployment import HEADER_BYTES, Plan
+from treepipe.scenario.read import load_scenario
+from treepipe.sim.theory.starsd import Cycle
+from treepipe.studies.study import Entry, StudyResult
 
 NAME = "shared-draft"
 GAMMA = 4

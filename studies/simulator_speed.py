@@ -11,14 +11,14 @@ from typing import Any, get_args
 
 import simpy
 
-from treepipe.planning import make_plan
-from treepipe.scenario import ScheduleName
-from treepipe.scenario_file import load_scenario
+from treepipe.compare.demo import SCENARIO
+from treepipe.results.trace import RequestTrace
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import Simulation
-from treepipe.studies.demo import SCENARIO
-from treepipe.trace import RequestTrace
 
 Figure = dict[str, Any]
 SIMULATED = ("target.layers=8", "workload.requests=6", "workload.new_tokens=300")

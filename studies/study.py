@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.errors import RunError, UserError
-from treepipe.outputs import Faults, check_outputs, write_file
-from treepipe.presentation import Progress
-from treepipe.result import write_json
-from treepipe.studies.folder import claim
-from treepipe.studies.plots import save_figure
-from treepipe.studies.sheet import Sheet
+from treepipe.core.errors import RunError, UserError
+from treepipe.files.folder import claim
+from treepipe.files.outputs import Faults, check_outputs, write_file
+from treepipe.results.plots import save_figure
+from treepipe.results.result import write_json
+from treepipe.results.sheet import Sheet
+from treepipe.results.show import Progress, Say
 
 SCHEMA = "treepipe.study/1"
-Say: TypeAlias = Callable[[str, int], None]
-"""Progress: what happens now, and how many steps of it there are; ("", 1) is one step done."""
 
 
 @dataclass(frozen=True, slots=True)

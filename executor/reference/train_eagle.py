@@ -24,16 +24,16 @@ from tokenizers import Tokenizer
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from treepipe.executor.calibration import WholeModel
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import EagleHead
+from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.reference.corpus import KINDS, texts
 from treepipe.executor.reference.measure import rows
 from treepipe.executor.reference.train import SEED, _rate, _window
-from treepipe.messages import NO_PARENT
-from treepipe.protocol import DraftPass
 
 HERE = Path(__file__).parent
 PEAK_RATE, NOISE, TOKEN_WEIGHT = 2e-3, 0.1, 0.1

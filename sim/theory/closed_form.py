@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from treepipe.distributions import Poisson
-from treepipe.errors import UserError
-from treepipe.plan import Plan
-from treepipe.planning import input_warnings, make_plan
-from treepipe.scenario import Replay, Scenario
+from treepipe.core.errors import UserError
+from treepipe.scenario.deployment import Plan
+from treepipe.scenario.distributions import Poisson
+from treepipe.scenario.resolve import input_warnings, make_plan
+from treepipe.scenario.schema import Replay, Scenario
 from treepipe.sim.blocks import Blocks
 from treepipe.sim.predict import acceptance_pool
 from treepipe.sim.theory import alone, shared, stepped

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from treepipe.plan import HEADER_BYTES, Placed, Plan
+from treepipe.core.tree import split
+from treepipe.physics.timing import LinkTimes
+from treepipe.scenario.deployment import HEADER_BYTES, Placed, Plan
 from treepipe.sim.theory.flowspec import timeline_ms
-from treepipe.timing import LinkTimes
-from treepipe.tree import split
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ class Cycle:
     """A round of one target, and what follows for N equal ones.
 
     The simulator agrees exactly with constant times once all targets are under way. Prefill, the
-    order in which targets begin, and targets that have ended are neglected (``studies/steady.py``
+    order in which targets begin, and targets that have ended are neglected (``results/steady.py``
     cuts them off). ``service_ms`` there holds evaluation and decision, too: the draft server is
     sequential.
 

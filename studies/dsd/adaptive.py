@@ -12,13 +12,13 @@ from statistics import fmean
 
 import torch
 
-from treepipe.executor.calibration import WholeModel
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
-from treepipe.metrics import run_metrics
-from treepipe.scenario_file import load_scenario
+from treepipe.executor.measure.calibration import WholeModel
+from treepipe.results.metrics import run_metrics
+from treepipe.results.show import Say
+from treepipe.scenario.read import load_scenario
 from treepipe.studies.dsd.nodes import SCENARIO, T0_MS, Cell
-from treepipe.studies.study import Say
 
 NODES, RATIO = 4, 3.0
 """Where it is run: the lower border of the claimed region."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treepipe.results.sheet import Column, Sheet
 from treepipe.studies.dsd.nodes import Cell
 from treepipe.studies.reproduction import published
-from treepipe.studies.sheet import Column, Sheet
 
 REGION_NODES, REGION_RATIO = (3, 8), (3.0, 10.0)
 """Of the claimed best region, as printed: 3 <= N <= 8, 3 t0 < t1 < 10 t0."""

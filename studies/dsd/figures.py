@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from treepipe.results.plots import BLUE, GREEN, GREY, LEGEND, MIST, ORANGE, clean
 from treepipe.studies.dsd.adaptive import Relaxed
 from treepipe.studies.dsd.claims import REGION_NODES, REGION_RATIO
 from treepipe.studies.dsd.nodes import Cell, Measured
-from treepipe.studies.plots import BLUE, GREEN, GREY, LEGEND, MIST, ORANGE, clean
 
 
 def map_figure(

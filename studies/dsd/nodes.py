@@ -12,13 +12,13 @@ from pathlib import Path
 
 from scipy.optimize import brentq
 
-from treepipe.scenario_file import load_scenario
+from treepipe.results.show import Say
+from treepipe.results.statistics import Interval
+from treepipe.scenario.read import load_scenario
+from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.theory import dsd
 from treepipe.sim.theory.closed_form import closed_form
 from treepipe.sim.theory.tokens import committed
-from treepipe.statistics import Interval
-from treepipe.studies.points import Point, simulate_points
-from treepipe.studies.study import Say
 
 SCENARIO = Path(__file__).with_name("nodes.toml")
 T0_MS = 20.0

@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from treepipe.results.sheet import Column, Sheet
+from treepipe.results.show import Say
 from treepipe.studies.dsd import statement
 from treepipe.studies.dsd.adaptive import Relaxed, run_adaptive
 from treepipe.studies.dsd.claims import region_finding, table3, table3_sheet
@@ -24,8 +26,7 @@ from treepipe.studies.dsd.nodes import (
     simulate_cells,
 )
 from treepipe.studies.reproduction import ScoreSheet, calibrated, predicted, published, score
-from treepipe.studies.sheet import Column, Sheet
-from treepipe.studies.study import Entry, Say, StudyResult
+from treepipe.studies.study import Entry, StudyResult
 
 NAME = "dsd-region"
 ASSUMED_AT = (4, 5.0)

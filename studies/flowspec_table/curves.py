@@ -13,6 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from treepipe.results.show import Say
+from treepipe.sim.points import simulate_points
 from treepipe.studies.flowspec_table.testbed import (
     NEW_TOKENS,
     Case,
@@ -20,8 +22,6 @@ from treepipe.studies.flowspec_table.testbed import (
     Times,
     prefill_point,
 )
-from treepipe.studies.points import simulate_points
-from treepipe.studies.study import Say
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -11,12 +11,12 @@ from math import exp, log
 from statistics import fmean
 from typing import Any
 
+from treepipe.results.sheet import Column, Sheet
 from treepipe.studies.flowspec_table import figures
 from treepipe.studies.flowspec_table.calibration import FITTED_MODEL, ROWS
 from treepipe.studies.flowspec_table.statements import Findings, sections
 from treepipe.studies.flowspec_table.testbed import MODELS, PROMPT_TOKENS
 from treepipe.studies.reproduction import ScoreSheet, comparison_sheet, predicted, score
-from treepipe.studies.sheet import Column, Sheet
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "flowspec-table"

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from treepipe.statistics import Interval
+from treepipe.results.show import Say
+from treepipe.results.statistics import Interval
+from treepipe.sim.points import simulate_points
 from treepipe.studies.flowspec_table.calibration import (
     FITTED_MODEL,
     LOSSES,
@@ -46,9 +48,8 @@ from treepipe.studies.flowspec_table.testbed import (
     Times,
     prompt_tokens,
 )
-from treepipe.studies.points import simulate_points
 from treepipe.studies.reproduction import calibrated, predicted, published
-from treepipe.studies.study import Entry, Say, StudyResult
+from treepipe.studies.study import Entry, StudyResult
 
 TEMPERATURES = ("t0", "t1")
 ABLATION_MODEL = SWEEP_MODEL = "llama2-chat-7b"

@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from treepipe.physics.timing import TimeTable
 from treepipe.profiles.library import LIBRARY, load_device, load_model, shape_of
 from treepipe.profiles.schema import Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.studies.points import Point
-from treepipe.timing import TimeTable
+from treepipe.sim.points import Point
 
 Size: TypeAlias = Literal["7b", "13b"]
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from treepipe.profiles.library import LIBRARY
+from treepipe.results.show import Say
+from treepipe.sim.points import Point, simulate_points
 from treepipe.studies.layered.cluster import (
     DRAFT,
     SCENARIO,
@@ -25,9 +27,7 @@ from treepipe.studies.layered.cluster import (
     one_server,
     pass_ms,
 )
-from treepipe.studies.points import Point, simulate_points
 from treepipe.studies.reproduction import published
-from treepipe.studies.study import Say
 
 METRIC = "time_between_tokens_ms"
 POOL = LIBRARY / "acceptance" / "reference-model.json.gz"

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from treepipe.physics.timing import TimeTable
 from treepipe.profiles.library import find_device, find_model, shape_of
 from treepipe.profiles.schema import Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.timing import TimeTable
 
 SCENARIO = Path(__file__).parent / "cluster.toml"
 TARGET = "llama-3.1-70b"

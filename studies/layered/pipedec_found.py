@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from treepipe.statistics import Interval
+from treepipe.results.statistics import Interval
+from treepipe.sim.points import Outcome
 from treepipe.studies.layered.calibration import METRIC, Levels
 from treepipe.studies.layered.cluster import Cluster
 from treepipe.studies.layered.speedup import speedup
-from treepipe.studies.points import Outcome
 
 STAGES = ("7-stage", "14-stage", "21-stage")
 THROUGHPUT = "throughput_tokens_s"

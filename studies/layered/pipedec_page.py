@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from treepipe.statistics import Interval
+from treepipe.results.sheet import Column, Sheet
+from treepipe.results.statistics import Interval
 from treepipe.studies.layered.calibration import METRIC, MISSES
 from treepipe.studies.layered.pipedec_figures import grid_figure, speedup_figure, together_figure
 from treepipe.studies.layered.pipedec_found import STAGES, THROUGHPUT, Found
@@ -16,7 +17,6 @@ from treepipe.studies.reproduction import (
     published,
     score,
 )
-from treepipe.studies.sheet import Column, Sheet
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "pipedec-stages"

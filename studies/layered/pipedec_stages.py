@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from treepipe.results.show import Say
+from treepipe.sim.points import Outcome, Point, simulate_points
 from treepipe.studies.layered.calibration import (
     METRIC,
     PIPEDEC,
@@ -24,8 +26,7 @@ from treepipe.studies.layered.calibration import (
 from treepipe.studies.layered.cluster import SCENARIO, Cluster, fourteen, twenty_one
 from treepipe.studies.layered.pipedec_found import STOCHASTIC, Found
 from treepipe.studies.layered.pipedec_page import page
-from treepipe.studies.points import Outcome, Point, simulate_points
-from treepipe.studies.study import Say, StudyResult
+from treepipe.studies.study import StudyResult
 
 STATIC = ("schedule.name=specinfer",)
 """STPP: PipeDec does not say which static tree; SpecInfer's is taken."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from treepipe.results.statistics import Interval
+from treepipe.sim.points import Outcome
 from treepipe.sim.theory.layered import specpipe_even_tbt_ms
-from treepipe.statistics import Interval
 from treepipe.studies.layered.calibration import METRIC, Levels
 from treepipe.studies.layered.cluster import PRUNE_MS, Cluster
-from treepipe.studies.points import Outcome
 
 FLAT = 0.03
 """Widths this near to the best one are called as good."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from treepipe.results.sheet import Column, Sheet
 from treepipe.studies.layered.calibration import METRIC
 from treepipe.studies.layered.cluster import unscaled_ms
 from treepipe.studies.layered.specpipe_figures import batch_figure, schedule_figure, width_figure
@@ -16,7 +17,6 @@ from treepipe.studies.reproduction import (
     published,
     score,
 )
-from treepipe.studies.sheet import Column, Sheet
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "specpipe-width"

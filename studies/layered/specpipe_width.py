@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from treepipe.results.show import Say
+from treepipe.sim.points import Outcome, Point, simulate_points
 from treepipe.studies.layered.calibration import (
     METRIC,
     SPECPIPE,
@@ -30,8 +32,7 @@ from treepipe.studies.layered.cluster import (
 )
 from treepipe.studies.layered.specpipe_found import Found, Server
 from treepipe.studies.layered.specpipe_page import page
-from treepipe.studies.points import Outcome, Point, simulate_points
-from treepipe.studies.study import Say, StudyResult
+from treepipe.studies.study import StudyResult
 
 SPECINFER = ("schedule.name=specinfer",)
 EAGLE = (

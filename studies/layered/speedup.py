@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from treepipe.statistics import Interval
+from treepipe.results.statistics import Interval
 
 
 def speedup(slow_ms: float, time: Interval) -> Interval:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from treepipe.statistics import Interval
+from treepipe.results.statistics import Interval
 from treepipe.studies.starsd.calibration import Calibration, Column
 from treepipe.studies.starsd.testbed import Simulated
 

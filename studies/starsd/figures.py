@@ -8,9 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from treepipe.sim.theory.starsd import Cycle
-from treepipe.statistics import Interval
-from treepipe.studies.plots import (
+from treepipe.results.plots import (
     BLACK,
     BLUE,
     GREEN,
@@ -24,6 +22,8 @@ from treepipe.studies.plots import (
     band,
     clean,
 )
+from treepipe.results.statistics import Interval
+from treepipe.sim.theory.starsd import Cycle
 from treepipe.studies.starsd.packing import CONTEXTS_PLOTTED, PAIRS, Packing, memory_mib
 from treepipe.studies.starsd.testbed import Simulated
 

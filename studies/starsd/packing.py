@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from treepipe.memory import MIB
 from treepipe.profiles.library import find_device, find_model
 from treepipe.profiles.schema import ModelProfile
-from treepipe.studies.sheet import Column, Sheet
+from treepipe.results.sheet import Column, Sheet
+from treepipe.scenario.memory import MIB
 
 RESERVE_MIB = 1024
 """Of a process: the runtime's own memory and activations (an assumption)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from treepipe.statistics import Interval
+from treepipe.results.statistics import Interval
 from treepipe.studies.starsd.calibration import Calibration
 from treepipe.studies.starsd.figures import Blur
 from treepipe.studies.starsd.packing import (

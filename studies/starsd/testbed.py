@@ -13,9 +13,9 @@ from pathlib import Path
 
 from scipy.optimize import brentq
 
+from treepipe.results.statistics import Interval
+from treepipe.sim.points import Outcome, Point, simulate_points
 from treepipe.sim.theory.starsd import Cycle
-from treepipe.statistics import Interval
-from treepipe.studies.points import Outcome, Point, simulate_points
 
 SCENARIO = Path(__file__).with_name("servers.toml")
 LAYERS = 7

@@ -11,7 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from treepipe.statistics import Interval
+from treepipe.results.sheet import Sheet
+from treepipe.results.show import Say
+from treepipe.results.statistics import Interval
 from treepipe.studies.reproduction import (
     ScoreSheet,
     calibrated,
@@ -20,7 +22,6 @@ from treepipe.studies.reproduction import (
     published,
     score,
 )
-from treepipe.studies.sheet import Sheet
 from treepipe.studies.starsd import statement
 from treepipe.studies.starsd.calibration import Calibration, Column, Effort, calibrate, columns
 from treepipe.studies.starsd.counting import UNITS, as_counted, figures, figures_of_all, linear
@@ -34,7 +35,7 @@ from treepipe.studies.starsd.testbed import (
     simulate,
     simulate_columns,
 )
-from treepipe.studies.study import Entry, Say, StudyResult
+from treepipe.studies.study import Entry, StudyResult
 
 NAME = "starsd-threshold"
 FULL_LOAD = 0.95

@@ -6,10 +6,10 @@ from math import exp, log
 from statistics import fmean
 from typing import TypeAlias
 
-from treepipe.scenario import ScheduleName
-from treepipe.statistics import Interval, ratio_observations
-from treepipe.studies.planner.halving import Found, Ranked
-from treepipe.studies.planner.limits import is_least_best
+from treepipe.planner.halving import Found, Ranked
+from treepipe.planner.limits import is_least_best
+from treepipe.results.statistics import Interval, ratio_observations
+from treepipe.scenario.schema import ScheduleName
 from treepipe.studies.which_system.places import METRICS, PLAIN, Goal, Place
 
 Results: TypeAlias = dict[tuple[Place, Goal], Found]

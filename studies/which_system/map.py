@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from treepipe.studies.plots import GREY
+from treepipe.results.plots import GREY
 from treepipe.studies.which_system.gains import Results, gain
 from treepipe.studies.which_system.places import METRICS, PLAIN, Settings
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from treepipe.scenario import ScheduleName
+from treepipe.scenario.schema import ScheduleName
 
 NAME = "which-system"
 CLUSTERS = Path(__file__).parents[1] / "clusters"

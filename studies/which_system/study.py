@@ -6,11 +6,12 @@ found by the planner (``studies/planner``) in a small grid, on the same texts fo
 
 from __future__ import annotations
 
-from treepipe.metrics import UNITS
-from treepipe.studies.planner.cluster import load_cluster
-from treepipe.studies.planner.halving import Found, search
+from treepipe.planner.cluster import load_cluster
+from treepipe.planner.halving import Found, search
+from treepipe.results.metrics import UNITS
+from treepipe.results.show import Say
 from treepipe.studies.reproduction import predicted
-from treepipe.studies.study import Entry, Say, StudyResult
+from treepipe.studies.study import Entry, StudyResult
 from treepipe.studies.which_system.gains import (
     Results,
     draft_busy,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from treepipe.studies.planner.halving import Found
-from treepipe.studies.sheet import Column, Sheet
+from treepipe.planner.halving import Found
+from treepipe.results.sheet import Column, Sheet
 from treepipe.studies.which_system.gains import (
     Results,
     draft_busy,

@@ -1,0 +1,181 @@
+"""From what the command line asks for to a written profile: one function per kind of profile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from treepipe.core.errors import UserError
+from treepipe.executor.measure.acceptance import Pair, acceptance_profile, pool_path
+from treepipe.executor.measure.device import CONTEXTS, TOKENS, DeviceSession
+from treepipe.executor.measure.device_file import device_profile
+from treepipe.executor.measure.link import LinkSession, link_profile
+from treepipe.executor.measure.peer import (
+    End,
+    address_towards,
+    local_peer,
+    numeric,
+    parse_address,
+)
+from treepipe.executor.measure.profile_file import claim, write_profile
+from treepipe.executor.measure.progress import Say
+from treepipe.executor.measure.subject import open_subject
+from treepipe.executor.measure.timing import Effort
+from treepipe.executor.measure.work import DTYPES, Bench
+from treepipe.executor.transport import LOOPBACK
+from treepipe.files.outputs import write_file
+from treepipe.profiles.shapes import BYTES, DType
+
+DEVICES = ("cpu", "cuda")
+
+
+def calibrate_device(
+    model: str,
+    draft: str | None,
+    out: Path,
+    say: Say,
+    *,
+    device: str = "cpu",
+    dtype: str | None = None,
+    threads: int = 1,
+    layers: int | None = None,
+    tokens: tuple[int, ...] = TOKENS,
+    contexts: tuple[int, ...] = CONTEXTS,
+    seconds: float = 120.0,
+    force: bool = False,
+) -> None:
+    """Measure this machine and write its device profile; see ``docs/calibration.md``.
+
+    Args:
+        model, draft: see ``subject.open_subject``.
+        dtype: to compute in; None is float32 on a CPU, float16 on a GPU.
+        threads: that the CPU computes with; a worker of the executor has one.
+
+    Raises:
+        UserError: something that was asked for is not there, or the file may not be written.
+        KeyboardInterrupt: what was measured until then is written.
+    """
+    _check_device(device)
+    claim(out, force)
+    name = _dtype(dtype or ("float32" if device == "cpu" else "float16"))
+    bench = Bench(device, DTYPES[name], tokens, contexts)
+    subject = open_subject(model, draft, layers, bench.dtype, device)
+    session = DeviceSession(subject, bench, seconds)
+
+    def save() -> None:
+        if session.found.any:
+            profile = device_profile(subject, bench, threads, session.withheld, session.found)
+            heading = f"{profile.origin.hardware}, measured by treepipe calibrate."
+            write_profile(profile, heading, out)
+
+    with _threads(threads):
+        session.run(say, save)
+
+
+def calibrate_link(
+    peer: str | None, out: Path, say: Say, *, seconds: float = 20.0, force: bool = False
+) -> None:
+    """Measure the link to a peer and write its profile.
+
+    Args:
+        peer: HOST:PORT where ``treepipe calibrate peer`` listens; None is a process of this host.
+
+    Raises:
+        UserError: nobody answers there, or the file may not be written.
+        KeyboardInterrupt: what was measured until then is written, if it says enough.
+    """
+    claim(out, force)
+    with contextlib.ExitStack() as stack:
+        if peer is None:
+            name, here = "another process of this host", LOOPBACK
+            address = stack.enter_context(local_peer())
+        else:
+            host, port = parse_address(peer, "--peer")
+            name, here = peer, address_towards(numeric(host, "--peer"), port)
+            address = f"tcp://{numeric(host, '--peer')}:{port}"
+        end = stack.enter_context(contextlib.closing(End(here, 0, "--peer")))
+        session, start = LinkSession(end, address), time.perf_counter()
+        try:
+            session.run(Effort(seconds, turns=20), say)
+        finally:
+            profile = link_profile(session.samples, name, time.perf_counter() - start)
+            if profile is not None:
+                write_profile(profile, f"Link to {name}, by treepipe calibrate links.", out)
+
+
+def calibrate_acceptance(
+    pair: Pair, task: str, prompts: str, out: Path, say: Say, *, seed: int, force: bool
+) -> None:
+    """Run target and draft over prompts; write the pool and its profile beside it.
+
+    Raises:
+        UserError: as ``open_pair``, or the files may not be written.
+        KeyboardInterrupt: the prompts that were done until then are written.
+    """
+    pool, content = pool_path(out), None
+    claim(out, force)
+    claim(pool, force)
+    say("prompts", len(pair.prompts))
+    try:
+        with _threads(1):  # small passes; more threads only wait for each other
+            for grown in pair.pools(seed):
+                content = grown
+                say("", 1)
+    finally:
+        if content is not None:
+            profile = acceptance_profile(pair, content, pool.name, task, prompts)
+            write_file(pool, json.dumps(content), "--out")
+            write_profile(profile, f"{profile.draft} guessing {profile.target}.", out)
+
+
+def _check_device(device: str) -> None:
+    if device not in DEVICES:
+        raise UserError(f"--device {device}: must be one of {', '.join(DEVICES)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            f"--device cuda: torch {torch.__version__} finds no GPU on this machine; "
+            f"--device cpu measures its processor"
+        )
+
+
+def _dtype(name: str) -> DType:
+    known = {dtype: dtype for dtype in DTYPES}
+    if name in known:
+        return known[name]
+    hint = "; quantized weights are not measured" if name in BYTES else ""
+    raise UserError(f"--dtype {name}: must be one of {', '.join(known)}{hint}")
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def numbers(text: str, option: str, least: int) -> tuple[int, ...]:
+    """Ascending whole numbers, separated by commas.
+
+    >>> numbers("1,16,4", "--tokens", 1)
+    (1, 4, 16)
+
+    Raises:
+        UserError: it is something else.
+    """
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < least:
+        raise UserError(
+            f"{option} {text}: must be whole numbers of at least {least}, separated by commas"
+        )
+    return tuple(found)

@@ -1,0 +1,159 @@
+"""Measuring a link: messages there and back, of many sizes and in bursts -> a link profile.
+
+The model is the one both worlds use: a message of n bytes keeps the sender busy for
+``message_ms`` + n / bandwidth, and arrives ``latency_ms`` + jitter later. A round trip is two of
+them; of a burst that is answered once, every message but the last adds ``message_ms``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import erfinv
+from scipy.stats import gamma
+
+from treepipe.core.errors import RunError, UserError
+from treepipe.core.messages import Close, Flight
+from treepipe.executor.clock import now_ms
+from treepipe.executor.measure.machine import software
+from treepipe.executor.measure.peer import End
+from treepipe.executor.measure.progress import Say, percent
+from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, Samples, measured
+from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
+
+Key: TypeAlias = tuple[Literal["trip", "burst"], int]
+"""A round trip with so many bytes, or a burst of so many empty messages."""
+Jitter: TypeAlias = Literal["half_normal", "exponential"]
+
+WIDTH = 256
+"""Of hidden states: a row is 1 KiB."""
+SIZES = tuple(1024 * 4**power for power in range(7))
+"""Bytes: 1 KiB to 4 MiB."""
+BURST = 32
+LONGEST_MS = 500.0
+"""Sizes are tried until a round trip takes this long."""
+FIRST_MS, ANSWER_MS = 5e3, 60e3
+"""How long the first, and any later, answer is waited for."""
+QUANTILES = np.array((0.25, 0.5, 0.75, 0.95))
+UNIT_QUANTILES: dict[Jitter, npt.NDArray[np.float64]] = {
+    # |z| + |z'| <= x is a square in the plane, on its corner: erf(x / 2) squared.
+    "half_normal": 2 * erfinv(np.sqrt(QUANTILES)),
+    "exponential": gamma.ppf(QUANTILES, 2),
+}
+"""Of the sum of two jitters of scale 1."""
+
+
+@dataclass(slots=True)
+class LinkSession:
+    """Round trips with one peer; ``samples`` grows while ``run`` works."""
+
+    end: End
+    peer: str
+    samples: Samples[Key] = field(default_factory=dict)
+
+    def run(self, effort: Effort, say: Say) -> None:
+        """Raises ``UserError`` if nobody answers, ``RunError`` if an answer is lost."""
+        try:
+            self._greet()
+            probes = list(self._probes())
+            say("round trips", 100)
+            Sampler(HostClock(), self.samples).measure(probes, effort, percent(say))
+        finally:
+            self.end.send(self.peer, Close(0), None)
+
+    def _greet(self) -> None:
+        if not self._trip(1, None, FIRST_MS):
+            raise UserError(
+                f"--peer {self.peer.removeprefix('tcp://')}: no answer within "
+                f"{FIRST_MS / 1e3:g} s; does 'treepipe calibrate peer' listen there, and can "
+                f"it reach {self.end.inbox.address.removeprefix('tcp://')}?"
+            )
+
+    def _probes(self) -> Iterator[Probe[Key]]:
+        yield Probe(("trip", 0), partial(self._exchange, 1, None))
+        yield Probe(("burst", BURST), partial(self._exchange, BURST, None))
+        for size in SIZES:
+            hidden = torch.zeros(size // (4 * WIDTH), WIDTH)
+            start = time.perf_counter()
+            self._exchange(1, hidden)
+            yield Probe(("trip", size), partial(self._exchange, 1, hidden))
+            if (time.perf_counter() - start) * 1e3 > LONGEST_MS:
+                return
+
+    def _exchange(self, messages: int, hidden: torch.Tensor | None) -> None:
+        if not self._trip(messages, hidden, ANSWER_MS):
+            raise RunError(f"{self.peer} stopped answering")
+
+    def _trip(self, messages: int, hidden: torch.Tensor | None, wait_ms: float) -> bool:
+        """Send so many messages, the last of which is answered; whether it was."""
+        for follow in reversed(range(messages)):
+            self.end.send(self.peer, Flight(0, 0, (), follow), hidden)
+        return self.end.inbox.get(now_ms() + wait_ms) is not None
+
+
+def link_profile(samples: Samples[Key], peer: str, seconds: float) -> LinkProfile | None:
+    """What the round trips say; None if there are none of at least two sizes."""
+    found = {key: summary.median for key, summary in measured(samples).items()}
+    sizes = sorted(size for kind, size in found if kind == "trip")
+    if ("trip", 0) not in found or len(sizes) < 2:
+        return None
+    base, scale, family = fit_jitter(samples["trip", 0])
+    message = 0.0
+    if ("burst", BURST) in found:
+        message = max(0.0, (found["burst", BURST] - found["trip", 0]) / (BURST - 1))
+    bandwidth, miss = fit_bandwidth({size: found["trip", size] / 2 for size in sizes})
+    trips = measured(samples)["trip", 0]
+    return LinkProfile(
+        latency_ms=max(0.0, base - message),
+        message_ms=message,
+        bandwidth_mbit_s=bandwidth,
+        jitter_ms=scale,
+        jitter=family,
+        measured_to_bytes=sizes[-1],
+        origin=MeasuredOrigin(
+            source="treepipe calibrate links",
+            date=datetime.date.today(),
+            hardware=f"{platform.node()} to {peer}",
+            versions=software("pyzmq", "torch"),
+            note=(
+                f"halves of round trips over TCP, {seconds:.0f} s in all; an empty one took "
+                f"{trips.median:.4g} ms (interquartile range {trips.high - trips.low:.2g} ms, "
+                f"{trips.passes} trips); the line over sizes to {sizes[-1]} bytes misses the "
+                f"medians by at most {miss:.0%}; duplex was not measured"
+            ),
+        ),
+    )
+
+
+def fit_bandwidth(times: dict[int, float]) -> tuple[float | None, float]:
+    """One-way milliseconds by bytes -> Mbit/s (None if size does not matter), and the largest
+    relative error of the fitted line."""
+    sizes, ms = np.array(list(times), dtype=float), np.array(list(times.values()))
+    slope, start = np.polyfit(sizes, ms, 1, w=1 / ms)  # relative errors count
+    miss = float(np.abs((start + slope * sizes) / ms - 1).max())
+    return (float(8 / (slope * 1e3)) if slope > 0 else None), miss
+
+
+def fit_jitter(round_trips_ms: Sequence[float]) -> tuple[float, float, Jitter]:
+    """The time of one way without jitter, the scale of the jitter, and its better family.
+
+    A round trip has the sum of two independent jitters. Scale and start are those that give the
+    median and the interquartile range; the better family comes nearer to the 95 % quantile.
+    """
+    low, middle, high, far = np.quantile(round_trips_ms, QUANTILES)
+    fits = []
+    for family, unit in UNIT_QUANTILES.items():
+        scale = (high - low) / (unit[2] - unit[0])
+        error = abs(far - middle - scale * (unit[3] - unit[1]))
+        fits.append((error, max(0.0, middle - scale * unit[1]) / 2, scale, family))
+    _, base, scale, family = min(fits)
+    return float(base), float(scale), family

@@ -1,0 +1,136 @@
+"""Many simulated points of a study: side by side on all cores, and remembered between calls.
+
+Law of this file: a point is a scenario and nothing else, so its result is known by the scenario's
+content, the files it names and the simulator's own sources; it is simulated once. Studies decide
+which points, and what their metrics say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from joblib import Memory, Parallel, delayed  # type: ignore[import-untyped]
+from joblib.externals.loky.backend import resource_tracker  # type: ignore[import-untyped]
+
+from treepipe.interruption import children_shielded
+from treepipe.profiles.library import LIBRARY
+from treepipe.results.estimates import observe
+from treepipe.results.statistics import Interval
+from treepipe.results.steady import steady
+from treepipe.scenario.distributions import ArrivalTrace
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.schema import Pool, Scenario
+from treepipe.sim.predict import predict
+
+PACKAGE = Path(__file__).parents[1]
+"""Of all sources; the root folders are linked into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A scenario file with settings as ``--set`` takes them.
+
+    Attributes:
+        label: for the study itself.
+        scenario: instead of what the file holds; names in it still count from the file.
+        steady: only the part of each run in which all pipelines are at work counts (``steady.py``).
+    """
+
+    label: str
+    path: Path
+    settings: tuple[str, ...] = ()
+    scenario: Scenario | None = None
+    steady: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was predicted at a point: metrics and utilization by name, and the warnings.
+
+    Attributes:
+        observations: of every metric, one per run (or batch of a single run), to compare points
+            in pairs.
+    """
+
+    metrics: Mapping[str, Interval]
+    utilization: Mapping[str, Interval]
+    warnings: tuple[str, ...] = ()
+    observations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+def simulate_points(
+    points: Sequence[Point], progress: Callable[[str, int], None], title: str = "simulating"
+) -> dict[str, Outcome]:
+    """The outcomes by label, in the points' order.
+
+    Raises:
+        UserError: a scenario is wrong.
+        RunError: a simulation came to a standstill.
+    """
+    scenarios = [point.scenario or load_scenario(point.path, point.settings) for point in points]
+    progress(title, len(points))
+    remembered = _memory().cache(_simulate)
+    jobs = [
+        delayed(remembered)(
+            _content(scenario), _fingerprint(scenario, point), point.path, point.steady
+        )
+        for scenario, point in zip(scenarios, points, strict=True)
+    ]
+    found = {}
+    resource_tracker.ensure_running()  # started with the others, it would lift the block
+    with children_shielded():
+        outcomes: Iterable[Outcome] = Parallel(n_jobs=os.cpu_count(), return_as="generator")(jobs)
+    for point, outcome in zip(points, outcomes, strict=True):
+        found[point.label] = outcome
+        progress("", 1)
+    return found
+
+
+def _content(scenario: Scenario) -> str:
+    """Only the keys that were given, as the simulator warns of those without effect."""
+    return scenario.model_dump_json(exclude_unset=True)
+
+
+def _simulate(content: str, fingerprint: str, path: Path, cut: bool) -> Outcome:
+    """Args: ``fingerprint``: of everything else that the outcome depends on, for the cache;
+    ``path``: of the scenario, for the names in it; ``cut``: to the steady part."""
+    scenario = Scenario.model_validate_json(content)
+    traces = predict(scenario, path)
+    if cut:
+        traces = [steady(trace) for trace in traces]
+    estimates = observe(traces, scenario.workload.warmup_requests)
+    warnings = {*(w for trace in traces for w in trace.warnings), *estimates.warnings}
+    observations = {name: tuple(values.tolist()) for name, values in estimates.metrics.items()}
+    return Outcome(*estimates.intervals, tuple(sorted(warnings)), observations)
+
+
+def _memory() -> Memory:
+    """In the user's cache folder (``XDG_CACHE_HOME``); it may be deleted at any time."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Memory(Path(root) / "treepipe", verbose=0)
+
+
+def _fingerprint(scenario: Scenario, point: Point) -> str:
+    """Of the sources, the profile library, and the files that the scenario names."""
+    digest = hashlib.sha256(_sources().encode())
+    arrivals, acceptance = scenario.workload.arrivals, scenario.acceptance
+    named = [part.file for part in (arrivals, acceptance) if isinstance(part, ArrivalTrace | Pool)]
+    for file in named:
+        digest.update((point.path.parent / file).read_bytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    digest = hashlib.sha256()
+    rooms = ("core", "files", "physics", "scenario", "results", "sim")
+    files = [file for room in rooms for file in (PACKAGE / room).glob("**/*.py")]
+    files += [*LIBRARY.glob("*.py"), *LIBRARY.glob("**/*.toml")]
+    for file in sorted(files):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

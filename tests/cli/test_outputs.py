@@ -1,0 +1,260 @@
+"""Files that commands write: refused before the work, whole or not at all, never lost after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from treepipe.core.errors import RunError, UserError
+from treepipe.executor.measure.profile_file import claim
+from treepipe.files.outputs import Faults, WriteError, check_outputs, claim_folder, write_file
+from treepipe.results.plots import save_figure
+from treepipe.results.recording import Recording
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def no_work(*_: object, **__: object) -> None:
+    raise AssertionError("the work began")
+
+
+WORK = {
+    "simulate": "treepipe.sim.predict.predict",
+    "theory": "treepipe.sim.theory.closed_form.closed_form",
+    "run": "treepipe.executor.execute.execute",
+    "validate": "treepipe.compare.validate.compare",
+    "plan": "treepipe.planner.halving.search",
+    "study": "treepipe.studies.study.run_study",
+    "demo": "treepipe.compare.demo.run_demo",
+    "profiles": "treepipe.cli.show_profiles.show_profile",
+    "calibrate": "treepipe.executor.measure.calibrate.open_subject",
+}
+"""What each command spends its time on."""
+ARGUMENTS = {
+    "plan": [ROOT / "studies" / "clusters" / "five-jetsons.toml"],
+    "study": ["which-system"],
+    "demo": [],
+    "profiles": ["h100"],
+    "calibrate": [],
+}
+"""Of those that take no scenario."""
+REFUSED = [
+    *((c, ["--json", "none/x.json"], "--json none/x.json: there is no folder none") for c in WORK),
+    *((c, ["--json", "taken"], "--json taken: is a folder, not a file") for c in WORK),
+    *((c, ["--plot", "x.xyz"], "--plot x.xyz: a picture's name ends in one of .") for c in WORK),
+    *((c, ["--plot", "x"], "--plot x: a picture's name ends in one of .") for c in WORK),
+    *((c, ["--plot", "none/x.png"], "there is no folder none") for c in WORK),
+    *((c, ["--trace", "taken"], "--trace taken: is a folder, not a file") for c in WORK),
+    *((c, ["--trace", "-"], "only --json can be written to standard output") for c in WORK),
+    *((c, ["--json", "a", "--trace", "./a"], "--json is the same file") for c in WORK),
+    ("run", ["--recording", "none/r.json"], "--recording none/r.json: there is no folder none"),
+    ("run", ["--recording", "r", "--json", "r"], "--json is the same file"),
+    ("simulate", ["--json", "small.toml"], "is a file that this command reads"),
+    ("validate", ["--json", "small.toml"], "is a file that this command reads"),
+    ("validate", ["--timelines", "small.toml"], "is a file, not a folder"),
+    ("simulate", ["--json", "x" * 300], "cannot be written: File name too long"),
+    ("simulate", ["--json", "/proc/x.json"], "cannot be written"),
+    ("plan", ["--out", "none/best.toml"], "--out none/best.toml: there is no folder none"),
+    ("plan", ["--out", "small.toml"], "small.toml: there is such a file already; --force"),
+    ("plan", ["--out", "a.toml", "--json", "a.toml"], "--out is the same file"),
+    ("calibrate", ["--out", "small.toml"], "small.toml: there is such a file already; --force"),
+    ("study", ["--out", "small.toml"], "--out small.toml: is a file, not a folder"),
+    ("demo", ["--out", "small.toml"], "--out small.toml: is a file, not a folder"),
+    ("demo", ["--out", "/proc/demo"], "--out /proc/demo: cannot be made"),
+]
+OPTIONS = {
+    "--trace": ("simulate", "run"),
+    "--plot": ("simulate", "run", "profiles"),
+    "--json": ("simulate", "theory", "run", "validate", "plan", "study"),
+}
+
+
+def _takes(command: str, options: list[str]) -> bool:
+    return all(command in OPTIONS.get(o, (command,)) for o in options if o.startswith("--"))
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "sentence"),
+    [each for each in REFUSED if _takes(each[0], each[1])],
+    ids=lambda each: " ".join(each)[:40] if isinstance(each, list) else None,
+)
+def test_outputs_are_refused_before_the_work(
+    command: str,
+    options: list[str],
+    sentence: str,
+    scenario: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    monkeypatch.setattr(WORK[command], no_work)
+    given = ARGUMENTS.get(command, ["small.toml"])
+    assert call(monkeypatch, command, *given, *options) == 2
+    assert_sentence(capsys.readouterr().err, sentence)
+    assert scenario.read_text() == SCENARIO
+
+
+def test_the_work_begins_where_outputs_are_right(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the test above could pass for another reason."""
+    monkeypatch.setattr(WORK["simulate"], no_work)
+    with pytest.raises(AssertionError, match="the work began"):
+        call(monkeypatch, "simulate", scenario, "--json", scenario.with_name("x.json"))
+
+
+def test_a_plan_is_not_written_over_another_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster, best = tmp_path / "c.toml", tmp_path / "c-best.toml"
+    cluster.write_bytes((ROOT / "studies" / "clusters" / "five-jetsons.toml").read_bytes())
+    best.write_text("mine")
+    monkeypatch.setattr(WORK["plan"], no_work)
+    assert call(monkeypatch, "plan", cluster) == 2
+    assert_sentence(capsys.readouterr().err, "c-best.toml: there is such a file already; --force")
+    assert best.read_text() == "mine"
+    for force in ([], ["--force"]):
+        assert call(monkeypatch, "plan", cluster, "--out", cluster, *force) == 2
+        assert_sentence(capsys.readouterr().err, "is a file that this command reads")
+    with pytest.raises(AssertionError, match="the work began"):
+        call(monkeypatch, "plan", cluster, "--force")
+
+
+def test_a_picture_in_a_format_that_lacks_its_library_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("'xelatex' not found\nand more")
+
+    check_outputs({"--plot": tmp_path / "x.SVG"})
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(
+        UserError, match=r"matplotlib cannot write \.pgf here: 'xelatex' not found$"
+    ):
+        check_outputs({"--plot": tmp_path / "x.pgf"})
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf", "jpg"])
+def test_pictures_have_the_format_of_their_name(ending: str, tmp_path: Path) -> None:
+    save_figure(Figure(), tmp_path / f"x.{ending}", 50)
+    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "jpg": b"\xff\xd8"}
+    assert (tmp_path / f"x.{ending}").read_bytes().startswith(begins[ending])
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """As on a full disk: writing more ends in the middle of the file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_was_there_stays_if_writing_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "x.json"
+    out.write_text("earlier")
+    with no_file_above(1000), pytest.raises(WriteError, match="so it is lost"):
+        write_file(out, "x" * 5000, "--trace")
+    assert out.read_text() == "earlier"
+    assert [each.name for each in tmp_path.iterdir()] == ["x.json"]
+    # The result itself is still to be had where there is no room at all.
+    with no_file_above(1000), pytest.raises(WriteError, match="it is on standard output"):
+        write_file(out, "x" * 5000, "--json")
+    assert capsys.readouterr().out == "x" * 5000
+
+
+def test_files_are_replaced_with_their_links_and_rights(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    write_file(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_devices_are_written_to_and_not_replaced() -> None:
+    null = Path(os.devnull)
+    check_outputs({"--json": null, "--trace": null})
+    write_file(null, "nothing")
+    assert null.is_char_device()
+
+
+def test_a_result_is_kept_where_the_disk_is_full(
+    scenario: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(kept))
+    trace = tmp_path / "trace.json"
+    assert call(monkeypatch, "simulate", scenario, "--json", "/dev/full", "--trace", trace) == 1
+    shown = capsys.readouterr()
+    assert_sentence(shown.err, "--json /dev/full: cannot be written: No space left on device; it")
+    (rescued,) = kept.glob("treepipe-*/full")
+    assert f"it is in {rescued}" in shown.err
+    assert json.loads(rescued.read_text())["scenario"] == "small"
+    assert trace.exists()  # the others are written all the same
+    assert "time_between_tokens" in shown.out
+
+
+def test_a_recording_that_cannot_be_written_is_kept_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(WriteError, match=r"--recording .*gone/r.json: cannot be written: No such"):
+        Recording().save(tmp_path / "gone" / "r.json")
+    (rescued,) = tmp_path.glob("treepipe-*/r.json")
+    assert Recording.load(rescued) == Recording()
+
+
+def test_faults_are_told_together_and_hide_nothing_else() -> None:
+    def fail(what: str) -> None:
+        raise RunError(what)
+
+    def several(last: Exception) -> None:
+        with Faults() as faults:
+            faults.attempt(fail, "one")
+            faults.attempt(fail, what="two")
+            raise last
+
+    with pytest.raises(RunError, match=r"^one; two; three$"):
+        several(RunError("three"))
+    with pytest.raises(ValueError, match="other"):
+        several(ValueError("other"))
+
+
+def test_folders_and_profiles_are_checked_alike(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"--out .*file: is a file, not a folder"):
+        claim_folder(tmp_path / "file", "--out")
+    with pytest.raises(UserError, match="there is such a file already; --force overwrites it"):
+        claim(tmp_path / "file", force=False)
+    claim(tmp_path / "file", force=True)
+    assert (tmp_path / "file").read_text() == "mine"

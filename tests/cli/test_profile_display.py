@@ -1,0 +1,125 @@
+"""What ``treepipe profiles`` shows: what was measured is told apart from what was not."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from treepipe.cli.show_profiles import show_profile
+from treepipe.executor.measure.profile_file import write_profile
+from treepipe.physics.timing import JitterKind, LinkTimes
+from treepipe.physics.transfers import Wire
+from treepipe.profiles.curves import SIZES, curves_of
+from treepipe.profiles.library import LIBRARY, load_any
+from treepipe.profiles.schema import DeviceProfile, LinkProfile
+from treepipe.results.profile_picture import COLORS, curves_figure
+
+ORIGIN = {"source": "x", "date": "2026-01-01", "hardware": "x", "versions": "x"}
+TIMES = {1: 1.0, 16: 1.5, 64: 3.0, 256: 9.0}
+
+
+def _device() -> DeviceProfile:
+    """As a calibration writes it: four contexts of a layer and of a draft pass, up to 256 rows."""
+    contexts = {
+        c: {n: ms * (1 + c / 4096) for n, ms in TIMES.items()} for c in (0, 256, 1024, 4096)
+    }
+    named = {"model": "llama-3.2-1b", "dtype": "float32"}
+    return DeviceProfile.model_validate(
+        {
+            "origin": ORIGIN,
+            "layer": [{**named, "ms": contexts}],
+            "head": [{**named, "ms": {0: TIMES}}],
+            "embedding": [{**named, "ms": {0: TIMES}}],
+            "draft": [{**named, "ms": contexts}],
+        }
+    )
+
+
+def _rows(profile: Any, path: Path) -> dict[str, list[list[str]]]:
+    """Cells of all tables by what their rows begin with, and the last line under ``end``."""
+    write_profile(profile, "a test", path)
+    console = Console(width=200)
+    with console.capture() as captured:
+        show_profile(str(path), None, console)
+    found: dict[str, list[list[str]]] = {}
+    lines = captured.get().splitlines()
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip("│").split("│")]
+        found.setdefault(cells[0], []).append(cells[1:])
+    return found | {"end": [[lines[-1].strip()]]}
+
+
+def test_times_beyond_the_measured_rows_are_marked(tmp_path: Path) -> None:
+    rows = _rows(_device(), tmp_path / "device.toml")
+    # Layer, draft pass, and what has one context only.
+    assert [len(cells) for cells in rows["256"]] == [4, 4, 2]
+    assert not any("~" in cell for cells in rows["256"] for cell in cells)
+    assert all(cell.startswith("~") for cells in rows["2,048"] for cell in cells)
+    assert rows["end"] == [["~ not measured: extrapolated"]]
+
+
+def test_a_context_that_was_not_measured_is_marked() -> None:
+    """Attention is added by the roofline, and it is said so."""
+    kind, profile = load_any(LIBRARY / "devices" / "rtx-3090.toml")
+    shown = curves_of(profile, "rtx-3090")
+    layer, _, head = next(iter(shown.curves.values()))
+    assert kind == "devices"
+    assert not layer.measured(64)
+    assert head.measured(64)
+    assert "from peak figures" in shown.unmeasured
+    assert any("added by the roofline" in note for note in shown.notes)
+
+
+def test_a_link_shows_its_mean_jitter_and_where_measuring_ended(tmp_path: Path) -> None:
+    link = LinkProfile.model_validate(
+        {
+            "origin": ORIGIN,
+            "latency_ms": 1.0,
+            "bandwidth_mbit_s": 800.0,
+            "jitter_ms": 0.5,
+            "jitter": "exponential",
+            "measured_to_bytes": 2**22,
+        }
+    )
+    rows = _rows(link, tmp_path / "link.toml")
+    assert rows["1,024"] == [["1.51", "1.01"]]
+    assert rows["4,194,304"] == [["43.44", "42.94"]]
+    assert rows["16,777,216"] == [["~169.3", "~168.8"]]
+
+
+@pytest.mark.parametrize("jitter", ["half_normal", "exponential", "lognormal", "uniform"])
+def test_the_mean_of_a_transfer_is_what_a_wire_takes(jitter: JitterKind) -> None:
+    times = LinkTimes(1.0, 80.0, 0.5, 0.1, jitter=jitter, loss=0.05, retransmit_ms=7.0)
+    wire = Wire(times, np.random.default_rng(5))
+    taken = [due - now for now in range(0, 10**7, 1000) for due in [wire.transfer(now, 10_000)[2]]]
+    error = np.std(taken) / math.sqrt(len(taken))
+    assert np.mean(taken) == pytest.approx(times.mean_ms(10_000), abs=4 * error)
+
+
+def test_estimates_are_drawn_as_such() -> None:
+    _, profile = load_any(LIBRARY / "links" / "wifi.toml")
+    shown = curves_of(profile, "wifi")
+    assert shown.uncertainty == 1.0
+    assert shown.unmeasured == ""
+    assert all(curve.measured(size) for curve in shown.curves["wifi"] for size in SIZES)
+
+
+def test_no_two_curves_of_a_picture_look_alike_and_dashes_begin_where_measuring_ended() -> None:
+    shown = curves_of(_device(), "device")
+    (panel,) = curves_figure(shown, "device").axes
+    lines: list[Any] = panel.get_lines()
+    marks = [line for line in lines if line.get_linestyle() == "None"]
+    assert len({(line.get_color(), line.get_marker()) for line in marks}) == len(marks) == 10
+    assert {line.get_color() for line in marks} == set(COLORS)
+    drawn = [line for line in lines if line not in marks]
+    for solid, dashed in zip(drawn[::2], drawn[1::2], strict=True):
+        tokens = np.asarray(solid.get_xdata())
+        assert tokens[~np.isnan(solid.get_ydata())].max() == 256
+        assert tokens[~np.isnan(dashed.get_ydata())].min() == 257
+    names = {text.get_text() for text in panel.texts}
+    assert {curve.heading for group in shown.curves.values() for curve in group} <= names

@@ -1,0 +1,99 @@
+"""Tables on the terminal: times in a unit that suits them, and no name cut however narrow it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.worlds.command_line import SCENARIO, call
+from treepipe.results.metrics import UNITS
+from treepipe.results.show import Scale, number, print_result, print_versus
+
+NAMES = {name.removesuffix("_ms") for name in UNITS} - {
+    "joules_per_token",
+    "usd_per_million_tokens",
+}
+SLOW = "pipelines.0.stages.0.device={stage_ms={1=20000.0}}"
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"),
+    [
+        (0.0, "0 ms"),
+        (0.004, "4 µs"),
+        (0.05, "0.05 ms"),
+        (999.0, "999 ms"),
+        (33560.0, "33.56 s"),
+        (119900.0, "119.9 s"),
+        (207900.0, "3.465 min"),
+        (-33560.0, "-33.56 s"),
+        (4.32e7, "12 h"),
+        (4.32e11, "120,000 h"),
+    ],
+)
+def test_times_are_shown_in_the_unit_that_suits_them(ms: float, shown: str) -> None:
+    scale = Scale.of("ms", ms)
+    assert f"{number(ms / scale.size)} {scale.unit}" == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (123456.7, "123,457"),
+        (9999.6, "10,000"),
+        (1234.5, "1,234"),
+        (0.5, "0.5"),
+        (3e-7, "0.0000003"),
+    ],
+)
+def test_numbers_have_no_powers_of_ten(value: float, shown: str) -> None:
+    assert number(value) == shown
+    assert Scale.of("tokens/s", value) == Scale(1.0, "tokens/s")
+
+
+def shown_at(width: int, content: dict[str, object]) -> str:
+    shown = Console(file=io.StringIO(), width=width)
+    printed = print_versus if "differences" in content else print_result
+    printed(content, shown)
+    assert isinstance(shown.file, io.StringIO)
+    return shown.file.getvalue()
+
+
+@pytest.fixture(params=["result", "versus"])
+def content(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, object]:
+    scenario, out = tmp_path / "small.toml", tmp_path / "x.json"
+    scenario.write_text(SCENARIO)
+    other = ["--versus-set", "schedule.tree_size=8"] if request.param == "versus" else []
+    options = ["--set", SLOW, "--json", out, "--quiet"]
+    assert call(monkeypatch, "simulate", scenario, *options, *other) == 0
+    loaded: dict[str, object] = json.loads(out.read_text())
+    return loaded
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_names_and_numbers_are_whole_at_every_width(width: int, content: dict[str, object]) -> None:
+    text = shown_at(width, content)
+    assert all(name in text for name in NAMES)
+    assert not re.search(r"\w…|\de[+-]\d", text)  # nothing cut, no powers of ten
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_row_is_in_one_unit_and_the_file_in_milliseconds(content: dict[str, object]) -> None:
+    both = content.get("a", content)
+    assert isinstance(both, dict)
+    metric = both["metrics"]["request_latency_ms"]
+    assert metric["unit"] == "ms"
+    assert metric["mean"] == pytest.approx(210_115, rel=1e-3)
+    (row,) = (line for line in shown_at(160, content).splitlines() if "request_latency" in line)
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert "min" in cells
+    assert cells[1] == number(metric["mean"] / 60e3)
+    if content is both:
+        assert cells[2] == f"{number(metric['low'] / 60e3)} … {number(metric['high'] / 60e3)}"

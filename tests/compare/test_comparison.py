@@ -1,0 +1,282 @@
+"""Prediction against run, with simulated runs in the place of real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from treepipe.compare.calibration import Acceptance
+from treepipe.compare.comparison import (
+    Case,
+    _by_cluster,
+    _prepare,
+    _roles_for,
+    _timed,
+    compare,
+    predict_case,
+)
+from treepipe.compare.demo import SCENARIO
+from treepipe.compare.judgement import METRIC, Row, judge, overruns
+from treepipe.core.draft_work import Turn
+from treepipe.executor.measure.machine import hardware, is_this_machine
+from treepipe.results.metrics import run_metrics
+from treepipe.results.recording import Recording
+from treepipe.results.steady import return_times, steady
+from treepipe.results.trace import RequestTrace, Span, Trace
+from treepipe.scenario.deployment import Plan, RequestSpec
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.resolve import make_plan
+from treepipe.sim.acceptance import PoolSource, RecordingSource
+from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.theory.starsd import Cycle
+from treepipe.sim.world import simulate
+from treepipe.studies import shared_draft
+
+SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")
+POOL = Acceptance(hit_ratio_pool({1: 0.6, 8: 0.9}), 1)
+
+
+def say(what: str, steps: int) -> None:
+    assert what or steps
+
+
+def made_plan(*overrides: str) -> Plan:
+    scenario = load_scenario(SCENARIO, (*SMALL, *overrides))
+    prompts = tuple(RequestSpec((7,) * (9 + n), 12) for n in range(scenario.workload.requests))
+    return make_plan(scenario, SCENARIO, requests=prompts)
+
+
+def made_run(plan: Plan) -> tuple[Trace, Recording]:
+    source = RecordingSource(PoolSource(POOL.pool, 1, 99))
+    trace = simulate(plan, source)
+    return trace, source.recording(trace)
+
+
+def judged(executed: Plan, cut: Callable[[Trace], Trace] = lambda trace: trace) -> Row:
+    """A run of ``executed``, held against predictions of the plan without overrides."""
+    plan, run = made_plan(), made_run(executed)
+    prediction = predict_case(plan, load_scenario(SCENARIO, SMALL), POOL, say, cut)
+    texts = {
+        (spec.prompt, None): trace.tokens
+        for spec, trace in zip(plan.requests, run[0].requests, strict=True)
+    }
+    return judge("made", "flowspec", plan, prediction, run, texts, cut)
+
+
+def test_a_run_with_the_predicted_durations_has_no_duration_error() -> None:
+    row = judged(made_plan())
+    assert row.duration_error == pytest.approx(0, abs=1e-12)
+    assert row.error == pytest.approx(row.predicted.mean / row.measured - 1)
+    assert row.error == row.error_of(METRIC) != 0
+    assert row.lossless
+    assert row.warnings == ()
+    assert row.predicted.low is not None
+    assert row.measured_over_requests.mean == pytest.approx(row.measured)
+
+
+def test_slower_links_are_a_duration_error() -> None:
+    slow = judged(made_plan("links.default={ latency_ms = 9.0 }"))
+    assert slow.duration_error < -0.1
+    assert slow.lossless
+
+
+def test_a_cut_holds_for_prediction_replay_and_run() -> None:
+    def first_request(trace: Trace) -> Trace:
+        return replace(trace, requests=trace.requests[:1])
+
+    row = judged(made_plan(), first_request)
+    assert row.duration_error == pytest.approx(0, abs=1e-12)
+    assert row.measured == run_metrics(first_request(row.execution))[METRIC]
+    assert row.measured != run_metrics(row.execution)[METRIC]
+
+
+@pytest.mark.parametrize("fault", ["another token", "too short"])
+def test_a_wrong_text_is_noticed(fault: str) -> None:
+    plan = made_plan()
+    executed, recording = made_run(plan)
+    texts = {
+        (spec.prompt, None): trace.tokens
+        for spec, trace in zip(plan.requests, executed.requests, strict=True)
+    }
+    last = executed.requests[-1]
+    tokens = (*last.tokens[:-1], 10**6) if fault == "another token" else last.tokens[:-1]
+    executed.requests[-1] = replace(last, tokens=tokens)
+    prediction = predict_case(plan, load_scenario(SCENARIO, SMALL), POOL, say, lambda t: t)
+    row = judge("made", "flowspec", plan, prediction, (executed, recording), texts)
+    assert not row.lossless
+
+
+OWN = """
+name = "own"
+[target]
+profile = "llama-2-7b"
+[[drafts]]
+device = "DEVICE"
+model.profile = "llama-2-7b"
+[[pipelines]]
+stages = [{ device = "DEVICE", count = 2 }]
+[schedule]
+name = "pp"
+"""
+
+
+def test_work_slower_than_its_profile_is_warned_of() -> None:
+    def trace(draft_ms: float) -> Trace:
+        spans = [Span("draft0", "draft", 0, draft_ms, 1), Span("s", "compute", 0, 20, 1)]
+        return Trace(("draft0", "s"), spans)
+
+    assert overruns(trace(3.1), trace(3.0), "emulated") == []
+    (warning,) = overruns(trace(12.0), trace(3.0), "emulated")
+    assert "draft: 12.0 ms in the median, 3.0 ms by the profile" in warning
+    assert "this host is slower at it than the device that it emulates" in warning
+    # A machine is not slower than itself: what is longer is not in its own profile.
+    (warning,) = overruns(trace(12.0), trace(3.0), "here")
+    assert "serving adds what no profile holds" in warning
+    (warning,) = overruns(trace(12.0), trace(3.0), "elsewhere")
+    assert "which was not measured on this machine" in warning
+    (warning,) = overruns(trace(12.0), trace(0.0), "here")
+    assert "which states no time for it (it is not calibrated)" in warning
+
+
+def test_a_profile_of_this_machine_is_known_as_such(tmp_path: Path) -> None:
+    ours = hardware("cpu", threads=3)
+    assert is_this_machine(ours)
+    assert not is_this_machine("NVIDIA Jetson Orin Nano, 1 of 6 cores, aarch64")
+    profile = (Path(__file__).parents[2] / "profiles/devices/rtx-3090.toml").read_text()
+    before = next(line for line in profile.splitlines() if line.startswith("hardware"))
+    (tmp_path / "own.toml").write_text(profile.replace(before, f'hardware = "{ours}"'))
+    for device, real in (("./own.toml", "here"), ("rtx-3090", "elsewhere")):
+        text = OWN.replace("DEVICE", device)
+        (tmp_path / "scenario.toml").write_text(text)
+        for emulate, timed in (("false", real), ("true", "emulated")):
+            scenario = load_scenario(tmp_path / "scenario.toml", [f"emulate={emulate}"])
+            assert _timed(scenario, tmp_path / "scenario.toml") == timed
+
+
+def test_predictions_do_not_end_at_a_token_that_is_a_rank() -> None:
+    plan = made_plan()
+    ending = replace(
+        plan, requests=tuple(replace(r, end_tokens=frozenset({0})) for r in plan.requests)
+    )
+    trace = predict_case(
+        ending, load_scenario(SCENARIO, SMALL), POOL, say, lambda trace: trace
+    ).trace
+    assert [len(request.tokens) for request in trace.requests] == [12, 12, 12]
+
+
+def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
+    changes: dict[str, tuple[str, ...]] = {
+        "flowspec": (),
+        "wide": ("schedule.name=specpipe", "schedule.width=64"),
+        "busy": ("workload.concurrency=2", "workload.requests=2", "serving.admission=2"),
+        "groups": ("schedule.name=pipedec", "schedule.group_size=2"),
+        "queue": ("serving.queue=weighted_fair",),
+        "links": ("links.default={ latency_ms = 3.0 }",),
+        "wide, slow": ("links.default={ latency_ms = 3.0 }", "schedule.name=specpipe"),
+    }
+    prepared = [_prepare(Case(label, SCENARIO, (*SMALL, *o))) for label, o in changes.items()]
+    groups = _by_cluster(prepared)
+    assert [[each.label for each in group] for group in groups] == [
+        ["flowspec", "wide", "busy"],
+        ["groups"],
+        ["queue"],
+        ["links", "wide, slow"],
+    ]
+    roles = _roles_for(groups[0])
+    for place, role in enumerate(roles):
+        alone = [each.launch.roles[place].capacity for each in groups[0]]
+        assert role.capacity == max(alone) > min(alone)
+
+
+def test_every_case_is_predicted_before_a_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class StartedError(Exception):
+        pass
+
+    def listen(what: str, steps: int) -> None:
+        said.append(what.split()[0] if what else "")
+        if what.startswith("starting"):
+            raise StartedError
+
+    monkeypatch.setattr(
+        "treepipe.compare.comparison.calibrate",
+        lambda cases, _: {each.label: POOL for each in cases},
+    )
+    cases = [
+        Case("one", SCENARIO, SMALL),
+        Case("two", SCENARIO, (*SMALL, "schedule.name=chain")),
+    ]
+    with pytest.raises(StartedError):
+        next(compare(cases, listen))
+    assert said[:7] == ["predicting"] + [""] * 6
+    assert said[-1] == "starting"
+
+
+# --- the steady part --------------------------------------------------------------------------
+
+
+def made_request(session: int, pipeline: int, times: tuple[float, ...]) -> RequestTrace:
+    emitted = tuple((time, 2) for time in times)
+    tokens = tuple(range(2 * len(times)))
+    return RequestTrace(
+        session, 4, times[0] - 5, times[-1], emitted, tokens, (), "length", pipeline
+    )
+
+
+def test_steady_keeps_what_lies_between_the_last_start_and_the_first_end() -> None:
+    requests = [made_request(1, 0, (10, 20, 30)), made_request(2, 1, (18, 28, 38))]
+    requests.append(made_request(3, 0, (34, 36)))
+    turns = [Turn(0, 0, time, time, time + 4) for time in (10, 19, 30, 34)]
+    spans = [Span("draft0", "draft", time, time + 4, 1) for time in (10, 19, 30, 40)]
+    part = steady(Trace(("draft0",), spans, requests, turns))
+    assert [request.emitted for request in part.requests] == [
+        ((20, 2), (30, 2)),
+        ((18, 2), (28, 2)),
+        ((34, 2), (36, 2)),
+    ]
+    assert part.requests[0].tokens == (2, 3, 4, 5)
+    assert [request.started_ms for request in part.requests] == [18, 18, 29]
+    assert [request.finished_ms for request in part.requests] == [30, 36, 36]
+    assert [turn.started_ms for turn in part.turns] == [19, 30]
+    assert [span.start_ms for span in part.spans] == [19, 30]
+    assert run_metrics(part)["throughput_tokens_s"] == pytest.approx(1e3 * 12 / 18)
+
+
+def test_a_run_without_a_steady_part_is_refused() -> None:
+    requests = [made_request(1, 0, (10, 20)), made_request(2, 1, (30, 40))]
+    with pytest.raises(ValueError, match="never all at work"):
+        steady(Trace(("draft0",), [], requests))
+    with pytest.raises(ValueError, match="no request"):
+        steady(Trace(("draft0",)))
+
+
+def test_return_times_are_per_pipeline_and_without_beginnings() -> None:
+    turns = [Turn(0, -1, 0, 0, 1), Turn(0, 0, 40, 40, 50), Turn(0, 1, 45, 50, 60)]
+    turns += [Turn(0, 0, 92, 92, 100), Turn(0, 1, 103, 103, 110)]
+    assert return_times(Trace(("draft0",), turns=turns)) == [42, 43]
+
+
+def test_the_closed_form_idles_as_starsd_says() -> None:
+    cycle = Cycle(back_ms=42, service_ms=15, tokens=2.5)
+    assert [cycle.idle_ms(n) for n in (1, 2, 3, 4, 5)] == [42, 27, 12, 0, 0]
+    assert cycle.n_full == 4
+    assert cycle.throughput(1) == pytest.approx(1e3 * 2.5 / 57)
+    assert (
+        cycle.throughput(6) == pytest.approx(cycle.throughput(4)) == pytest.approx(1e3 * 2.5 / 15)
+    )
+
+
+def test_the_profile_s_cycle_is_what_the_simulator_measures() -> None:
+    settings = shared_draft.Settings(prompts=2, new_tokens=24, runs=1)
+    scenario = load_scenario(SCENARIO, shared_draft._case(settings, 1).overrides)
+    plan = make_plan(scenario, SCENARIO, row_bytes=768)
+    trace = simulate(plan, PoolSource(POOL.pool, 1, 3))
+    cycle = shared_draft.profile_cycle(plan, 1.0)
+    times = sorted(return_times(steady(trace)))
+    assert cycle.back_ms == pytest.approx(times[len(times) // 2], rel=0.01)
+    services = sorted(t.ended_ms - t.started_ms for t in trace.turns if t.pipeline >= 0)
+    assert cycle.service_ms == pytest.approx(services[len(services) // 2], rel=0.01)

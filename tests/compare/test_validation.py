@@ -1,0 +1,206 @@
+"""``treepipe validate``: errors and their parts, scenarios in a few figures, and the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compare.test_comparison import judged, made_plan
+from tests.worlds.command_line import assert_sentence, call, run_with
+from treepipe.compare.judgement import METRIC
+from treepipe.compare.validate import changes, explain
+from treepipe.compare.validation import SCHEMA, against, entry, load_validation, validation
+from treepipe.core.errors import UserError
+
+SLOW = "links.default={ latency_ms = 9.0 }"
+
+
+def cell(name: str, predicted: float, measured: float, replayed: float = 10.0) -> dict[str, Any]:
+    """An entry with the errors of ``METRIC`` and one device, off by a tenth."""
+    errors = {
+        "predicted": predicted,
+        "measured": measured,
+        "error": (predicted - measured) / measured,
+        "duration_error": (replayed - measured) / measured,
+        "acceptance_error": (predicted - replayed) / measured,
+    }
+    share = {"predicted": 0.5, "replayed": 0.5, "measured": 0.6}
+    return {"scenario": name, "metrics": {METRIC: errors}, "utilization": {"draft0": share}}
+
+
+def test_the_parts_of_an_error_add_up() -> None:
+    found = entry(judged(made_plan(SLOW)))
+    for each in found["metrics"].values():
+        if each["error"] is not None:
+            parts = each["duration_error"] + each["acceptance_error"]
+            assert each["error"] == pytest.approx(parts, abs=1e-12)
+    time = found["metrics"][METRIC]
+    assert time["duration_error"] < -0.1
+    assert time["measured"] == found["measurement"]["metrics"][METRIC]["mean"]
+    assert time["predicted"] == found["prediction"]["metrics"][METRIC]["mean"]
+    assert set(found["utilization"]) == {"draft0", *(f"pipeline0.stage{n}" for n in (1, 2, 3, 4))}
+    assert found["metrics"]["tokens_per_round"]["duration_error"] == 0
+
+
+def test_replayed_acceptance_leaves_no_error_where_durations_are_right() -> None:
+    found = entry(judged(made_plan()))
+    time = found["metrics"][METRIC]
+    assert time["duration_error"] == pytest.approx(0, abs=1e-12)
+    assert time["acceptance_error"] == pytest.approx(time["error"]) != 0
+    share = found["utilization"]["draft0"]
+    assert share["replayed"] == pytest.approx(share["measured"])
+
+
+def test_the_explanation_names_the_work_that_took_longer() -> None:
+    slow = "drafts.0.device={ draft_ms = 6.0, evaluate_ms = 1.0, decide_ms = 2.0, prune_ms = 0.5 }"
+    slow = slow.replace("draft_ms = 6.0", "draft_ms = { 1 = 6.0 }")
+    slow = slow.replace("evaluate_ms = 1.0", "evaluate_ms = { 1 = 1.0, 64 = 2.0 }")
+    sentences = explain(entry(judged(made_plan(slow))))
+    (draft,) = [each for each in sentences if each.startswith("draft:")]
+    assert "6.00 ms measured, 3.1" in draft
+    assert not [each for each in sentences if each.startswith(("compute:", "prune:"))]
+    assert "every text equals plain greedy decoding" in sentences
+
+
+def test_the_explanation_says_so_if_no_work_took_longer() -> None:
+    row = judged(made_plan())
+    assert not any("waiting between pieces of work" in each for each in explain(entry(row)))
+    late = {name: 1.1 * value for name, value in row.measured_metrics.items()}
+    sentences = explain(entry(replace(row, measured_metrics=late)))
+    assert any("all work took what its profile says" in each for each in sentences)
+    assert any("tokens per round predicted" in each for each in sentences)
+
+
+def test_many_scenarios_in_a_few_figures() -> None:
+    entries = [cell("a", 11, 10), cell("b", 19, 20), cell("c", 36, 30)]
+    found = validation(entries)["summary"]
+    error = found["error"]
+    assert error["bias"] == pytest.approx((0.1 - 0.05 + 0.2) / 3)
+    assert (error["median"], error["worst"]) == (pytest.approx(0.1), pytest.approx(0.2))
+    assert error["worst_at"] == "c"
+    assert found["pearson_r"] == pytest.approx(0.97908, abs=1e-4)
+    assert found["utilization"]["bias"] == pytest.approx(-0.1)
+    assert found["utilization"]["worst_at"].endswith(": draft0")
+
+
+def test_one_scenario_stands_at_the_top_and_has_no_correlation() -> None:
+    found = validation([cell("a", 11, 10)])
+    assert found["scenario"] == found["scenarios"][0]["scenario"] == "a"
+    assert found["summary"]["pearson_r"] is None
+    assert "scenario" not in validation([cell("a", 11, 10), cell("b", 11, 10)])
+
+
+def test_an_earlier_file_tells_what_got_better_or_worse() -> None:
+    earlier = [cell("a", 12, 10), cell("b", 10, 10), cell("c", 9, 10), cell("gone", 1, 1)]
+    now = [cell("a", 10.5, 10), cell("b", 8, 10), cell("c", 11.05, 10), cell("new", 1, 1)]
+    found = against(validation(earlier), validation(now))
+    verdicts = {name: each["error"]["verdict"] for name, each in found["scenarios"].items()}
+    assert verdicts == {"a": "better", "b": "worse", "c": "same"}
+    assert (found["only_earlier"], found["only_now"]) == (["gone"], ["new"])
+    assert found["summary"]["error"]["worst"]["earlier"] == pytest.approx(0.2)
+    sentences = changes(found)
+    assert sentences[0].startswith("a: better, error +20.0% earlier, +5.0% now")
+    assert "1 of 3 scenarios as far off as earlier" in sentences[2]
+    assert sentences[3:] == ["only earlier: gone", "new: new"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "there is no such file"),
+        ("[1]", "is no validation"),
+        ("{", "is no validation"),
+        ('{"schema": "treepipe.result/1"}', "key schema = 'treepipe.result/1'"),
+        (f'{{"schema": "{SCHEMA}", "scenarios": [{{"scenario": "a"}}]}}', "'metrics' is missing"),
+    ],
+)
+def test_what_is_no_validation_is_refused(text: str | None, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "earlier.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=sentence):
+        load_validation(path, "--against")
+
+
+def test_sampled_texts_are_not_compared_with_greedy_ones() -> None:
+    row = replace(judged(made_plan()), lossless=None)
+    assert entry(row)["lossless"] is None
+    assert "every text equals plain greedy decoding" not in explain(entry(row))
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def scenario_file(folder: Path, name: str, changes: Mapping[str, str]) -> Path:
+    path = run_with(folder, "reference", "reference")
+    text = path.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+CALIBRATED = {
+    '[acceptance]\nsource = "bernoulli"\nbeta = 0.7\n': "",
+    "new_tokens = 12": "new_tokens = 6",
+}
+
+
+def test_validate_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = scenario_file(tmp_path, "given.toml", {"new_tokens = 12": "new_tokens = 8"})
+    calibrated = scenario_file(tmp_path, "calibrated.toml", CALIBRATED)
+    out, pictures = tmp_path / "v.json", tmp_path / "pictures"
+    prompts = tmp_path / "prompts.json"
+    prompts.write_text(json.dumps(["def add(a, b):\n    return", "class Point:\n    x: int\n"]))
+    options = ["--json", out, "--timelines", pictures]
+    assert call(monkeypatch, "validate", calibrated, given, *options) == 0
+    content = json.loads(out.read_text())
+    assert content["schema"] == SCHEMA
+    assert [each["scenario"] for each in content["scenarios"]] == ["calibrated", "given"]
+    assert all(each["lossless"] for each in content["scenarios"])
+    pp = content["scenarios"][0]["metrics"][METRIC]
+    assert pp["predicted"] > 0 < pp["measured"]
+    assert {path.name for path in pictures.iterdir()} == {
+        *("calibrated.png", "calibrated-trace.json", "given.png", "given-trace.json")
+    }
+    assert "2 scenarios" in capsys.readouterr().out
+    options = ["--against", out, "--calibrate-on", "prompts.json", "--quiet", "--json", "-"]
+    assert call(monkeypatch, "validate", calibrated, *options) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["prediction"]["metrics"][METRIC]["mean"] != pp["predicted"], "other calibration"
+    assert again["against"]["only_earlier"] == ["given"]
+    assert set(again["against"]["scenarios"]) == {"calibrated"}
+
+
+def test_bad_input_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bernoulli = '"bernoulli"\nbeta = 0.7'
+    replayed = scenario_file(tmp_path, "r.toml", {bernoulli: '"replay"\nfile = "run.json"'})
+    ngram = {**CALIBRATED, "[[drafts]]\n": '[[drafts]]\nsource = "ngram"\n'}
+    given = scenario_file(tmp_path, "given.toml", {})
+    (tmp_path / "own.json").write_text(json.dumps(["only this"]))
+    own = {**CALIBRATED, "requests = 2": 'requests = 1\nprompts = "own.json"'}
+    owned = scenario_file(tmp_path, "own.toml", own)
+    for arguments, sentence in [
+        ([replayed], "cannot be predicted before it runs"),
+        ([scenario_file(tmp_path, "n.toml", ngram)], "only a model that drafts"),
+        ([given, given], "is given twice"),
+        ([given, "--against", tmp_path / "none.json"], "there is no such file"),
+        ([given, "--timelines", given / "x"], "cannot be made"),
+        ([given, "--set", "workload.new_tokens=1"], "no text has a second token"),
+        ([owned, "--calibrate-on", "own.json"], "none is left to calibrate"),
+        ([owned, "--calibrate-on", "absent.json"], "there is no such file"),
+        ([tmp_path / "absent.toml"], "absent.toml"),
+    ]:
+        assert call(monkeypatch, "validate", *arguments) == 2
+        assert_sentence(capsys.readouterr().err, sentence)

@@ -1,0 +1,98 @@
+"""The standard grid: its fraction is balanced, its prompts are held out, and a tiny one runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from treepipe.compare import grid as validation_grid
+from treepipe.compare.demo import SCENARIO
+from treepipe.compare.grid import (
+    KINDS,
+    LATENCIES_MS,
+    SCHEDULES,
+    STAGE_MS,
+    STAGES,
+    Settings,
+    cells,
+    run_grid,
+)
+from treepipe.compare.grid_report import FACTORS, aims, write_report
+from treepipe.profiles.library import REFERENCE
+
+LEVELS = {
+    "schedule": SCHEDULES,
+    "stages": STAGES,
+    "link (ms)": LATENCIES_MS,
+    "stage (ms)": STAGE_MS,
+    "prompts": KINDS,
+}
+
+
+def say(what: str, steps: int) -> None:
+    assert what or steps
+
+
+def test_every_pair_of_levels_occurs_and_none_much_more_often() -> None:
+    grid = cells(Settings().cells)
+    assert len(grid) >= 60
+    assert len({cell.label for cell in grid}) == len(grid)
+    for first, second in itertools.combinations(FACTORS, 2):
+        pairs = Counter((FACTORS[first](cell), FACTORS[second](cell)) for cell in grid)
+        assert set(pairs) == set(itertools.product(LEVELS[first], LEVELS[second]))
+        assert max(pairs.values()) - min(pairs.values()) <= 2
+
+
+def test_no_prompt_is_decoded_and_calibrated_on() -> None:
+    prompts = json.loads((REFERENCE / "validation_prompts.json").read_text(encoding="utf-8"))
+    usual = json.loads((REFERENCE / "prompts.json").read_text(encoding="utf-8"))
+    for kind in KINDS:
+        assert not set(prompts[kind]["calibration"]) & set(prompts[kind]["heldout"])
+        for use in ("calibration", "heldout"):
+            count = len(usual[kind][use])
+            assert prompts[kind][use][:count] == usual[kind][use], "the same first ones"
+
+
+def test_held_out_prompts_are_taken_in_turn(tmp_path: Path) -> None:
+    grid = cells(40)
+    cases = validation_grid._cases(grid, Settings(), tmp_path)
+    for kind in KINDS:
+        numbers = [cell.order for cell in grid if cell.kind == kind]
+        taken = [json.loads((tmp_path / f"{number}.json").read_text()) for number in numbers]
+        uses = Counter(text for texts in taken for text in texts)
+        assert max(uses.values()) - min(uses.values()) <= 1
+    assert all(case.path == SCENARIO for case in cases)
+
+
+def test_a_tiny_grid_end_to_end(tmp_path: Path) -> None:
+    settings = Settings(cells=3, requests=2, chain_requests=1, plain_requests=1, new_tokens=5)
+    found = list(run_grid(settings, say, tmp_path))
+    assert {cell.schedule for cell, _ in found} == {"pp", "specinfer", "eagle"}
+    content = write_report(found, tmp_path, settings, 60.0)
+    assert json.loads((tmp_path / "validation.json").read_text()) == content
+    assert [each["schedule"] for each in content["scenarios"]] == ["pp", "specinfer", "eagle"]
+    assert all(each["lossless"] for each in content["scenarios"])
+    text = (tmp_path / "validation.md").read_text()
+    assert "3 cells in 1.0 minutes" in text
+    assert "differ from plain greedy decoding: none" in text
+    assert text.count("\n| eagle |") == 2, "by schedule, and cell by cell"
+    assert (tmp_path / "validation.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_missed_aim_is_said() -> None:
+    part = {"median": 0.03, "worst": 0.05}
+    sentences = aims({"duration_error": part, "error": part, "utilization": part})
+    assert [("missed" in each) for each in sentences] == [True, False, False, False, False]
+
+
+def test_the_grid_s_command_says_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["grid", str(tmp_path), "--cells", "1"])
+    for _ in range(2):
+        validation_grid.main()
+    assert " of 1 scenarios as far off as earlier; median error" in capsys.readouterr().out

@@ -1,0 +1,235 @@
+"""Random tiny models, cut anywhere, under every schedule and any order of messages, against
+``generate()``: the desks, the stages' real layers and caches, and a real draft, without time.
+
+The stages check their masks on the way (causality: committed, ancestors, self, nothing else).
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.executor.test_all_schedules import sections
+from tests.worlds.hashed_lm import Choose, any_order
+from tests.worlds.pipeline import Pipeline
+from tests.worlds.timeless_world import TimelessWorld
+from tests.worlds.tiny_models import VOCABULARY, greedy, save_head, save_random_checkpoint
+from treepipe.core.messages import Beat, Message, Segment
+from treepipe.core.node_notes import NodeNotes
+from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
+from treepipe.core.stage import Prune
+from treepipe.core.stage_desk import Move
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.draft_model import LanguageModelDraft
+from treepipe.executor.draft_source import DraftSource
+from treepipe.executor.eagle import EagleDraft
+from treepipe.executor.stage_model import Part, StageModel, TargetEnds
+from treepipe.scenario.schedule_factory import LAYERED, ScheduleFactory
+from treepipe.scenario.schema import SamplingSection, ScheduleName, ScheduleSection
+
+torch.set_num_threads(1)
+
+SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
+LAYERS, CAPACITY, WANTED = (2, 3, 6), 400, 10
+seeds = st.integers(0, 2**32)
+PROMPTS = [[(7 * i + 3 * n) % VOCABULARY for i in range(4 + 9 * n)] for n in range(4)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for layers in LAYERS:
+        save_random_checkpoint(folder / f"target{layers}", layers=layers, seed=layers)
+    for seed in (20, 21):
+        save_random_checkpoint(folder / f"draft{seed}", layers=1, seed=seed)
+    save_head(folder / "head", Checkpoint.open(folder / f"target{LAYERS[0]}"))
+    return folder
+
+
+@functools.cache
+def expected(directory: Path, prompt: tuple[int, ...]) -> list[int]:
+    return greedy(directory, list(prompt), WANTED)
+
+
+class ModelPipeline(Pipeline):
+    """A pipeline with real layers in its stages."""
+
+    def __init__(self, target: Path, cuts: list[int]) -> None:
+        """Args: ``cuts``: layers of each stage."""
+        super().__init__(len(cuts))
+        checkpoint, first = Checkpoint.open(target), 0
+        self.models = []
+        for count in cuts:
+            self.models.append(StageModel(checkpoint, range(first, first + count), CAPACITY))
+            self.models[-1].check_causality = True
+            first += count
+        self._ends = TargetEnds(checkpoint)
+        self.features: dict[tuple[int, int], torch.Tensor] = {}
+        self._hidden: dict[tuple[int, int, int], torch.Tensor] = {}
+
+    def opened(self, n: int, session: int) -> None:
+        super().opened(n, session)
+        self.models[n].open(session)
+
+    def closed(self, n: int, session: int) -> None:
+        super().closed(n, session)
+        self.models[n].close(session)
+
+    def pruned(self, n: int, action: Prune) -> None:
+        self.models[n].cache(action.session).prune(action.keep, action.accepted)
+
+    def compute(self, n: int, move: Move) -> None:
+        parts = []
+        for segment, rows in zip(move.flight.segments, move.rows, strict=True):
+            states = self._states(n, segment, rows)
+            if segment.tokens:
+                parents = None if segment.committed else segment.parents
+                parts.append(Part(segment.session, states, segment.positions, parents))
+        results = iter(self.models[n].forward_batch(parts) if parts else [])
+        for segment in move.flight.segments:
+            states = next(results) if segment.tokens else torch.empty(0)
+            self._hidden[n + 1, segment.session, segment.ticket] = states
+            if n + 1 == len(self.models) and segment.tokens:
+                last = states[-1:] if segment.committed else states
+                self.features[segment.session, segment.ticket] = self._ends.features(states)
+                self.answers[segment.session, segment.ticket] = self._ends.next_tokens(last)
+
+    def _states(self, n: int, segment: Segment, rows: tuple[int, ...] | None) -> torch.Tensor:
+        """What a stage reads: embeddings, or what is left of what the stage before it has sent."""
+        if n == 0:
+            return self._ends.embed(segment.tokens)
+        arrived = self._hidden.pop((n, segment.session, segment.ticket))
+        return arrived if rows is None else arrived[list(rows)]
+
+
+class ModelWorld(TimelessWorld):
+    """The world without time, with real layers in its stages and a real draft, which is shown the
+    target's states if it reads them."""
+
+    def __init__(self, target: Path, source: DraftSource, cuts: list[int], choose: Choose) -> None:
+        self._pipeline = ModelPipeline(target, cuts)
+        super().__init__([len(cuts)], _nothing, _nothing, choose)
+        self._source = source
+        self._observe = getattr(source, "observe", lambda session, features: None)
+        self._notes: dict[int, NodeNotes[torch.Tensor]] = {}
+
+    @property
+    def models(self) -> list[StageModel]:
+        return self._pipeline.models
+
+    def new_pipeline(self, stages: int, group_size: int, drafts: int) -> Pipeline:
+        return self._pipeline
+
+    def open(
+        self, session: int, schedule: Schedule, started: Started, pipeline: int = 0, draft: int = 0
+    ) -> None:
+        super().open(session, schedule, started, pipeline, draft)
+        self._source.open(session)
+        self._notes[session] = NodeNotes()
+
+    def _end(self, number: int) -> None:
+        flight = self.servers[number].flight
+        for segment in flight.segments if flight is not None else ():
+            states = self._pipeline.features.pop((segment.session, segment.ticket), None)
+            if states is None or self.requests[segment.session].reason is not None:
+                continue
+            if segment.committed:
+                self._observe(segment.session, states)
+            else:
+                self._notes[segment.session].write(segment, list(states))
+        super()._end(number)
+
+    def post(self, pipeline: int, message: Message, draft: int) -> None:
+        for word in message.words if isinstance(message, Beat) else ():
+            accepted = self._notes[word.session].announce(word)
+            if accepted:
+                self._observe(word.session, torch.stack(accepted))
+        super().post(pipeline, message, draft)
+
+    def answer(self, session: int, order: DraftPass, paths: list[list[int]]) -> Drafted:
+        return self._source.draft(session, order)
+
+
+def _nothing(path: list[int]) -> Any:
+    raise AssertionError("the models answer here")
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sections,
+    st.sampled_from(LAYERS),
+    st.sampled_from([20, 21]),
+    st.integers(1, 4),
+    st.randoms(use_true_random=False),
+    seeds,
+)
+def test_text_equals_generate(
+    folder: Path,
+    name: str,
+    section: dict[str, Any],
+    layers: int,
+    draft: int,
+    requests: int,
+    random: Any,
+    seed: int,
+) -> None:
+    source = LanguageModelDraft(Checkpoint.open(folder / f"draft{draft}"), CAPACITY)
+    decode(folder, source, name, section, layers, requests, random, seed)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("name", LAYERED)
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sections, st.sampled_from(LAYERS), st.integers(1, 2), st.randoms(use_true_random=False), seeds
+)
+def test_text_equals_generate_with_a_head(
+    folder: Path,
+    name: str,
+    reuse: bool,
+    section: dict[str, Any],
+    layers: int,
+    requests: int,
+    random: Any,
+    seed: int,
+) -> None:
+    """A head's own state at a node is what it reads for the node's children, also where the whole
+    tree is run again in one pass."""
+    source = EagleDraft(folder / "head", Checkpoint.open(folder / f"target{layers}"), CAPACITY)
+    changed = {**section, "draft_reuse": reuse}
+    decode(folder, source, name, changed, layers, requests, random, seed)
+
+
+def decode(
+    folder: Path,
+    source: DraftSource,
+    name: str,
+    section: dict[str, Any],
+    layers: int,
+    requests: int,
+    random: Any,
+    seed: int,
+) -> None:
+    """Run the requests at once on a pipeline that is cut anywhere, and check their texts."""
+    bounds = sorted(random.sample(range(1, layers), random.randrange(layers)))
+    cuts = [b - a for a, b in zip([0, *bounds], [*bounds, layers], strict=True)]
+    target = folder / f"target{layers}"
+    world = ModelWorld(target, source, cuts, any_order(seed))
+    factory = ScheduleFactory(
+        ScheduleSection.model_validate({"name": name, **section}), SamplingSection()
+    )
+    for session in range(1, requests + 1):
+        schedule = factory(session, len(cuts), lambda: world.desk.waiting)
+        world.open(session, schedule, Started(tuple(PROMPTS[session - 1]), WANTED))
+    world.run()
+    for session in range(1, requests + 1):
+        assert world.text(session) == expected(target, tuple(PROMPTS[session - 1]))
+    assert all(model.sessions == 0 for model in world.models)
+    world.assert_freed()

@@ -1,0 +1,166 @@
+"""Every schedule, one to four requests at once, whatever the parameters, the draft and the timing:
+the text is plain greedy decoding's, nothing waits for ever, and nothing is left behind."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, target
+from tests.worlds.timeless_world import TimelessWorld
+from treepipe.core.protocol import Started
+from treepipe.core.schedules.shared_draft import Policy
+from treepipe.scenario.schedule_factory import LAYERED, ScheduleFactory
+from treepipe.scenario.schema import SamplingSection, ScheduleName, ScheduleSection
+
+SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
+
+sections = st.fixed_dictionaries(
+    {
+        "tree_size": st.integers(1, 24),
+        "tree_depth": st.integers(0, 4),
+        "top_k": st.integers(1, VOCABULARY),
+        "segment_tokens": st.integers(1, 8),
+        "expand_size": st.integers(1, 16),
+        "expand_depth": st.integers(0, 3),
+        "context_aware": st.booleans(),
+        "score_aware": st.booleans(),
+        "score_aware_size": st.integers(1, 8),
+        "branching": st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3),
+        "gamma": st.integers(1, 5),
+        "adaptive_depth": st.booleans(),
+        "width": st.integers(1, 9),
+        "children": st.integers(1, VOCABULARY),
+        "layers_per_step": st.integers(1, 3),
+        "draft_reuse": st.booleans(),
+        "prefill_chunk": st.integers(1, 40),
+    }
+)
+ends_of_text = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=3)
+requests = st.lists(
+    st.tuples(st.integers(1, 60), st.integers(1, 18), ends_of_text),
+    min_size=1,
+    max_size=4,
+)
+
+
+def run(
+    name: str,
+    section: dict[str, Any],
+    asked: list[tuple[int, int, frozenset[int]]],
+    draft: str,
+    stages: int,
+    seed: int,
+    group_size: int = 1,
+    drafts: int = 1,
+    policy: Policy = "fifo",
+) -> TimelessWorld:
+    """Decode all requests at once and check the texts."""
+    given_section = ScheduleSection.model_validate({"name": name, **section})
+    factory = ScheduleFactory(given_section, SamplingSection())
+    pipelines = [stages] * (len(asked) if name == "starsd" else 1)
+    world = TimelessWorld(
+        pipelines,
+        target,
+        DRAFTS[draft],
+        any_order(seed),
+        group_size=group_size,
+        drafts=drafts,
+        policy=policy,
+    )
+    prompts = {}
+    for session, (length, wanted, ends) in enumerate(asked, start=1):
+        prompts[session] = tuple((session * i) % VOCABULARY for i in range(length))
+        schedule = factory(session, stages, lambda: world.desk.waiting)
+        started = Started(prompts[session], wanted, ends)
+        pipeline, server = (session - 1) % len(pipelines), session % drafts
+        world.open(session, schedule, started, pipeline, server)
+    world.run()
+    for session, (_, wanted, ends) in enumerate(asked, start=1):
+        assert world.text(session) == greedy(list(prompts[session]), wanted, ends)
+        world.assert_waste(session)
+    world.assert_freed()
+    return world
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@settings(max_examples=60)
+@given(
+    sections, requests, st.sampled_from(sorted(DRAFTS)), st.integers(1, 5), st.integers(0, 2**32)
+)
+def test_texts_are_greedy_and_nothing_is_left(
+    name: str,
+    section: dict[str, Any],
+    asked: list[tuple[int, int, frozenset[int]]],
+    draft: str,
+    stages: int,
+    seed: int,
+) -> None:
+    run(name, section, asked, draft, stages, seed)
+
+
+@settings(max_examples=60)
+@given(
+    sections,
+    requests,
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from(["fifo", "weighted_fair", "earliest_deadline"]),
+    st.integers(0, 2**32),
+)
+def test_several_drafts_serve_several_targets_in_any_order(
+    section: dict[str, Any],
+    asked: list[tuple[int, int, frozenset[int]]],
+    drafts: int,
+    stages: int,
+    policy: Policy,
+    seed: int,
+) -> None:
+    run("starsd", section, asked, "noisy", stages, seed, drafts=drafts, policy=policy)
+
+
+@pytest.mark.parametrize("name", LAYERED)
+@settings(max_examples=30)
+@given(sections, requests, st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32))
+def test_groups_of_stages_step_together(
+    name: str,
+    section: dict[str, Any],
+    asked: list[tuple[int, int, frozenset[int]]],
+    groups: int,
+    group_size: int,
+    seed: int,
+) -> None:
+    run(name, section, asked, "noisy", groups * group_size, seed, group_size)
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_lock_step_computes_the_same_whatever_the_order_of_messages(name: str) -> None:
+    """But for what is under way when the request ends: its end may come before or after that."""
+    worlds = [
+        run(name, {"width": 4, "children": 3}, [(5, 30, frozenset())], "noisy", 4, seed)
+        for seed in range(6)
+    ]
+    assert all(world.draft_calls == worlds[0].draft_calls for world in worlds)
+    for stage in range(4):
+        sizes = [world.pipelines[0].forward_sizes[stage] for world in worlds]
+        least = min(map(len, sizes))
+        assert max(map(len, sizes)) <= least + 4
+        assert all(each[:least] == sizes[0][:least] for each in sizes)
+
+
+def test_a_ragged_batch_computes_the_layers_of_all_requests_in_one_pass() -> None:
+    """Two requests with equal prompts are in step from the start: every flight holds both."""
+    section = {"width": 4, "children": 3}
+    alone = run("specpipe_db", section, [(5, 25, frozenset())], "perfect", 3, 0)
+    both = run(
+        "specpipe_db", section, [(5, 25, frozenset()), (5, 25, frozenset())], "perfect", 3, 0
+    )
+    passes = [len(sizes) for sizes in both.pipelines[0].forward_sizes]
+    single = [len(sizes) for sizes in alone.pipelines[0].forward_sizes]
+    assert all(two < 1.5 * one for two, one in zip(passes, single, strict=True))
+    first, lonely = both.pipelines[0].forward_sizes[0], alone.pipelines[0].forward_sizes[0]
+    assert np.mean(first[2:]) > 1.5 * np.mean(lonely[1:])

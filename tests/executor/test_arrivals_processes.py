@@ -1,0 +1,114 @@
+"""Requests that arrive by themselves at real processes: when they are asked for, and in what order.
+
+That every worker is an emulated device makes the times of a run comparable to its replay's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.executor.test_processes import PROMPT, cluster_plan, cluster_roles
+from tests.worlds.command_line import call, run_with
+from tests.worlds.tiny_models import greedy, save_random_checkpoint
+from treepipe.executor.cluster import Cluster
+from treepipe.scenario.deployment import Plan, RequestSpec, Serving
+from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.made_pools import bernoulli_pool
+from treepipe.sim.replay import ReplaySource
+from treepipe.sim.world import simulate
+
+ARRIVALS_MS = (0.0, 30.0, 30.0, 2000.0)
+"""The last one comes when all others are over."""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pair")
+    target = save_random_checkpoint(folder / "target", layers=4, seed=1, positions=512)
+    draft = save_random_checkpoint(folder / "draft", layers=1, seed=2, positions=512)
+    return target, draft
+
+
+@pytest.fixture(scope="module")
+def cluster(pair: tuple[Path, Path]) -> Iterator[Cluster]:
+    plan = cluster_plan("pp")
+    with Cluster(cluster_roles(pair, plan), plan) as running:
+        running.run(plan)  # a process's first passes take longer
+        yield running
+
+
+def arriving(name: str, times_ms: Sequence[float] = ARRIVALS_MS) -> Plan:
+    requests = tuple(
+        RequestSpec(PROMPT[n : n + 9], 5, arrival_ms=time) for n, time in enumerate(times_ms)
+    )
+    return replace(cluster_plan(name), requests=requests)
+
+
+@pytest.mark.parametrize("name", ["pp", "pipedec", "flowspec"])
+def test_requests_are_asked_for_when_they_arrive(
+    cluster: Cluster, pair: tuple[Path, Path], name: str
+) -> None:
+    plan = arriving(name)
+    trace, recording = cluster.run(plan)
+    assert [request.started_ms for request in trace.requests] == pytest.approx(ARRIVALS_MS)
+    for request, spec in zip(trace.requests, plan.requests, strict=True):
+        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+        assert request.first_token_ms > request.started_ms
+    replay = simulate(plan, ReplaySource(recording))
+    assert [request.started_ms for request in replay.requests] == list(ARRIVALS_MS)
+    # A busy host delays requests without bound, and may let one go before another; but no request
+    # is served faster than by devices that have nothing else to do.
+    for request, spec in zip(trace.requests, plan.requests, strict=True):
+        alone = replace(plan, requests=(replace(spec, arrival_ms=None),))
+        (best,) = simulate(alone, PoolSource(bernoulli_pool(1.0), 1, 0)).requests
+        waited = request.first_token_ms - request.started_ms
+        assert waited > 0.999 * (best.first_token_ms - best.started_ms)
+
+
+def test_who_finds_no_place_waits_and_is_served_in_order(cluster: Cluster) -> None:
+    plan = arriving("pipedec")  # it serves one request at a time
+    first, second, third, last = cluster.run(plan)[0].requests
+    assert second.first_token_ms > first.finished_ms > second.started_ms
+    assert third.first_token_ms > second.finished_ms > third.started_ms
+    assert last.started_ms > third.finished_ms
+    waits = [each.first_token_ms - each.started_ms for each in (first, second, third, last)]
+    assert waits[2] > waits[1] > waits[0]
+    assert waits[3] < waits[1]
+
+
+def test_arrivals_beyond_admission_are_refused_and_the_next_ones_served(cluster: Cluster) -> None:
+    plan = replace(arriving("pp"), serving=Serving(admission=1))
+    requests = cluster.run(plan)[0].requests
+    assert [each.reason for each in requests] == ["length", "refused", "refused", "length"]
+    assert [each.started_ms for each in requests] == pytest.approx(ARRIVALS_MS)
+
+
+def test_arrivals_without_emulation(pair: tuple[Path, Path]) -> None:
+    plan = arriving("pp", (0.0, 5.0, 5.0, 250.0))
+    with Cluster(cluster_roles(pair, plan, emulate=False), plan) as running:
+        requests = running.run(plan)[0].requests
+    assert [each.started_ms for each in requests] == pytest.approx([0.0, 5.0, 5.0, 250.0])
+    assert [len(each.tokens) for each in requests] == [5] * 4
+    assert all(each.first_token_ms > each.started_ms for each in requests)
+
+
+def test_a_run_takes_a_traces_times_and_lengths_but_its_own_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_with(tmp_path, "reference", "reference")
+    lines = "arrival_s,prompt_tokens,new_tokens\n0,9,3\n0.01,9,4\n"
+    (tmp_path / "arrivals.csv").write_text(lines)
+    options = ["--set", 'workload.arrivals={process="trace",file="arrivals.csv"}', "--runs", 1]
+    assert call(monkeypatch, "run", path, *options, "--json", "-", "--quiet") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [each["new_tokens"] for each in result["sessions"]] == [3, 4]
+    assert all(each["prompt_tokens"] > 9 for each in result["sessions"])
+    assert result["warnings"] == [
+        "key workload.new_tokens has no effect with workload.arrivals.process = 'trace'",
+        "prompts have the lengths of workload.prompts; those in arrivals.csv are for the simulator",
+    ]

@@ -1,0 +1,229 @@
+"""``treepipe calibrate``: a device is measured, its profile is valid, and a scenario runs on it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from tests.worlds.tiny_models import save_random_checkpoint
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.families import FAMILIES
+from treepipe.executor.measure.calibrate import calibrate_device
+from treepipe.executor.measure.random_weights import RandomCheckpoint
+from treepipe.executor.stage_model import load_layer
+from treepipe.profiles.check import check_file
+from treepipe.profiles.library import find_model, load_device, profile_names
+from treepipe.profiles.schema import DeviceProfile
+from treepipe.results.show import Progress
+
+FEW = ("--seconds", "1", "--tokens", "1,4", "--context", "0,16", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pair")
+    target = save_random_checkpoint(folder / "target", layers=3, seed=1)
+    return target, save_random_checkpoint(folder / "draft", layers=1, seed=2)
+
+
+@pytest.fixture(scope="module")
+def measured_file(pair: tuple[Path, Path]) -> Path:
+    target, draft = pair
+    out = target.parent / "device.toml"
+    with pytest.MonkeyPatch.context() as patch:
+        arguments = ("--model", target, "--draft", draft, "--out", out, *FEW)
+        assert call(patch, "calibrate", *arguments) == 0
+    return out
+
+
+def test_profile_holds_every_table(measured_file: Path) -> None:
+    kind, _ = check_file(measured_file)
+    assert kind == "devices"
+    profile = load_device(measured_file)
+    assert isinstance(profile, DeviceProfile)
+    for entries, contexts in (
+        (profile.layer, {0, 16}),
+        (profile.draft, {0, 16}),
+        (profile.head, {0}),
+        (profile.embedding, {0}),
+    ):
+        assert len(entries) == 1
+        entry = entries[0]
+        assert set(entry.ms) == contexts
+        assert all(set(row) == {1, 4} for row in entry.ms.values())
+        assert all(time > 0 for row in entry.ms.values() for time in row.values())
+        assert entry.iqr_ms is not None
+        assert {c: set(row) for c, row in entry.iqr_ms.items()} == {
+            c: set(row) for c, row in entry.ms.items()
+        }
+        assert entry.shape is not None
+    assert profile.layer[0].shape is not None
+    assert profile.layer[0].shape.layers == 3
+    assert profile.idle_factor is not None
+    assert profile.idle_factor[0.0] == 1.0
+    assert max(profile.idle_factor) == 100.0
+    assert profile.prune_ms > 0
+    assert profile.memory_mib is not None
+    assert profile.memory_mib > 100
+    assert profile.roofline is not None
+    assert profile.origin.source == "treepipe calibrate"
+    # The installed package does not always have the local tag ("+cu130") that the module has.
+    assert f"torch {torch.__version__.split('+')[0]}" in profile.origin.versions
+    assert "3 layers of target with its weights" in profile.origin.note
+
+
+def test_a_scenario_of_the_measured_device_simulates(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[Path, Path], measured_file: Path
+) -> None:
+    target, draft = pair
+    text = SCENARIO.replace("layers = 8\nlayer_mib = 1.0\nkv_kib = 4.0\n", "")
+    text = text.replace("[target]\n", f'[target]\ncheckpoint = "{target}"\n')
+    text = text.replace(
+        'device = "emulated-20ms"',
+        f'device = "{measured_file.name}"\nmodel.checkpoint = "{draft}"',
+    )
+    text = text.replace("{ stage_ms = { 1 = 10.0, 64 = 12.0 } }", f'"{measured_file.name}"')
+    path, out = measured_file.parent / "scenario.toml", measured_file.parent / "result.json"
+    path.write_text(text)
+    assert call(monkeypatch, "simulate", path, "--json", out, "--quiet") == 0
+    result = json.loads(out.read_text())
+    assert result["metrics"]["time_between_tokens_ms"]["mean"] > 0
+    # Everything the simulation needs was measured: nothing is scaled or estimated.
+    assert not [w for w in result["warnings"] if "roofline" in w or "scaled" in w]
+
+
+def test_a_config_alone_is_measured_with_random_weights(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text((pair[0] / "config.json").read_text())
+    out = tmp_path / "device.toml"
+    few = ("--layers", "1", *FEW)
+    assert call(monkeypatch, "calibrate", "--model", config, "--out", out, *few) == 0
+    profile = load_device(out)
+    assert isinstance(profile, DeviceProfile)
+    assert not profile.draft
+    assert profile.call_overhead_ms == 0.0  # one layer alone does not tell it
+    assert "random weights" in profile.origin.note
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3"])
+def test_random_weights_have_the_shapes_of_real_ones(architecture: str, tmp_path: Path) -> None:
+    folder = save_random_checkpoint(tmp_path / architecture, architecture=architecture)
+    real, made = Checkpoint.open(folder), RandomCheckpoint.from_config(folder / "config.json")
+    names = {name.rsplit(".", 1)[0] + "." for name in real.shards}
+    for prefix in names:
+        shapes = {name: tensor.shape for name, tensor in real.tensors(prefix).items()}
+        assert {name: tensor.shape for name, tensor in made.tensors(prefix).items()} == shapes
+    load_layer(made, 1, torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("name", [n for n in profile_names("models") if "eagle" not in n])
+def test_a_model_profile_is_enough_to_build_its_layers(name: str) -> None:
+    model = find_model(name, "test")
+    made = RandomCheckpoint.from_shape(name, model)
+    with torch.device("meta"):
+        layer = FAMILIES[made.architecture].layer(made.config, 0)
+    assert sum(weight.numel() for weight in layer.parameters()) == model.layer_parameters
+    assert (made.vocabulary, made.hidden_size) == (model.vocabulary, model.hidden_size)
+    assert (made.layers, made.tied) == (model.layers, model.tied)
+
+
+def test_an_existing_file_is_kept_unless_forced(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pair: tuple[Path, Path],
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "device.toml"
+    out.write_text("mine")
+    arguments = ("--model", pair[0], "--out", out, *FEW)
+    assert call(monkeypatch, "calibrate", *arguments) == 2
+    assert_sentence(capsys.readouterr().err, "--force overwrites it")
+    assert out.read_text() == "mine"
+    assert call(monkeypatch, "calibrate", *arguments, "--force") == 0
+    assert isinstance(load_device(out), DeviceProfile)
+    assert [path.name for path in tmp_path.iterdir()] == ["device.toml"]
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "has_layers", "missing"),
+    [
+        ("passes", False, "not finished: passes, idle effect"),
+        ("idle effect", True, "not finished: idle effect"),
+    ],
+)
+def test_an_interruption_keeps_what_is_measured(
+    stop_at: str, has_layers: bool, missing: str, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "device.toml"
+
+    def say(what: str, steps: int) -> None:
+        if what == stop_at:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        _measure(pair[0], out, say)
+    profile = load_device(out)
+    assert isinstance(profile, DeviceProfile)
+    assert bool(profile.layer) == has_layers
+    assert profile.roofline is not None
+    assert missing in profile.origin.note
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "part"),
+    [
+        ("peak figures", "interrupted; nothing was written"),
+        ("passes", "device.toml holds what was done until then"),
+    ],
+)
+def test_an_interruption_says_what_it_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pair: tuple[Path, Path],
+    tmp_path: Path,
+    stop_at: str,
+    part: str,
+) -> None:
+    def say(progress: Progress, what: str, steps: int) -> None:
+        if what == stop_at:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Progress, "__call__", say)
+    out = tmp_path / "device.toml"
+    assert call(monkeypatch, "calibrate", "--model", pair[0], "--out", out, *FEW) == 130
+    assert_sentence(capsys.readouterr().err, part)
+
+
+def test_an_interruption_before_anything_is_measured_writes_nothing(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    def say(what: str, steps: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        _measure(pair[0], tmp_path / "device.toml", say)
+    assert not list(tmp_path.iterdir())
+
+
+def _measure(model: Path, out: Path, say: Callable[[str, int], None]) -> None:
+    calibrate_device(str(model), None, out, say, tokens=(1, 4), contexts=(0,), seconds=1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_measured(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "device.toml"
+    calibrate_device(
+        str(pair[0]), str(pair[1]), out, lambda *_: None, device="cuda", tokens=(1, 16), seconds=2
+    )
+    profile = load_device(out)
+    assert isinstance(profile, DeviceProfile)
+    assert profile.layer[0].dtype == "float16"
+    assert torch.cuda.get_device_name() in profile.origin.hardware

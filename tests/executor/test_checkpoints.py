@@ -1,0 +1,354 @@
+"""What checkpoints ask for: done as ``generate()`` does it, or refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.worlds.command_line import assert_sentence, call, run_with
+from tests.worlds.tiny_models import greedy, save_head, save_random_checkpoint, save_tokenizer
+from treepipe.core.errors import UserError
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.eagle_head import load_head
+from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.prompts import tokenize
+
+torch.set_num_threads(1)
+
+PROMPT = [5, 9, 2, 40, 17]
+WEIGHTS = "model.safetensors"
+LAYER = "model.layers.1."
+Change = Callable[[Path], None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A good checkpoint, to be spoiled; its projection is not the embedding."""
+    return save_tokenizer(save_random_checkpoint(tmp_path / "model", seed=1))
+
+
+def change(folder: Path, file: str = "config.json", **keys: Any) -> None:
+    """Set keys of a JSON file; those that are ... are removed."""
+    path = folder / file
+    content = {**json.loads(path.read_text()), **keys}
+    path.write_text(json.dumps({key: each for key, each in content.items() if each is not ...}))
+
+
+def reload_weights(folder: Path, **changed: torch.Tensor | None) -> None:
+    """Replace tensors of the weights' file; None removes one. ``__`` stands for a dot."""
+    tensors = load_file(folder / WEIGHTS)
+    for name, tensor in changed.items():
+        tensors.pop(name.replace("__", "."), None)
+        if tensor is not None:
+            tensors[name.replace("__", ".")] = tensor
+    save_file(tensors, folder / WEIGHTS)
+
+
+def load(folder: Path) -> None:
+    """Open, read all weights, and the tokenizer."""
+    checkpoint = Checkpoint.open(folder)
+    WholeModel(checkpoint, 8)
+    tokenize(checkpoint, ["w1 w2"])
+
+
+# --- what generate() does ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("places", [[7], [7, 3], [3, 9, 12], None])
+def test_any_of_several_tokens_ends_a_text(
+    folder: Path, file: str, places: list[int] | None
+) -> None:
+    """``generation_config.json`` decides where it is there, even if it names no token."""
+    whole = greedy(folder, PROMPT, 20)
+    tokens = None if places is None else [whole[place] for place in places]
+    ends = tokens[0] if tokens and len(tokens) == 1 else tokens
+    if file == "config.json":
+        (folder / "generation_config.json").unlink()
+        change(folder, eos_token_id=ends)
+    else:
+        change(folder, eos_token_id=whole[1])  # is not heard
+        change(folder, file, eos_token_id=... if ends is None else ends)
+    checkpoint = Checkpoint.open(folder)
+    assert checkpoint.end_tokens == frozenset(tokens or ())
+    text = WholeModel(checkpoint, 64).greedy(PROMPT, 20, checkpoint.end_tokens)
+    assert text == greedy(folder, PROMPT, 20)
+    assert (len(text) < 20) == bool(tokens)
+
+
+def test_what_generate_would_change_in_a_greedy_text_is_warned_of(folder: Path) -> None:
+    assert Checkpoint.open(folder).warnings == []
+    change(folder, "generation_config.json", repetition_penalty=1.05, do_sample=True, num_beams=1)
+    (warning,) = Checkpoint.open(folder).warnings
+    assert "generation_config.json: key repetition_penalty = 1.05 is not applied" in warning
+
+
+FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [2.0, 4.0, 8.0, 16.0]}
+ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+    "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+    "longrope": {"rope_type": "longrope", "original_max_position_embeddings": 24, **FACTORS},
+}
+
+
+@pytest.mark.parametrize("kind", ROPES)
+@pytest.mark.parametrize("style", ["rope_parameters", "rope_scaling"])
+def test_rotary_embeddings_are_those_of_generate(folder: Path, kind: str, style: str) -> None:
+    """Up to the last position that the checkpoint allows, whatever deeper rows are in a pass."""
+    rope = {**ROPES[kind], "rope_theta": 500.0}
+    if style == "rope_scaling":  # as older checkpoints have it
+        rope["type"] = rope.pop("rope_type")
+        change(folder, rope_parameters=..., rope_theta=rope.pop("rope_theta"), rope_scaling=rope)
+    else:
+        change(folder, rope_parameters=rope)
+    change(folder, max_position_embeddings=32)
+    checkpoint = Checkpoint.open(folder)
+    assert checkpoint.max_positions == (24 if kind == "longrope" else 32)
+    wanted = checkpoint.max_positions - len(PROMPT)
+    expected = greedy(folder, PROMPT, wanted)
+    model = WholeModel(checkpoint, 128)
+    assert model.greedy(PROMPT, wanted) == expected
+    # Now as a chain of tree nodes in one pass with far deeper ones, which are never committed.
+    model.stage.open(0)
+    model.read(PROMPT, range(len(PROMPT)), None)
+    drafted = [*expected, *[1] * 40]
+    positions = range(len(PROMPT), len(PROMPT) + len(drafted))
+    rows = model.read(drafted, positions, range(-1, len(drafted) - 1)).argmax(-1).tolist()
+    assert rows[: wanted - 1] == expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "positions"),
+    [
+        ("mistral", {"sliding_window": 16}, 16),
+        ("mistral", {"sliding_window": None}, 256),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, 16),
+        ("qwen2", {"use_sliding_window": False, "sliding_window": 16}, 256),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 9}, 256),
+        ("llama", {"sliding_window": 16}, 16),
+        ("llama", {"final_logit_softcapping": 3.0, "attn_logit_softcapping": 5.0}, 256),
+        ("llama", {"hidden_act": "gelu"}, 256),
+        ("llama", {"pretraining_tp": 2}, 256),
+    ],
+)
+def test_what_is_accepted_gives_the_text_of_generate(
+    tmp_path: Path, architecture: str, keys: dict[str, Any], positions: int
+) -> None:
+    folder = save_random_checkpoint(tmp_path, architecture=architecture, seed=1)
+    change(folder, layer_types=..., **keys)
+    checkpoint = Checkpoint.open(folder)
+    assert checkpoint.max_positions == positions
+    wanted = min(positions, 32) - len(PROMPT)
+    text = WholeModel(checkpoint, 64).greedy(PROMPT, wanted)
+    assert text == greedy(folder, PROMPT, wanted)
+
+
+@pytest.mark.parametrize("key", ["attention_bias", "mlp_bias"])
+def test_biases_are_computed_with(folder: Path, key: str) -> None:
+    parts = {
+        "attention_bias": {"self_attn.q_proj": 32, "self_attn.k_proj": 16, "self_attn.v_proj": 16}
+        | {"self_attn.o_proj": 32},
+        "mlp_bias": {"mlp.gate_proj": 64, "mlp.up_proj": 64, "mlp.down_proj": 32},
+    }[key]
+    tensors = load_file(folder / WEIGHTS)
+    for layer in range(2):
+        for part, width in parts.items():
+            tensors[f"model.layers.{layer}.{part}.bias"] = torch.randn(width)
+    save_file(tensors, folder / WEIGHTS)
+    with pytest.raises(UserError, match=r"has no place for the weights' tensor model\.layers\.0\."):
+        Checkpoint.open(folder)
+    change(folder, **{key: True})
+    assert WholeModel(Checkpoint.open(folder), 64).greedy(PROMPT, 20) == greedy(folder, PROMPT, 20)
+
+
+def test_buffers_of_old_checkpoints_are_left_aside(folder: Path) -> None:
+    reload_weights(folder, model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(4))
+    load(folder)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def _config(**keys: Any) -> Change:
+    return lambda folder: change(folder, **keys)
+
+
+def _weights(**tensors: torch.Tensor | None) -> Change:
+    return lambda folder: reload_weights(folder, **tensors)
+
+
+def _text(file: str, text: str) -> Change:
+    return lambda folder: (folder / file).write_text(text) and None
+
+
+def _cut(folder: Path) -> None:
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
+
+
+def _index(content: Any) -> Change:
+    return _text("model.safetensors.index.json", json.dumps(content))
+
+
+def _with(value: float) -> torch.Tensor:
+    tensor = torch.zeros(64, 32)
+    tensor[3, 4] = value
+    return tensor
+
+
+BAD: list[tuple[str, Change, str]] = [
+    ("not JSON", _text("config.json", "{"), "config.json: is not valid JSON"),
+    ("a list", _text("config.json", "[]"), "config.json: must hold a JSON object"),
+    ("no sizes", _config(hidden_size=...), "config.json: key hidden_size is missing"),
+    ("no layers", _config(num_hidden_layers=...), "key num_hidden_layers is missing"),
+    ("size 0", _config(vocab_size=0), "key vocab_size = 0 must be a whole number"),
+    ("heads", _config(num_key_value_heads=3), "num_key_value_heads = 3 does not divide"),
+    ("GPT-2", _config(architectures=["GPT2LMHeadModel"]), "architectures = 'GPT2LMHeadModel' is"),
+    ("no architecture", _config(architectures=...), "key architectures = 'none' is not supported"),
+    ("other type", _config(model_type="gpt2"), "key model_type = 'gpt2' does not belong to Llama"),
+    ("activation", _config(hidden_act="sillu"), "config.json: is not usable: KeyError: 'sillu'"),
+    ("quantized", _config(quantization_config={"quant_method": "gptq"}), "quantization_config"),
+    ("chunks", _config(attention_chunk_size=8), "key attention_chunk_size is not supported"),
+    ("both ways", _config(is_causal=False), "key is_causal = false is not supported"),
+    ("rope", _config(rope_parameters={"rope_type": "mrope"}), "rope_type = 'mrope' is not"),
+    (
+        "half",
+        _config(rope_parameters={**ROPES["linear"], "partial_rotary_factor": 0.5}),
+        "partial_",
+    ),
+    ("no factor", _config(rope_parameters={"rope_type": "yarn"}), "config.json: is not usable"),
+    (
+        "layer types",
+        _config(layer_types=["full_attention", "linear_attention"]),
+        "layer_types hold",
+    ),
+    (
+        "no window",
+        _config(layer_types=["full_attention", "sliding_attention"]),
+        "no sliding_window",
+    ),
+    ("ends", _config(eos_token_id="</s>"), "config.json: "),
+    ("end", _text("generation_config.json", '{"eos_token_id": ["</s>"]}'), "key eos_token_id = ["),
+    ("generation", _text("generation_config.json", "{"), "generation_config.json: is not valid"),
+    ("projection", _weights(lm_head__weight=None), "tensor lm_head.weight is missing (config.json"),
+    ("norm", _weights(model__norm__weight=None), "tensor model.norm.weight is missing"),
+    (
+        "layer",
+        _weights(model__layers__1__self_attn__v_proj__weight=None),
+        f"tensor {LAYER}self_attn.v_proj.weight is missing",
+    ),
+    (
+        "shape",
+        _weights(model__layers__1__mlp__up_proj__weight=torch.zeros(32, 64)),
+        f"asks for tensor {LAYER}mlp.up_proj.weight in shape (64, 32), but {WEIGHTS} holds it in",
+    ),
+    ("whole numbers", _weights(model__norm__weight=torch.ones(32, dtype=torch.int8)), "I8 values"),
+    (
+        "NaN",
+        _weights(model__layers__1__mlp__up_proj__weight=_with(float("nan"))),
+        f"{WEIGHTS}: tensor {LAYER}mlp.up_proj.weight holds a value that is no number (NaN)",
+    ),
+    (
+        "infinite",
+        _weights(model__layers__1__mlp__up_proj__weight=_with(float("-inf"))),
+        f"{WEIGHTS}: tensor {LAYER}mlp.up_proj.weight holds a value that is infinite",
+    ),
+    ("truncated", _cut, f"{WEIGHTS}: cannot be read"),
+    ("no weights", lambda folder: (folder / WEIGHTS).unlink(), "holds neither model.safetensors"),
+    ("no map", _index({"metadata": {}}), "index.json: key weight_map must map tensors' names"),
+    ("bad map", _index({"weight_map": {"a": 3}}), "index.json: key weight_map must map tensors'"),
+    ("no shard", _index({"weight_map": {"a": "b"}}), "index.json: names b, which is missing"),
+    ("bad shard", _index({"weight_map": {"a": "config.json"}}), "config.json: cannot be read"),
+    ("empty shard", _index({"weight_map": {"a": WEIGHTS}}), f"names tensor a in {WEIGHTS}, which"),
+    (
+        "tokenizer",
+        _text("tokenizer.json", '{"model": 3}'),
+        "tokenizer.json: is no usable tokenizer",
+    ),
+    ("no tokenizer", lambda folder: (folder / "tokenizer.json").unlink(), "there is no such file"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "sentence"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_checkpoints_are_refused_in_one_sentence(
+    folder: Path, spoil: Change, sentence: str
+) -> None:
+    load(folder)
+    spoil(folder)
+    with pytest.raises(UserError) as refused:
+        load(folder)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_tokenizer_of_another_model_is_refused(folder: Path) -> None:
+    save_tokenizer(folder, 99)
+    with pytest.raises(UserError, match="prompt 1 token 70, but the model knows 61 tokens"):
+        tokenize(Checkpoint.open(folder), ["w1", "w70"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (_config(hidden_size=64, head_dim=16), "hidden_size = 64 differs from the target's 32"),
+        (_text("config.json", "[]"), "config.json: must hold a JSON object"),
+        (_config(rope_parameters={"rope_type": "mrope"}), "rope_type = 'mrope' is not supported"),
+        (_weights(fc__weight=torch.zeros(32, 32)), "tensor fc.weight has shape (32, 32), config"),
+        (_weights(fc__bias=torch.full((32,), torch.nan)), "tensor fc.bias holds a value that is"),
+        (
+            _weights(embed_tokens__weight=torch.zeros(40, 32)),
+            "tensor embed_tokens.weight has shape",
+        ),
+        (_cut, f"{WEIGHTS}: cannot be read"),
+    ],
+)
+def test_bad_heads_are_refused_in_one_sentence(folder: Path, spoil: Change, sentence: str) -> None:
+    target = Checkpoint.open(folder)
+    head = save_head(folder / "head", target)
+    load_head(head, target)
+    spoil(head)
+    with pytest.raises(UserError) as refused:
+        load_head(head, target)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        ('["w1", ""]', "key workload.prompts = 'texts.json': prompt 1 is empty"),
+        ("[]", "texts.json: must hold a JSON list of strings"),
+        ('{"a": 1}', "texts.json: must hold a JSON list of strings"),
+        ("[3]", "texts.json: must hold a JSON list of strings"),
+    ],
+)
+def test_prompts_that_hold_nothing_end_a_run_before_it_begins(
+    tmp_path: Path,
+    texts: str,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save_tokenizer(save_random_checkpoint(tmp_path / "target", layers=8, seed=1))
+    save_random_checkpoint(tmp_path / "draft", layers=1, seed=2)
+    (tmp_path / "texts.json").write_text(texts)
+    scenario = run_with(tmp_path, "target", "draft")
+    capsys.readouterr()
+    prompts = ["--set", "workload.prompts=texts.json"]
+    assert call(monkeypatch, "run", scenario, *prompts) == 2
+    assert_sentence(capsys.readouterr().err, sentence)

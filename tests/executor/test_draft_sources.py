@@ -1,0 +1,203 @@
+"""Drafts that are no language model: an EAGLE head, prompt lookup, and two sources mixed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from tests.executor.test_processes import cluster_plan, cluster_roles
+from tests.worlds.tiny_models import VOCABULARY, greedy, save_head, save_random_checkpoint
+from treepipe.core.errors import UserError
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import DraftPass
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.cluster import Cluster
+from treepipe.executor.draft_model import LanguageModelDraft
+from treepipe.executor.eagle import EagleDraft
+from treepipe.executor.eagle_head import load_head
+from treepipe.executor.hybrid import HybridDraft
+from treepipe.executor.ngram import PromptLookupDraft
+from treepipe.executor.stage_model import TargetEnds
+
+TEXT = (3, 9, 27, 20, 60, 58, 52, 34)
+READ = 5
+"""So many tokens of the text are read in the first pass, the last one as the root."""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = tmp_path_factory.mktemp("target")
+    return Checkpoint.open(save_random_checkpoint(folder, layers=4, seed=1, positions=512))
+
+
+@pytest.fixture(scope="module")
+def head(target: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_head(tmp_path_factory.mktemp("head"), target)
+
+
+def features_of(count: int) -> torch.Tensor:
+    """Stand-ins for the target's states."""
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn((len(TEXT), 32), generator=generator)[:count]
+
+
+def dense(
+    head: Path, target: Checkpoint, text: Sequence[int], true: torch.Tensor, path: Sequence[int]
+) -> torch.Tensor:
+    """Log probabilities behind ``path``, everything computed again for every token of it.
+
+    ``true`` are the states of all of the text but its last token.
+    """
+    model, _ = load_head(head, target)
+    ends = TargetEnds(target)
+    given = true
+    for count in range(len(path) + 1):
+        tokens = [*text[1:], *path[:count]]
+        places = torch.arange(len(tokens))[None]
+        mask = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril()[None, None]
+        states = model(ends.embed(tokens)[None], given[None], places, mask)[0]
+        given = torch.cat((given, states[-1:]))
+    return ends.project(given[-1:]).double().log_softmax(-1)[0]
+
+
+def _assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
+
+
+def test_tree_passes_equal_dense_computation(head: Path, target: Checkpoint) -> None:
+    draft = EagleDraft(head, target, 64)
+    draft.open(1)
+    draft.observe(1, features_of(READ - 1))
+    rows = [draft.log_probs(1, DraftPass(1, TEXT[:READ], (), (), True, 4))]
+    rows.append(draft.log_probs(1, DraftPass(2, (), (8, 9), (NO_PARENT, NO_PARENT), False, 4)))
+    rows.append(draft.log_probs(1, DraftPass(3, (), (4, 5, 6), (0, 1, 1), False, 4)))
+    true = features_of(READ - 1)
+    for found, path in zip(torch.cat(rows), [(), (8,), (9,), (8, 4), (9, 5), (9, 6)], strict=True):
+        _assert_close(found, dense(head, target, TEXT[:READ], true, path))
+
+
+def test_committed_tokens_are_read_again_from_true_states(head: Path, target: Checkpoint) -> None:
+    draft = EagleDraft(head, target, 64)
+    draft.open(1)
+    draft.observe(1, features_of(READ - 1))
+    draft.log_probs(1, DraftPass(1, TEXT[:READ], (), (), True, 4))
+    draft.log_probs(1, DraftPass(2, (), (TEXT[READ], 9), (NO_PARENT, NO_PARENT), False, 4))
+    # The first of them is committed with its guessed state; then all is read from true ones.
+    kept = DraftPass(3, (), (7,), (NO_PARENT,), False, 4, keep=(0,), accepted=1)
+    guessed = draft.log_probs(1, kept)[0]
+    behind = (TEXT[READ], 7)
+    true = features_of(READ - 1)
+    _assert_close(guessed, dense(head, target, TEXT[:READ], true, behind))
+    draft.observe(1, features_of(len(TEXT) - 1)[READ - 1 :])
+    again = draft.log_probs(1, DraftPass(4, TEXT[READ + 1 :], (), (), True, 4))[0]
+    _assert_close(again, dense(head, target, TEXT, features_of(len(TEXT) - 1), ()))
+
+
+def test_pickled_weights_are_read_too(target: Checkpoint, tmp_path: Path, head: Path) -> None:
+    pickled = save_head(tmp_path, target, pickled=True)
+    for one, other in zip(
+        load_head(pickled, target)[0].state_dict().values(),
+        load_head(head, target)[0].state_dict().values(),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+
+
+def test_faults_of_a_head_are_one_sentence(target: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config\.json: there is no such file"):
+        load_head(tmp_path, target)
+    content = json.loads((target.directory / "config.json").read_text())
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**content, "hidden_size": 64}))
+    with pytest.raises(UserError, match="hidden_size = 64 differs from the target's 32"):
+        load_head(tmp_path, target)
+    config.write_text("{")
+    with pytest.raises(UserError, match=r"config\.json: is not valid JSON"):
+        load_head(tmp_path, target)
+    config.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"holds neither model\.safetensors nor pytorch_model\.bin"):
+        load_head(tmp_path, target)
+    save_file({"fc.bias": torch.zeros(32)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"is no EAGLE head, tensor fc\.weight is missing"):
+        load_head(tmp_path, target)
+    save_file({"fc.weight": torch.zeros(32, 64)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"tensor layers\.0\..* is missing"):
+        load_head(tmp_path, target)
+
+
+# --- prompt lookup, hybrid -----------------------------------------------------------------------
+
+
+def lookup(text: Sequence[int], path: Sequence[int] = ()) -> list[int]:
+    """Best three tokens behind the text and a scratch path."""
+    draft = PromptLookupDraft(VOCABULARY, 3)
+    draft.open(1)
+    drafted = draft.draft(1, DraftPass(1, tuple(text), (), (), True, 3))
+    for slot, token in enumerate(path):
+        parent = (slot - 1,) if slot else (NO_PARENT,)
+        drafted = draft.draft(1, DraftPass(2 + slot, (), (token,), parent, False, 3))
+    return [int(token) for token in drafted.tokens[-1]]
+
+
+def test_lookup_continues_the_longest_suffix() -> None:
+    assert lookup([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3])[0] == 4, "1 2 3 was followed by 4"
+    assert lookup([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3, 5, 1, 2, 3])[:2] == [5, 4]
+    assert lookup([7, 8, 9, 1], path=[7, 8])[0] == 9, "scratch tokens count as context"
+    assert lookup([5, 6])[0] in (5, 6), "without a match what occurs at all is likelier"
+
+
+@given(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40), st.integers(1, 5))
+def test_lookup_gives_a_distribution(text: list[int], longest: int) -> None:
+    draft = PromptLookupDraft(VOCABULARY, longest)
+    draft.open(1)
+    rows = draft.log_probs(1, DraftPass(1, tuple(text), (), (), True, 3))
+    np.testing.assert_allclose(rows.exp().sum(-1).numpy(), 1.0)
+    again = PromptLookupDraft(VOCABULARY, longest)
+    again.open(1)
+    for ticket, token in enumerate(text):  # read one by one
+        other = again.log_probs(1, DraftPass(ticket, (token,), (), (), True, 3))
+    assert torch.equal(rows, other)
+
+
+def test_hybrid_holds_the_candidates_of_both(target: Checkpoint) -> None:
+    model, copy = (LanguageModelDraft(target, 64) for _ in range(2))
+    prompt = (1, 2, 3, 40, 1, 2, 3)
+    hybrid = HybridDraft(model, PromptLookupDraft(VOCABULARY, 3), 0.5)
+    hybrid.open(1)
+    copy.open(1)
+    order = DraftPass(1, prompt, (), (), True, 4)
+    mixed = hybrid.draft(1, order)
+    assert 40 in mixed.tokens[0]
+    assert int(copy.draft(1, order).tokens[0][0]) in mixed.tokens[0]
+    assert list(mixed.log_probs[0]) == sorted(mixed.log_probs[0], reverse=True)
+
+
+# --- in real processes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("ngram", "flowspec"), ("hybrid", "specpipe")]
+    + [("eagle", n) for n in ("flowspec", "flowspec_free", "specpipe_db", "eagle", "dsd")],
+)
+def test_text_is_greedy_whatever_drafts(
+    target: Checkpoint, head: Path, tmp_path: Path, kind: str, name: str
+) -> None:
+    plan = cluster_plan(name, clients=3)
+    roles = cluster_roles((target.directory, target.directory), plan, emulate=False)
+    source = replace(roles[0].source, kind=kind, head=head)
+    roles = [replace(role, source=source) for role in roles]
+    with Cluster(roles, plan) as running:
+        trace, _ = running.run(plan)
+    for request, spec in zip(trace.requests, plan.requests, strict=True):
+        expected = greedy(target.directory, list(spec.prompt), spec.max_new_tokens)
+        assert list(request.tokens) == expected

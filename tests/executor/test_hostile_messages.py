@@ -1,0 +1,279 @@
+"""Messages that no worker of the run sent: dropped, counted, and without effect."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zmq
+
+from tests.executor.test_processes import cluster_plan, cluster_roles
+from tests.executor.test_processes import pair as pair
+from tests.worlds.tiny_models import greedy
+from treepipe.core.messages import Beat, Close, Flight, Segment, Word
+from treepipe.executor.clock import now_ms
+from treepipe.executor.cluster import Cluster
+from treepipe.executor.station import RoleSettings
+from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox, Received
+
+TOKEN = bytes(range(TOKEN_BYTES))
+WIDTH, ROWS = 32, 2
+SEGMENT = Segment(1, 7, 0, 0, 0, (3, 4), (0, 1))
+FLIGHT = Flight(0, 0, (SEGMENT,))
+HIDDEN = torch.zeros(ROWS, WIDTH)
+EVERY_KIND = (Flight, Beat, Close)
+
+
+def a_gate(kinds: tuple[type, ...] = EVERY_KIND) -> Gate:
+    names = frozenset(["draft0"]), frozenset(["stage1"])
+    return Gate(TOKEN, *names, kinds, WIDTH, most_rows=300)
+
+
+@pytest.fixture
+def context() -> Iterator[Any]:
+    with zmq.Context() as made:
+        yield made
+
+
+class _Wiretap:
+    """Takes the place of a socket: what an outbox would have sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[bytes]] = []
+
+    def send_multipart(self, frames: list[Any]) -> None:
+        self.sent.append([bytes(frame) for frame in frames])
+
+
+def frames_of(
+    body: Flight | Beat | Close,
+    hidden: torch.Tensor | None,
+    context: Any,
+    ends: tuple[str, str] = ("draft0", "stage1"),
+    token: bytes = TOKEN,
+) -> list[bytes]:
+    """A message as an outbox writes it."""
+    outbox, tap = Outbox(context, f"tcp://{LOOPBACK}:9", ends, None, token), _Wiretap()
+    outbox.close()
+    outbox._socket = tap
+    outbox.send(body, now_ms(), 0, hidden)
+    return tap.sent[0]
+
+
+def changed(frames: list[bytes], **values: object) -> list[bytes]:
+    """The same with other values in its header; NaN and infinity stay as Python writes them."""
+    header = json.loads(frames[0][TOKEN_BYTES:])
+    return [TOKEN + json.dumps({**header, **values}).encode(), *frames[1:]]
+
+
+def changed_segment(frames: list[bytes], **values: object) -> list[bytes]:
+    body = json.loads(frames[0][TOKEN_BYTES:])["body"]
+    body["segments"][0].update(values)
+    return changed(frames, body=body)
+
+
+def changed_word(frames: list[bytes], **values: object) -> list[bytes]:
+    word = {"session": 1, "round": 0, "number": 0, "retained": [0], "accepted": 1}
+    whole = {**word, "ends_round": True, "lock_step": False, **values}
+    return changed(frames[:1], body={"draft": 0, "words": [whole]}, rows=0, width=0)
+
+
+Attack = Callable[[list[bytes]], list[bytes]]
+FORGED = "does not carry the run's token"
+BROKEN = "has a broken header"
+SHAPE = "does not hold the hidden states of its rows"
+TIMES = "has impossible times"
+ENDS = "names other ends"
+ATTACKS: dict[str, tuple[str, Attack]] = {
+    # Without the token nothing is read, however well it is forged.
+    "nothing": (FORGED, lambda frames: [b""]),
+    "text": (FORGED, lambda frames: [b"GET / HTTP/1.1\r\n\r\n"]),
+    "a megabyte": (FORGED, lambda frames: [b"A" * 2**20]),
+    "no token": (FORGED, lambda frames: [frames[0][TOKEN_BYTES:], *frames[1:]]),
+    "another run's token": (FORGED, lambda f: [bytes(TOKEN_BYTES) + f[0][TOKEN_BYTES:], *f[1:]]),
+    "half a token": (FORGED, lambda frames: [frames[0][: TOKEN_BYTES // 2], *frames[1:]]),
+    # With it, a message still has to make sense.
+    "only the token": (BROKEN, lambda frames: [TOKEN]),
+    "no JSON": (BROKEN, lambda frames: [TOKEN + b"\xff\xfe{", *frames[1:]]),
+    "a list": (BROKEN, lambda frames: [TOKEN + b"[1, 2]", *frames[1:]]),
+    "a deep nest": (BROKEN, lambda frames: [TOKEN + b"[" * 100_000]),
+    "a header cut off": (BROKEN, lambda frames: [frames[0][:-9], *frames[1:]]),
+    "no body": (BROKEN, lambda frames: changed(frames, body=None)),
+    "a position less than tokens": (BROKEN, lambda f: changed_segment(f, positions=[0])),
+    "text for tokens": (BROKEN, lambda frames: changed_segment(frames, tokens=["a", "b"])),
+    "more accepted than kept": (BROKEN, lambda frames: changed_word(frames, accepted=5)),
+    "a round that ends with live nodes": (BROKEN, lambda f: changed_word(f, accepted=0)),
+    "due at NaN": (TIMES, lambda frames: changed(frames, due_ms=float("nan"))),
+    "due at infinity": (TIMES, lambda frames: changed(frames, due_ms=float("inf"))),
+    "due in 1e25 ms": (TIMES, lambda frames: changed(frames, due_ms=1e25)),
+    "due before it was sent": (TIMES, lambda frames: changed(frames, due_ms=0.0)),
+    "sent at NaN": (TIMES, lambda frames: changed(frames, sent_ms=float("nan"))),
+    "sent before time began": (TIMES, lambda frames: changed(frames, sent_ms=-1e9)),
+    "another sender": (ENDS, lambda frames: changed(frames, sender="stage9")),
+    "another receiver": (ENDS, lambda frames: changed(frames, receiver="draft0")),
+    "another width": (SHAPE, lambda frames: changed(frames, width=WIDTH // 2, rows=4)),
+    "no width": (SHAPE, lambda frames: changed(frames, width=0)),
+    "negative rows": (SHAPE, lambda frames: changed(frames, rows=-2, width=-WIDTH)),
+    "more rows than tokens": (SHAPE, lambda frames: changed(frames, rows=3)),
+    "1e18 rows": (SHAPE, lambda frames: changed(frames, rows=10**18)),
+    "too few floats": (SHAPE, lambda frames: [frames[0], frames[1][:-4]]),
+    "no floats": (SHAPE, lambda frames: frames[:1]),
+    "three frames": (SHAPE, lambda frames: [*frames, b"more"]),
+    "committed rows without states": (SHAPE, lambda f: changed(f[:1], rows=0, width=0)),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_hostile_message_is_dropped_with_its_reason(context: Any, name: str) -> None:
+    reason, attack = ATTACKS[name]
+    inbox = Inbox(context, 0, "stage1", gate=a_gate())
+    good = frames_of(FLIGHT, HIDDEN, context)
+    inbox.take(attack(good))
+    assert inbox.dropped == {reason: 1}
+    assert inbox.get(now_ms()) is None
+    inbox.take(good)
+    received = inbox.get(now_ms())
+    assert received is not None, "the next good one comes in"
+    assert received.envelope.body == FLIGHT
+    assert torch.equal(received.hidden, HIDDEN)  # type: ignore[arg-type]
+    inbox.close()
+
+
+def test_a_message_comes_in_once(context: Any) -> None:
+    inbox = Inbox(context, 0, "stage1", gate=a_gate())
+    good = frames_of(FLIGHT, HIDDEN, context)
+    inbox.take(good)
+    inbox.take(good)
+    assert inbox.dropped == {"has come before": 1}
+    assert inbox.count == 1
+    inbox.close()
+
+
+@pytest.mark.parametrize("body", [Close(1), Beat(0, (Word(1, 0, 0, None, 0, False, False),))])
+def test_a_draft_server_takes_flights_only(context: Any, body: Close | Beat) -> None:
+    inbox = Inbox(context, 0, "stage1", gate=a_gate((Flight,)))
+    inbox.take(frames_of(body, None, context))
+    assert inbox.dropped == {"says what this worker is never told": 1}
+    inbox.close()
+
+
+def test_outside_a_run_a_broken_message_is_dropped_too(context: Any) -> None:
+    inbox = Inbox(context, 0, "calibration")
+    inbox.take([b"GET / HTTP/1.1\r\n\r\n"])
+    inbox.take(frames_of(FLIGHT, HIDDEN, context, token=b""))
+    assert inbox.dropped == {BROKEN: 1}
+    assert inbox.count == 1
+    inbox.close()
+
+
+def raw(address: str, data: bytes) -> socket.socket:
+    """A connection that says this, and stays open."""
+    host, port = address.removeprefix("tcp://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=5)
+    connection.settimeout(0.5)
+    with contextlib.suppress(OSError):  # cut, as it may be
+        connection.sendall(data)
+    return connection
+
+
+def received_before(inbox: Inbox, deadline_ms: float) -> Received | None:
+    """The first message that is let in, whatever comes with it."""
+    return inbox.get(now_ms() + deadline_ms)
+
+
+HUGE_FRAME = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00NULL".ljust(54, b"\0")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"A" * 2**20, b"\x00" * 2**20, np.random.default_rng(1).bytes(2**20), HUGE_FRAME, b""],
+    ids=["letters", "zeros", "noise", "half a greeting", "silence"],
+)
+def test_bytes_without_a_handshake_do_not_hold_up_a_message(context: Any, data: bytes) -> None:
+    inbox = Inbox(context, 0, "stage1", gate=a_gate())
+    strangers = [raw(inbox.address, data) for _ in range(20 if not data else 1)]
+    outbox = Outbox(context, inbox.address, ("draft0", "stage1"), None, TOKEN)
+    outbox.send(FLIGHT, now_ms(), 0, HIDDEN)
+    received = received_before(inbox, 10_000)
+    assert received is not None
+    assert received.envelope.body == FLIGHT
+    for stranger in strangers:
+        stranger.close()
+    outbox.close()
+    inbox.close()
+
+
+def test_a_frame_longer_than_the_plan_needs_is_cut_off(context: Any) -> None:
+    gate = a_gate()
+    inbox = Inbox(context, 0, "stage1", gate=gate)
+    stranger = context.socket(zmq.PUSH)
+    stranger.setsockopt(zmq.LINGER, 0)
+    stranger.connect(inbox.address)
+    stranger.send(bytes(gate.most_bytes + 1))
+    outbox = Outbox(context, inbox.address, ("draft0", "stage1"), None, TOKEN)
+    outbox.send(FLIGHT, now_ms(), 0, HIDDEN)
+    assert received_before(inbox, 10_000) is not None
+    assert inbox.count == 1
+    assert not inbox.dropped, "it never came in"
+    stranger.close()
+    outbox.close()
+    inbox.close()
+
+
+def _ports(roles: list[RoleSettings]) -> dict[str, str]:
+    """Free ports, a run of them, as addresses by worker."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        base = int(probe.getsockname()[1])
+    return {r.placed.name: f"tcp://{LOOPBACK}:{base + n}" for n, r in enumerate(roles)}
+
+
+def test_a_run_under_attack_ends_with_its_text_and_a_warning(
+    pair: tuple[Path, Path], context: Any
+) -> None:
+    """All at once, at every worker, while it decodes."""
+    plan = cluster_plan("flowspec")
+    roles = cluster_roles(pair, plan, emulate=False)
+    addresses = _ports(roles)
+    roles = [replace(r, port=int(addresses[r.placed.name].split(":")[-1])) for r in roles]
+    forged = [
+        frames_of(Close(1), None, context, ("draft0", "pipeline0.stage1"), bytes(TOKEN_BYTES)),
+        frames_of(FLIGHT, HIDDEN, context, ("draft0", "pipeline0.stage1"), bytes(TOKEN_BYTES)),
+        changed(frames_of(FLIGHT, HIDDEN, context), due_ms=1e25),
+        [b"\xff" * 400],
+    ]
+    strangers: list[Any] = []
+
+    def attack() -> None:
+        for address in addresses.values():
+            strangers.append(raw(address, b"A" * 2**20))
+            pusher = context.socket(zmq.PUSH)
+            pusher.setsockopt(zmq.LINGER, 0)
+            pusher.connect(address)
+            strangers.append(pusher)
+            for frames in forged * 5:
+                pusher.send_multipart(frames)
+
+    with Cluster(roles, plan) as running:
+        attacker = threading.Thread(target=attack)
+        attacker.start()
+        first, _ = running.run(plan)
+        attacker.join()
+        second, _ = running.run(plan)
+    for stranger in strangers:
+        stranger.close()
+    for trace in (first, second):
+        for request, spec in zip(trace.requests, plan.requests, strict=True):
+            assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+    said = [*first.warnings, *second.warnings]
+    for name in addresses:
+        assert any(f"were dropped by {name}, each of which {FORGED}" in each for each in said)

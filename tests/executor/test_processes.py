@@ -1,0 +1,275 @@
+"""Real processes: all schedules, replay, and every way in which a run can end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.worlds.tiny_models import greedy, save_random_checkpoint
+from treepipe.core.errors import RunError, UserError
+from treepipe.executor.cluster import Cluster
+from treepipe.executor.sources import SourceSettings
+from treepipe.executor.station import RoleSettings
+from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
+from treepipe.results.metrics import run_metrics, utilization
+from treepipe.scenario.deployment import Placed, Plan, RequestSpec, Serving
+from treepipe.scenario.schedule_factory import ScheduleFactory
+from treepipe.scenario.schema import SamplingSection, ScheduleName, ScheduleSection
+from treepipe.sim.replay import ReplaySource
+from treepipe.sim.world import simulate
+
+GREEDY = SamplingSection()
+TREE = {
+    "tree_size": 20,
+    "tree_depth": 3,
+    "top_k": 4,
+    "segment_tokens": 6,
+    "expand_size": 12,
+    "expand_depth": 3,
+    "gamma": 3,
+    "width": 5,
+    "children": 4,
+}
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+TIMES = DeviceTimes(TimeTable({1: 6.0}), TimeTable({1: 2.0}), TimeTable({1: 0.5}), 1.5, 0.3)
+PROMPT = tuple(int(t) for t in np.random.default_rng(4).integers(61, size=70))
+REQUESTS = (RequestSpec(PROMPT, 16), RequestSpec(PROMPT[:5], 12), RequestSpec(PROMPT[5:30], 14))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pair")
+    target = save_random_checkpoint(folder / "target", layers=4, seed=1, positions=512)
+    draft = save_random_checkpoint(folder / "draft", layers=1, seed=2, positions=512)
+    return target, draft
+
+
+def cluster_plan(
+    name: str,
+    *,
+    clients: int = 1,
+    pipelines: int = 1,
+    sampling: SamplingSection = GREEDY,
+    **settings: object,
+) -> Plan:
+    section = ScheduleSection.model_validate({"name": name, **TREE, **settings})
+    stages = 4 // pipelines
+    return Plan(
+        "test",
+        (Placed("draft0", TIMES),),
+        tuple(
+            tuple(
+                Placed(
+                    f"pipeline{p}.stage{n + 1}", TIMES, range(pipelines * n, pipelines * (n + 1))
+                )
+                for n in range(stages)
+            )
+            for p in range(pipelines)
+        ),
+        ScheduleFactory(section, sampling),
+        REQUESTS,
+        LinkTimes(1.0, 1000.0),
+        row_bytes=128,
+        serving=Serving(clients, 1 if name in ("pipedec", "specpipe") else None),
+    )
+
+
+def cluster_roles(pair: tuple[Path, Path], plan: Plan, **changes: object) -> list[RoleSettings]:
+    factory = plan.new_schedule
+    assert isinstance(factory, ScheduleFactory)
+    remembers = factory.sampling.rule not in ("exact", "relaxed_best")
+    source = SourceSettings("model", pair[1], None, 3, 0.5, factory.sampling, remembers, plan.seed)
+    places: list[tuple[Placed, int | None, int]] = [
+        (placed, None, number) for number, placed in enumerate(plan.drafts)
+    ]
+    for p, stages in enumerate(plan.pipelines):
+        places += [(stage, p, n) for n, stage in enumerate(stages, start=1)]
+    base = [
+        RoleSettings(placed, number, pipeline, plan, pair[0], source, 300, 0, True)
+        for placed, pipeline, number in places
+    ]
+    return [replace(role, **changes) for role in base]  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def cluster(pair: tuple[Path, Path]) -> Iterator[Cluster]:
+    plan = cluster_plan("pp")
+    with Cluster(cluster_roles(pair, plan, check_causality=True), plan) as running:
+        yield running
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_run_is_lossless_and_replays_step_by_step(
+    cluster: Cluster, pair: tuple[Path, Path], name: str, clients: int
+) -> None:
+    plan = cluster_plan(name, clients=clients)
+    trace, recording = cluster.run(plan)
+    for request, spec in zip(trace.requests, plan.requests, strict=True):
+        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+    replay = simulate(plan, ReplaySource(recording))
+    for mine, theirs in zip(replay.requests, trace.requests, strict=True):
+        assert mine.tokens == theirs.tokens
+        if name != "flowspec_free":  # its steps depend on timing
+            assert mine.rounds == theirs.rounds
+            assert [count for _, count in mine.emitted] == [count for _, count in theirs.emitted]
+    measured, predicted = run_metrics(trace), run_metrics(replay)
+    ratio = predicted["time_between_tokens_ms"] / measured["time_between_tokens_ms"]
+    # How much longer than that is the host's affair: a busy one has no upper bound.
+    assert 0.1 < ratio < 1.05, "emulated work takes at least its profile's time"
+    assert set(utilization(trace)) == set(plan.devices)
+
+
+def test_nothing_is_left_of_finished_requests(cluster: Cluster) -> None:
+    cluster.run(cluster_plan("flowspec_free", clients=3))
+    cluster.run(cluster_plan("specpipe_db", clients=3))
+    deadline = time.monotonic() + 5
+    while any(left := cluster.open_sessions().values()):
+        assert time.monotonic() < deadline, f"state is left: {left}"
+
+
+def test_chunked_prompt_is_computed_in_two_segments(cluster: Cluster) -> None:
+    trace, _ = cluster.run(replace(cluster_plan("pp"), requests=(RequestSpec(PROMPT, 2),)))
+    sizes = [s.tokens for s in trace.spans if s.device.endswith("stage1") and s.kind == "compute"]
+    assert sizes == [35, 35, 1]
+
+
+def test_requests_in_quick_succession_do_not_strand_each_other(pair: tuple[Path, Path]) -> None:
+    """Without emulation the end of one request and the start of the next arrive together."""
+    requests = tuple(RequestSpec(PROMPT[:n], 6) for n in range(1, 41))
+    plan = replace(cluster_plan("flowspec"), requests=requests)
+    with Cluster(cluster_roles(pair, plan, emulate=False), plan) as running:
+        trace, _ = running.run(plan)
+    assert [len(request.tokens) for request in trace.requests] == [6] * 40
+
+
+def _children() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children(recursive=True) if _is_worker(p)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """The fork server and the resource tracker stay; workers are children of the former."""
+    try:
+        return process.ppid() != os.getpid()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_killed_worker_is_named_and_the_rest_ends(pair: tuple[Path, Path]) -> None:
+    plan = cluster_plan("pp")
+    before = {p.pid for p in _children()}
+    with Cluster(cluster_roles(pair, plan), plan) as running:
+        ours = [p for p in _children() if p.pid not in before]
+        assert len(ours) == 5
+        running.kill("pipeline0.stage2")
+        start = time.monotonic()
+        with pytest.raises(RunError, match=r"pipeline0\.stage2 died \(exit code -9\)"):
+            running.run(replace(plan, requests=(RequestSpec(PROMPT, 400),)))
+        running.close()
+        assert time.monotonic() - start < 2
+    assert not [p for p in ours if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_workers_exception_appears_once_with_its_name(
+    pair: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan = cluster_plan("pp")
+    roles = cluster_roles(pair, plan)
+    roles[3] = replace(roles[3], capacity=20)
+    with (
+        pytest.raises(RunError, match=r"^pipeline0\.stage3 failed: MemoryError: a cache of 20"),
+        Cluster(roles, plan) as running,
+    ):
+        running.run(plan)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_port_in_use_is_one_sentence(pair: tuple[Path, Path]) -> None:
+    plan = cluster_plan("pp")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        roles = cluster_roles(pair, plan)
+        roles[2] = replace(roles[2], port=port)
+        sentence = rf"^key base_port: port {port}, wanted by pipeline0\.stage2, is in use"
+        with pytest.raises(UserError, match=sentence), Cluster(roles, plan):
+            pass
+
+
+def test_ctrl_c_leaves_no_process_and_no_port(tmp_path: Path) -> None:
+    scenario = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "treepipe", "run", str(scenario)]
+    command += ["--set", f"base_port={port}", "--set", "workload.new_tokens=300"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    children = _wait_for_port(process, port + 4)
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    _, error = process.communicate(timeout=10)
+    assert time.monotonic() - start < 4, "at once, or as fast as a busy machine can"
+    assert process.returncode == 130
+    assert b"Traceback" not in error
+    _, alive = psutil.wait_procs(children, timeout=2)
+    assert not alive
+    with socket.socket() as again:
+        # Connections that were cut linger in the kernel; a listener would still be in the way.
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", port + 4))
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.Process]:
+    """Until the last stage listens; returns all processes below the command."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        children = psutil.Process(process.pid).children(recursive=True)
+        for child in children:
+            try:
+                listening = [c.laddr.port for c in child.net_connections(kind="tcp")]
+            except psutil.NoSuchProcess:
+                continue
+            if port in listening:
+                return children
+        process.poll()
+        assert process.returncode is None, process.communicate()
+    raise AssertionError("the workers did not start")
+
+
+def _peak_memory(pair: tuple[Path, Path], layers: int) -> dict[str, int]:
+    """Peak resident bytes per worker after decoding, with ``layers`` layers in each stage."""
+    plan = cluster_plan("pp")
+    stages = tuple(
+        replace(stage, layers=range(layers * i, layers * (i + 1)))
+        for i, stage in enumerate(plan.pipelines[0])
+    )
+    plan = replace(plan, pipelines=(stages,), requests=(RequestSpec((1, 2, 3), 3),))
+    with Cluster(cluster_roles(pair, plan), plan) as running:
+        running.run(plan)
+        return running.peak_memory_bytes()
+
+
+def test_stage_memory_is_its_share_of_the_weights(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    """The baseline (interpreter, libraries, their kernels) is a stage of a model of few kilobytes.
+
+    Weights are mapped and read when they are first used, so peaks are taken after decoding.
+    """
+    target = save_random_checkpoint(tmp_path / "target", layers=12, width=768, seed=1)
+    total = (target / "model.safetensors").stat().st_size
+    baseline, peaks = _peak_memory(pair, 1), _peak_memory((target, pair[1]), 3)
+    for name in list(peaks)[1:]:
+        share = (peaks[name] - baseline[name]) / total
+        assert 0.2 < share < 0.3, f"{name} took {share:.0%} of the whole, its share is 25 %"

@@ -1,0 +1,110 @@
+"""Sampling through real processes: continuations have exactly the target's distribution.
+
+A vocabulary of 8 tokens and 3 new tokens: the exact probability of each of the 512 continuations
+is computed from the unpartitioned model, and the sampled counts are held against it (chi-square).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy import stats
+
+from tests.executor.test_processes import cluster_plan, cluster_roles
+from tests.worlds.tiny_models import save_random_checkpoint
+from treepipe.core.verification import Sampling, target_distribution
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.cluster import Cluster
+from treepipe.executor.measure.calibration import WholeModel
+from treepipe.scenario.deployment import RequestSpec
+from treepipe.scenario.schema import SamplingSection
+
+VOCABULARY, HORIZON, REQUESTS = 8, 3, 500
+PROMPT = (1, 5, 2, 7)
+WARM = {"temperature": 1.0}
+NARROW = {"temperature": 0.6, "top_p": 0.9, "top_k": 5}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pair")
+    target = save_random_checkpoint(folder / "target", layers=4, seed=5, vocabulary=VOCABULARY)
+    draft = save_random_checkpoint(folder / "draft", layers=1, seed=6, vocabulary=VOCABULARY)
+    return target, draft
+
+
+def exact(directory: Path, sampling: Sampling) -> dict[tuple[int, ...], float]:
+    """Probability of every continuation of the prompt."""
+    whole = WholeModel(Checkpoint.open(directory), 16)
+
+    def following(text: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        whole.stage.open(0)
+        logits = whole.read((*PROMPT, *text), range(len(PROMPT) + len(text)), None)[-1]
+        whole.stage.close(0)
+        return target_distribution(logits.double().numpy(), sampling)
+
+    found: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(HORIZON):
+        found = {
+            (*text, token): probability * share
+            for text, probability in found.items()
+            for token, share in enumerate(following(text))
+            if probability * share
+        }
+    return found
+
+
+def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
+    """Chi-square of counts against probabilities; rare continuations share one cell."""
+    total = counts.total()
+    assert set(counts) <= set(expected), "an impossible continuation was sampled"
+    common = [text for text, share in expected.items() if share * total >= 5]
+    shares = np.array([expected[text] for text in common])
+    seen = np.array([counts[text] for text in common])
+    if (rest := 1 - shares.sum()) * total > 1e-6:
+        shares, seen = np.append(shares, rest), np.append(seen, total - seen.sum())
+    result: float = stats.chisquare(seen, shares / shares.sum() * total).pvalue
+    return result
+
+
+CASES = [
+    ("pp", {"rule": "exact", **WARM}),
+    ("flowspec", {"rule": "exact", **NARROW}),
+    ("flowspec_free", {"rule": "exact", **WARM}),
+    ("specpipe_db", {"rule": "exact", **WARM}),
+    ("specinfer", {"rule": "rejection", **WARM}),
+    ("dsd", {"rule": "rejection", **NARROW}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=[f"{n}-{s['rule']}" for n, s in CASES])
+def test_continuations_have_the_targets_distribution(
+    pair: tuple[Path, Path], name: str, settings: dict[str, object]
+) -> None:
+    section = SamplingSection.model_validate(settings)
+    sizes = {"branching": (2, 2, 1)} if name == "specinfer" else {}
+    plan = cluster_plan(name, clients=3, sampling=section, children=3, **sizes)
+    plan = replace(plan, requests=(RequestSpec(PROMPT, HORIZON),) * REQUESTS, seed=11)
+    with Cluster(cluster_roles(pair, plan, emulate=False), plan) as running:
+        trace, _ = running.run(plan)
+    counts = Counter(request.tokens for request in trace.requests)
+    assert counts.total() == REQUESTS
+    sampling = Sampling(section.temperature, section.top_p, section.top_k)
+    assert p_value(counts, exact(pair[0], sampling)) > 0.001
+
+
+def test_the_test_can_fail(pair: tuple[Path, Path]) -> None:
+    """As many texts of another temperature would be found out."""
+    expected = exact(pair[0], Sampling(1.0))
+    other = exact(pair[0], Sampling(0.8))
+    texts = list(itertools.chain(other))
+    rng = np.random.default_rng(0)
+    shares = np.array([other[text] for text in texts])
+    drawn = rng.choice(len(texts), REQUESTS, p=shares / shares.sum())
+    assert p_value(Counter(texts[i] for i in drawn), expected) < 0.001

@@ -1,0 +1,207 @@
+"""Partitioned models, tree attention and caches against the unpartitioned model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.worlds.tiny_models import CONFIGS, greedy, save_random_checkpoint
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import DraftPass
+from treepipe.executor.cache import TreeCache
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.draft_model import LanguageModelDraft
+from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.stage_model import StageModel, TargetEnds
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+@pytest.mark.parametrize("shard_size", ["5GB", "20KB"])
+def test_stages_give_what_generate_gives(folder: Path, architecture: str, shard_size: str) -> None:
+    directory = save_random_checkpoint(
+        folder / f"{architecture}-{shard_size}",
+        architecture=architecture,
+        layers=4,
+        seed=3,
+        shard_size=shard_size,
+    )
+    checkpoint = Checkpoint.open(directory)
+    stages = [StageModel(checkpoint, layers, 64) for layers in (range(1), range(1, 3), range(3, 4))]
+    ends = TargetEnds(checkpoint)
+    for stage in stages:
+        stage.open(0)
+    prompt = [5, 9, 2, 40, 17]
+    fed, text = prompt, []
+    while len(text) < 20:
+        start = len(prompt) + len(text) - (1 if text else len(prompt))
+        hidden = ends.embed(fed)
+        for stage in stages:
+            hidden = stage.forward(0, hidden, range(start, start + len(fed)), None)
+        text += ends.next_tokens(hidden[-1:])
+        fed = text[-1:]
+    assert text == greedy(directory, prompt, 20)
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> WholeModel:
+    directory = save_random_checkpoint(folder / "whole", layers=2, seed=1)
+    model = WholeModel(Checkpoint.open(directory), 96)
+    model.stage.check_causality = True
+    return model
+
+
+@st.composite
+def parent_lists(draw: st.DrawFn) -> list[int]:
+    count = draw(st.integers(1, 10))
+    return [draw(st.integers(NO_PARENT, i - 1)) for i in range(count)]
+
+
+def _path(parents: list[int], node: int) -> list[int]:
+    nodes = []
+    while node != NO_PARENT:
+        nodes.append(node)
+        node = parents[node]
+    return nodes[::-1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(parent_lists(), st.integers(0, 2**32), st.data())
+def test_tree_rows_see_their_path_only_and_pruned_caches_go_on(
+    whole: WholeModel, parents: list[int], seed: int, data: st.DataObject
+) -> None:
+    rng = np.random.default_rng(seed)
+    prompt = rng.integers(61, size=4).tolist()
+    tokens = rng.integers(61, size=len(parents)).tolist()
+    depths = [len(_path(parents, i)) for i in range(len(parents))]
+    stage = whole.stage
+    stage.open(0)
+    whole.read(prompt, range(4), None)
+    cut = data.draw(st.integers(0, len(parents)))
+    parts = []
+    for first, stop in ((0, cut), (cut, len(parents))):
+        if stop > first:
+            positions = [3 + d for d in depths[first:stop]]
+            parts.append(whole.read(tokens[first:stop], positions, parents[first:stop]))
+    logits = torch.cat(parts)
+    # Prune to a path's end, accept the path, and read one more token behind it.
+    chosen = _path(parents, data.draw(st.integers(0, len(parents) - 1)))
+    stage.cache(0).prune(chosen, len(chosen))
+    after = whole.read([7], [4 + len(chosen)], None)[-1]
+    entries = stage.cache(0).entries().clone()
+    for node in range(len(parents)):
+        path = prompt + [tokens[i] for i in _path(parents, node)]
+        stage.open(0)
+        alone = whole.read(path, range(len(path)), None)[-1]
+        torch.testing.assert_close(logits[node], alone, rtol=1e-4, atol=1e-4)
+    stage.open(0)
+    path = prompt + [tokens[i] for i in chosen] + [7]
+    alone = whole.read(path, range(len(path)), None)[-1]
+    torch.testing.assert_close(after, alone, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(entries, stage.cache(0).entries(), rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 5), st.integers(0, 12), st.data())
+def test_compaction_in_place_equals_indexing(
+    committed: int, nodes: int, data: st.DataObject
+) -> None:
+    cache = TreeCache(2, 1, 3, 20, torch.float32)
+    for rows, parents in ((committed, None), (nodes, [NO_PARENT] * nodes)):
+        if not rows:
+            continue
+        cache.begin(rows, parents)
+        for layer in range(2):
+            cache.update(torch.randn(1, 1, rows, 3), torch.randn(1, 1, rows, 3), layer)
+        cache.finish(committed=parents is None)
+    before = cache.entries().clone()
+    keep = sorted(data.draw(st.sets(st.integers(0, nodes - 1)))) if nodes else []
+    accepted = data.draw(st.integers(0, len(keep)))
+    cache.prune(keep, accepted)
+    kept = [*range(committed), *(committed + i for i in keep)]
+    assert torch.equal(cache.entries(), before[:, :, :, kept])
+    assert (cache.committed, cache.length) == (committed + accepted, len(kept))
+
+
+def test_full_cache_says_so() -> None:
+    with pytest.raises(MemoryError, match="4 entries cannot take 5 more"):
+        TreeCache(1, 1, 2, 4, torch.float32).begin(5, None)
+
+
+def test_causality_check_notices_a_wrong_mask(whole: WholeModel) -> None:
+    whole.stage.open(0)
+    whole.read([1, 2], [0, 1], None)
+    whole.read([3, 4], [2, 2], [NO_PARENT, NO_PARENT])
+    cache = whole.stage.cache(0)
+    begin = cache.begin
+
+    def broken(rows: int, parents: list[int]) -> torch.Tensor:
+        mask = begin(rows, parents)
+        assert mask is not None
+        mask[0, 2] = ~mask[0, 2]  # the parent's sibling becomes visible
+        return mask
+
+    cache.begin = broken  # type: ignore[method-assign, assignment]
+    with pytest.raises(AssertionError, match="attends to"):
+        whole.read([5], [3], [1])
+
+
+def test_draft_gives_the_same_answer_to_the_same_path(folder: Path) -> None:
+    directory = save_random_checkpoint(folder / "draft", layers=1, seed=2)
+    draft = LanguageModelDraft(Checkpoint.open(directory), 64)
+    draft.open(0)
+    first = draft.draft(0, DraftPass(1, (4, 5, 6), (), (), True, 5))
+    two = draft.draft(0, DraftPass(2, (), (8, 9), (NO_PARENT, NO_PARENT), False, 5))
+    three = draft.draft(0, DraftPass(3, (), (1,), (1,), False, 5))
+    again = draft.draft(0, DraftPass(4, (9, 1), (), (), True, 5))
+    draft.open(1)
+    chain = draft.draft(1, DraftPass(5, (4, 5, 6, 9), (), (), True, 5))
+    assert np.asarray(first.tokens).shape == (1, 5)
+    np.testing.assert_allclose(two.log_probs[1], chain.log_probs[0], atol=1e-5)
+    np.testing.assert_allclose(three.log_probs, again.log_probs, atol=1e-5)
+    assert np.array_equal(three.tokens, again.tokens)
+
+
+def test_a_batch_of_draft_passes_answers_as_each_alone(folder: Path) -> None:
+    """Passes over a prompt and over scratch nodes mix; no session sees another's entries."""
+    checkpoint = Checkpoint.open(save_random_checkpoint(folder / "batch", layers=2, seed=3))
+    together, alone = LanguageModelDraft(checkpoint, 64), LanguageModelDraft(checkpoint, 64)
+    steps = [
+        [(1, DraftPass(1, (4, 5, 6), (), (), True, 5)), (2, DraftPass(1, (9,), (), (), True, 5))],
+        [
+            (1, DraftPass(2, (), (8, 9), (NO_PARENT, NO_PARENT), False, 5)),
+            (3, DraftPass(1, (7, 7), (), (), True, 3)),
+        ],
+        [
+            (1, DraftPass(3, (), (1, 2), (0, 0), False, 5, keep=(1,), accepted=0)),
+            (2, DraftPass(2, (), (3,), (NO_PARENT,), False, 5)),
+            (3, DraftPass(2, (2, 4), (), (), True, 4)),
+        ],
+    ]
+    for session in (1, 2, 3):
+        together.open(session)
+        alone.open(session)
+    for passes in steps:
+        for drafted, (session, order) in zip(together.draft_batch(passes), passes, strict=True):
+            expected = alone.draft(session, order)
+            assert drafted.ticket == order.ticket
+            assert np.array_equal(drafted.tokens, expected.tokens)
+            np.testing.assert_allclose(drafted.log_probs, expected.log_probs, atol=1e-5)
+
+
+def test_a_stage_holds_its_share_of_the_weights_only(folder: Path) -> None:
+    directory = save_random_checkpoint(folder / "share", layers=6, seed=5)
+    checkpoint = Checkpoint.open(directory)
+    total = StageModel(checkpoint, range(6), 8).parameter_bytes
+    assert StageModel(checkpoint, range(2, 4), 8).parameter_bytes * 3 == total

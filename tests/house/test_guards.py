@@ -1,0 +1,183 @@
+"""Guards of the layout: imports, one name per module, what files say of themselves."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from conftest import MissingExecutor
+
+ROOT = Path(__file__).parents[2]
+LINKED = ("sim", "executor", "profiles", "studies")
+ROOMS = ("core", "files", "physics", "scenario", "results", "compare", "planner", "cli", *LINKED)
+IMPURE = {"time", "random", "threading", "socket", "subprocess", "multiprocessing", "asyncio"}
+"""Of the standard library: what a rule may not know."""
+
+
+def _core_files() -> list[Path]:
+    return sorted((ROOT / "treepipe" / "core").rglob("*.py"))
+
+
+def _all_files() -> list[Path]:
+    folders = [ROOT / "treepipe", *(ROOT / name for name in (*LINKED, "tests", "bench"))]
+    found = {file.resolve() for folder in folders for file in folder.rglob("*.py")}
+    return sorted(found)
+
+
+def _named(files: Iterable[Path]) -> list[str]:
+    return [str(file.relative_to(ROOT)) for file in files]
+
+
+def _modules(file: Path) -> set[str]:
+    """What a file imports absolutely, wherever in it."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _roots(file: Path) -> set[str]:
+    """Top-level packages that a file imports."""
+    return {name.split(".")[0] for name in _modules(file)}
+
+
+def _rooms(file: Path) -> set[str]:
+    """Rooms that a file imports from."""
+    parts = [name.split(".") for name in _modules(file) if name.startswith("treepipe.")]
+    return {part[1] for part in parts} & set(ROOMS)
+
+
+def _python(code: str) -> None:
+    """Run code in an interpreter of its own, at the root; its traceback is the failure."""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_core_imports_only_numpy_and_itself() -> None:
+    assert _core_files()
+    allowed = (set(sys.stdlib_module_names) - IMPURE) | {"numpy", "treepipe"}
+    strange = {file: _roots(file) - allowed for file in _core_files()}
+    other = {file: _rooms(file) - {"core"} for file in _core_files()}
+    assert not [f"{f.name}: {names}" for f, names in (strange | other).items() if names]
+    assert not [f"{f.name}: {names}" for f, names in strange.items() if names]
+
+
+def test_rooms_form_no_cycle() -> None:
+    """Imports inside functions and for type checkers count, too."""
+    above: dict[str, set[str]] = {}
+    for room in ROOMS:
+        folder = ROOT / room if room in LINKED else ROOT / "treepipe" / room
+        files = list(folder.rglob("*.py"))
+        assert files
+        above[room] = set().union(*map(_rooms, files)) - {room}
+    while above:
+        free = [room for room, needs in above.items() if not needs & set(above)]
+        assert free, f"these rooms import each other: {above}"
+        above = {room: needs for room, needs in above.items() if room not in free}
+
+
+def test_core_loads_no_world() -> None:
+    """What the rules load on their own; ``time`` and ``random`` are NumPy's own imports."""
+    names = [
+        ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for file in _core_files()
+        if file.stem != "__init__"
+    ]
+    _python(
+        f"import sys, {', '.join(names)}\n"
+        "bad = {'simpy', 'torch', 'transformers', 'zmq', 'treepipe.sim', 'treepipe.executor'}\n"
+        "assert not bad & set(sys.modules), bad & set(sys.modules)"
+    )
+
+
+def test_planning_alone_needs_no_executor_libraries() -> None:
+    _python(
+        "import sys\n"
+        "import treepipe.cli.main, treepipe.sim.predict, treepipe.results.show\n"
+        "bad = {'torch', 'transformers', 'zmq', 'tokenizers', 'safetensors'} & set(sys.modules)\n"
+        "assert not bad, bad"
+    )
+
+
+LOAD_ALL = f"""
+import importlib, pkgutil, treepipe
+for info in pkgutil.walk_packages(treepipe.__path__, 'treepipe.'):
+    try:
+        importlib.import_module(info.name)
+    except ModuleNotFoundError as missing:  # an optional library is not installed
+        if (missing.name or '').split('.')[0] in ('treepipe', *{LINKED!r}):
+            raise
+"""
+FIND_TWINS = """
+import collections, pathlib, sys
+root = pathlib.Path.cwd().resolve()
+names = collections.defaultdict(set)
+for name, module in list(sys.modules.items()):
+    file = getattr(module, '__file__', None)
+    path = pathlib.Path(file).resolve() if file else None
+    if path and root in path.parents and 'site-packages' not in path.parts:
+        names[path].add(name)
+assert names, 'nothing was loaded'
+twins = [sorted(found) for found in names.values() if len(found) > 1]
+assert not twins, twins
+"""
+
+
+def test_no_module_has_two_names() -> None:
+    _python(LOAD_ALL + FIND_TWINS)
+
+
+def test_a_second_name_would_be_noticed() -> None:
+    with pytest.raises(AssertionError, match=r"\['sim', 'treepipe.sim'\]"):
+        _python("import sim, treepipe.sim" + FIND_TWINS)
+
+
+def test_root_folders_are_imported_through_the_package() -> None:
+    assert not _named(file for file in _all_files() if _roots(file) & set(LINKED))
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_are_relative(name: str) -> None:
+    link = ROOT / "treepipe" / name
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / name
+    assert link.resolve() == ROOT.resolve() / name
+
+
+def test_files_say_what_belongs_in_them() -> None:
+    """A file's docstring states its law."""
+
+    def stated(file: Path) -> bool:
+        return bool(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))))
+
+    assert not _named(file for file in _all_files() if not stated(file))
+
+
+def test_linter_bans_the_second_names() -> None:
+    pytest.importorskip("ruff")
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--select", "TID251", "--no-cache", "-"],
+        cwd=ROOT,
+        input="".join(f"import {name}\n" for name in LINKED),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.count("TID251") == len(LINKED), done.stdout + done.stderr
+
+
+def test_without_the_executor_its_tests_are_skipped() -> None:
+    finder = MissingExecutor()
+    with pytest.raises(pytest.skip.Exception, match=r"\(torch is not installed\)"):
+        finder.find_spec("torch")
+    assert finder.find_spec("treepipe.no_such_module") is None

@@ -1,0 +1,129 @@
+"""The planner's partitions: layers dealt to unequal devices, and what such devices cost."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treepipe.core.errors import UserError
+from treepipe.planner.candidates import find_candidates
+from treepipe.planner.cluster import ClusterFile, load_cluster
+from treepipe.planner.halving import search
+from treepipe.planner.partition import StageCost, deal, with_layers
+from treepipe.planner.report import verdict
+
+UNEQUAL = """
+name = "unequal"
+[target]
+profile = "llama-2-7b"
+[[drafts]]
+device = "rtx-3090"
+model.profile = "llama-3.2-1b"
+[[pipelines]]
+stages = [{ device = "jetson-orin-nano-8gb", count = 2 }, { device = "rtx-3090" }]
+[search]
+schedules = ["pp"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def loaded(tmp_path: Path, text: str, *settings: str) -> ClusterFile:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    return load_cluster(path, settings)
+
+
+COSTS = st.lists(
+    st.builds(
+        StageCost,
+        call_ms=st.floats(0, 5),
+        layer_ms=st.floats(0.1, 5),
+        most=st.none() | st.integers(1, 6),
+        layers=st.none() | st.none() | st.integers(1, 2),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(COSTS, st.integers(1, 9))
+def test_dealt_layers_are_the_best_of_all(stages: list[StageCost], total: int) -> None:
+    def slowest(counts: tuple[int, ...] | list[int]) -> float:
+        return max(s.call_ms + s.layer_ms * n for s, n in zip(stages, counts, strict=True))
+
+    def whole(counts: tuple[int, ...] | list[int]) -> float:
+        return sum(s.call_ms + s.layer_ms * n for s, n in zip(stages, counts, strict=True))
+
+    choices = [
+        [stage.layers] if stage.layers else range(1, min(stage.most or total, total) + 1)
+        for stage in stages
+    ]
+    possible = [counts for counts in itertools.product(*choices) if sum(counts) == total]
+    for rule, cost in (("balanced", slowest), ("fastest_first", whole)):
+        dealt = deal(rule, stages, total)  # type: ignore[arg-type]
+        if not possible:
+            assert dealt is None
+        else:
+            assert dealt is not None
+            assert tuple(dealt) in possible
+            assert cost(dealt) == pytest.approx(min(map(cost, possible)))
+
+
+def test_unequal_devices_are_dealt_layers_by_their_speed(tmp_path: Path) -> None:
+    candidates, _ = find_candidates(loaded(tmp_path, UNEQUAL))
+    layers = {each.partition: each.layers[0] for each in candidates}
+    assert layers["even"] == (10, 11, 11)
+    assert layers["fastest_first"] == (1, 1, 30)
+    slow, same, fast = layers["balanced"]
+    assert 0 <= slow - same <= 1
+    assert fast > 4 * slow
+    ranked = search(loaded(tmp_path, UNEQUAL), lambda *_: None)
+    assert ranked.best.candidate.partition == "fastest_first", "one token visits every stage"
+    assert "its layers per stage: 1 1 30" in verdict(ranked)
+
+
+def test_a_full_device_leaves_layers_to_others(tmp_path: Path) -> None:
+    limit = "search.limits.memory_share=0.4"
+    candidates, refused = find_candidates(loaded(tmp_path, UNEQUAL, limit))
+    layers = {each.partition: each.layers[0] for each in candidates}
+    assert set(layers) == {"balanced", "fastest_first"}
+    assert layers["fastest_first"] == (6, 1, 25)
+    assert sum(layers["balanced"]) == 32
+    assert max(layers["balanced"]) <= 25
+    assert [each.partition for each in refused] == ["even"]
+    assert "search.limits.memory_share = 0.4 may be taken" in refused[0].reason
+
+
+def test_stages_are_written_shortly() -> None:
+    stages: list[dict[str, Any]] = [{"device": "a", "count": 3}]
+    assert with_layers(stages, [4, 4, 5]) == [
+        {"device": "a", "count": 2, "layers": 4},
+        {"device": "a", "layers": 5},
+    ]
+
+
+def test_prices_limit_what_may_be_used(tmp_path: Path) -> None:
+    speed = "roofline = { tflops = { float16 = 10.0 }, memory_gb_s = 68.0 }"
+    device = f"{{ {speed}, price_usd_per_hour = 0.5 }}"
+    text = UNEQUAL.replace('"jetson-orin-nano-8gb"', device).replace('"rtx-3090"', device)
+    file = loaded(
+        tmp_path,
+        text,
+        "search.limits.price_usd_per_hour=2.2",
+        'search.grid={"pipelines.0.stages.1.count"=[1,2]}',
+    )
+    candidates, refused = find_candidates(file)
+    assert [each.settings for each in candidates] == [{"pipelines.0.stages.1.count": 1}]
+    assert "its devices cost 2.5 USD per hour" in refused[0].reason
+    dear = loaded(tmp_path, UNEQUAL, "search.limits.price_usd_per_hour=1")
+    with pytest.raises(UserError, match="device of draft0 states no price_usd_per_hour"):
+        find_candidates(dear)

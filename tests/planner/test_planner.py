@@ -1,0 +1,397 @@
+"""The planner: what it searches, what it refuses, and what it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.worlds.command_line import assert_sentence, call
+from treepipe.core.errors import UserError
+from treepipe.planner.candidates import find_candidates
+from treepipe.planner.cluster import ClusterFile, load_cluster
+from treepipe.planner.gaps import may_be_equal, relative_gap
+from treepipe.planner.halving import Found, search
+from treepipe.planner.report import plan_content, verdict
+from treepipe.results.estimates import observe
+from treepipe.scenario.read import load_scenario
+from treepipe.sim.predict import predict
+
+CLUSTER = """
+name = "small"
+runs = 6
+[target]
+layers = 8
+layer_mib = 100.0
+kv_kib = 4.0
+[[drafts]]
+device = { draft_ms = { 1 = 4.0, 64 = 5.0 } }
+[[pipelines]]
+stages = [{ count = 2, device = { stage_ms = { 1 = 20, 16 = 21, 64 = 60 }, memory_mib = 450 } }]
+[links]
+default = { latency_ms = 1.0 }
+[acceptance]
+source = "hit_ratio"
+table = { 1 = 0.7, 8 = 0.95 }
+[workload]
+requests = 2
+new_tokens = 24
+[search]
+schedules = ["pp", "chain", "specpipe"]
+[search.grid]
+schedule.gamma = [1, 4]
+schedule.width = [1, 4, 16, 64]
+schedule.children = [8]
+"""
+EQUAL = (
+    'search.schedules=["pp","chain","starsd"]',
+    "search.grid={schedule={gamma=[3],branching=[[1,1,1]]}}",
+)
+"""StarSD's branching of a chain."""
+METRIC = "time_between_tokens_ms"
+FEW = 'search.schedules=["pp","specinfer"]'
+EXAMPLE = Path(__file__).parents[2] / "studies" / "clusters" / "five-jetsons.toml"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def loaded(tmp_path: Path, text: str = CLUSTER, *settings: str) -> ClusterFile:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    return load_cluster(path, settings)
+
+
+def found(tmp_path: Path, *settings: str) -> Found:
+    return search(loaded(tmp_path, CLUSTER, *settings), lambda *_: None)
+
+
+# --- the search -------------------------------------------------------------------------------
+
+
+def test_the_best_is_that_of_an_exhaustive_search(tmp_path: Path) -> None:
+    halved = found(tmp_path, "search.keep=2")
+    assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(7, 2), (4, 4), (3, 6)]
+    candidates, refused = find_candidates(halved.file)
+    assert not refused
+    values = {}
+    for each in candidates:
+        metrics, _ = observe(predict(each.scenario, halved.file.path)).intervals
+        values[each.label] = metrics["time_between_tokens_ms"].mean
+    best = min(values, key=lambda label: values[label])
+    assert halved.best.candidate.label == best
+    mean = halved.best.outcome.metrics["time_between_tokens_ms"].mean
+    assert mean == pytest.approx(values[best])
+    assert {each.candidate.schedule for each in halved.ranking} == {"pp", "chain", "specpipe"}
+
+
+def test_throughput_is_better_large(tmp_path: Path) -> None:
+    ranking = found(tmp_path, "search.goal=throughput_tokens_s").ranking
+    rates = [each.outcome.metrics["throughput_tokens_s"].mean for each in ranking]
+    assert rates == sorted(rates, reverse=True)
+    assert ranking[-1].gap is not None
+    assert ranking[-1].gap.mean < 0
+
+
+def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> None:
+    """A chain shared by one target is StarSD's."""
+    text = CLUSTER.split("[search]")[0]
+    ranked = search(loaded(tmp_path, text, *EQUAL), lambda *_: None)
+    by_name = ranked.best_of_each
+    assert ranked.best.tied
+    assert {name for name, each in by_name.items() if each.tied} == {"chain", "starsd"}
+    gap = by_name["starsd" if ranked.best.candidate.schedule == "chain" else "chain"].gap
+    assert gap is not None
+    assert gap.mean == 0
+    assert by_name["pp"].gap is not None
+    assert by_name["pp"].gap.low is not None
+    assert by_name["pp"].gap.low > 0
+    sentences = verdict(ranked)
+    assert sentences[1].startswith("not distinguishable from it: ")
+    assert not any("cannot tell" in each for each in sentences), "equal in every run"
+    assert "the other 1 is worse beyond doubt" in sentences
+    assert "95% intervals that hold for all pairs of these plans (3) together" in sentences[-1]
+
+
+# --- how far behind ---------------------------------------------------------------------------
+
+
+def test_what_is_shown_decides_what_is_said(tmp_path: Path) -> None:
+    """A plan is told from the best one exactly where the interval beside it leaves 0 out."""
+    for runs in (2, 6):
+        ranked = found(tmp_path, f"runs={runs}")
+        for each in plan_content(ranked)["ranking"][1:]:
+            gap = each["relative_to_best"]
+            assert each["indistinguishable"] == (gap["low"] <= 0 <= gap["high"])
+            assert -1 < gap["low"] <= gap["mean"] <= gap["high"]
+        said = any("beyond doubt" in sentence for sentence in verdict(ranked))
+        assert said == any(not each.tied for each in ranked.ranking)
+
+
+def test_two_runs_that_cannot_tell_say_so(tmp_path: Path) -> None:
+    """A plan is half as slow again, but two runs of so unequal texts prove nothing."""
+    ranked = found(tmp_path, "runs=2")
+    others = [each for each in ranked.ranking[1:] if each.tied]
+    assert others
+    assert max(each.gap.mean for each in others if each.gap is not None) > 0.1
+    (sentence,) = [each for each in verdict(ranked) if "cannot tell" in each]
+    assert sentence == "2 runs cannot tell whether these are worse; more may (--runs)"
+
+
+def test_a_gap_of_two_runs_is_possible_and_the_same_from_both_sides() -> None:
+    best, other = (10.0, 14.0), (21.0, 19.0)
+    gap, back = relative_gap(best, other, 1), relative_gap(other, best, 1)
+    assert gap is not None
+    assert back is not None
+    assert gap.mean == pytest.approx(20 / 12 - 1)
+    assert gap.low is not None
+    assert gap.high is not None
+    assert back.low is not None
+    assert -1 < gap.low < 0 < gap.high
+    assert (1 + gap.high) * (1 + back.low) == pytest.approx(1)
+    assert may_be_equal(gap)
+
+
+def test_more_comparisons_widen_the_intervals() -> None:
+    best, other = (10.0, 11.0, 10.5, 9.5), (11.5, 12.0, 12.2, 10.6)
+    alone, together = (relative_gap(best, other, count) for count in (1, 200))
+    assert not may_be_equal(alone)
+    assert may_be_equal(together)
+
+
+def test_gaps_of_simultaneous_intervals_cover() -> None:
+    """Of 8 equal plans on shared texts the chance that any is called worse is at most 5 %."""
+    random, wrong = np.random.default_rng(0), 0
+    for _ in range(200):
+        texts = random.normal(0, 0.2, 5)
+        plans = 100 * np.exp(texts + random.normal(0, 0.1, (8, 5)))
+        best = min(plans, key=lambda runs: float(runs.mean()))
+        gaps = [relative_gap(best, runs, 28) for runs in plans if runs is not best]
+        wrong += not all(may_be_equal(gap) for gap in gaps)
+    assert wrong / 200 < 0.06
+
+
+def test_a_figure_that_some_runs_have_not_has_no_interval() -> None:
+    gap = relative_gap((10.0, 11.0), (12.0,), 1)
+    assert gap is not None
+    assert gap.low is None
+    assert may_be_equal(gap)
+    assert relative_gap((0.0, 0.0), (1.0, 1.0), 1) is None
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+def test_a_limit_on_a_figure_refuses_what_breaks_it(tmp_path: Path) -> None:
+    limited = found(tmp_path, "search.limits.time_between_tokens_ms=35")
+    (plain,) = [each for each in limited.refused if each.schedule == "pp"]
+    assert "time_between_tokens_ms is 4" in plain.reason
+    assert "above search.limits.time_between_tokens_ms = 35 (by a factor of 1.2" in plain.reason
+    assert all(each.candidate.schedule != "pp" for each in limited.ranking)
+    assert limited.feasible
+
+
+def test_where_no_plan_keeps_the_limits_the_nearest_is_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, figures = tmp_path / "cluster.toml", tmp_path / "plan.json"
+    path.write_text(CLUSTER)
+    limits = "search.limits={ time_between_tokens_ms = 2, throughput_tokens_s = 25 }"
+    assert call(monkeypatch, "plan", path, "--json", figures, "--set", limits) == 1
+    said = capsys.readouterr()
+    assert_sentence(said.err, "no plan keeps the limits; of the nearest one, chain gamma=4, time_")
+    assert "nearest first" in said.out
+    assert not (tmp_path / "cluster-best.toml").exists()
+    content = json.loads(figures.read_text())
+    assert not content["feasible"]
+    assert content["comparisons"] == 0
+    worst = []
+    for plan in content["ranking"]:
+        excesses = [each["excess"] for each in plan["misses"]]
+        assert excesses == sorted(excesses, reverse=True)
+        first = plan["misses"][0]
+        assert first["limit"] == "time_between_tokens_ms"
+        assert first["value"] == plan["time_between_tokens_ms"]["mean"]
+        assert first["excess"] == pytest.approx(first["value"] / first["bound"] - 1)
+        worst.append(excesses[0])
+    assert worst == sorted(worst)
+    assert {plan["schedule"] for plan in content["ranking"]} == {"pp", "chain", "specpipe"}
+    assert content["ranking"][-1]["misses"][1]["limit"] == "throughput_tokens_s"
+
+
+def test_the_nearest_plan_survives_whatever_the_goal(tmp_path: Path) -> None:
+    """Nearness counts in every rung, not only in the last one."""
+    limits = ("search.limits.time_between_tokens_ms=2", "search.goal=time_to_first_token_ms")
+    limited = found(tmp_path, *limits)
+    candidates, _ = find_candidates(limited.file)
+    nearest = min(
+        observe(predict(each.scenario, limited.file.path)).intervals[0][METRIC].mean
+        for each in candidates
+    )
+    assert limited.best.outcome.metrics[METRIC].mean == pytest.approx(nearest)
+
+
+def test_of_plans_that_are_all_too_dear_the_cheapest_is_named(tmp_path: Path) -> None:
+    text = CLUSTER.replace("{ draft_ms", "{ price_usd_per_hour = 0.1, draft_ms")
+    text = text.replace("memory_mib = 450", "memory_mib = 450, price_usd_per_hour = 1.0")
+    pricey = 'search.grid={"drafts.0.device.price_usd_per_hour"=[10.0,7.0]}'
+    with pytest.raises(UserError, match=r"devices cost 9 USD per hour.*8 candidates were tried"):
+        find_candidates(loaded(tmp_path, text, pricey, "search.limits.price_usd_per_hour=3", FEW))
+
+
+# --- candidates -------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_listed_with_its_reason(tmp_path: Path) -> None:
+    file = loaded(tmp_path, CLUSTER, "target.kv_kib=50")
+    candidates, refused = find_candidates(file)
+    assert {each.settings.get("schedule.width") for each in refused} == {64}
+    assert "pipeline0.stage1 needs 400.0 MiB for 4 layers" in refused[0].reason
+    assert "its device has 450 MiB" in refused[0].reason
+    assert len(candidates) == 6
+
+
+def test_a_share_of_the_memory(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"device's 450 MiB search\.limits\.memory_share = 0\.8"):
+        find_candidates(loaded(tmp_path, CLUSTER, "search.limits.memory_share=0.8"))
+    assert find_candidates(loaded(tmp_path, CLUSTER, "search.limits.memory_share=0.95"))[0]
+
+
+def test_the_default_grids_give_plans_for_every_schedule(tmp_path: Path) -> None:
+    text = CLUSTER.split("[search]")[0]
+    file = loaded(tmp_path, text, "workload.concurrency=2")
+    candidates, refused = find_candidates(file)
+    assert not refused
+    assert {each.schedule for each in candidates} == set(file.search.schedules)
+    assert len(file.search.schedules) == 13
+    labels = [each.label for each in candidates]
+    assert len(labels) == len(set(labels))
+
+
+def test_a_key_of_the_file_holds_for_all_and_a_named_schedule_is_the_only_one(
+    tmp_path: Path,
+) -> None:
+    text = CLUSTER.split("[search]")[0]
+    file = loaded(tmp_path, text, "schedule.name=specpipe", "schedule.children=3")
+    candidates, _ = find_candidates(file)
+    assert {each.schedule for each in candidates} == {"specpipe"}
+    assert {each.scenario.schedule.children for each in candidates} == {3}
+    assert len({each.scenario.schedule.width for each in candidates}) == len(candidates) > 3
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def test_the_example_is_planned_and_its_best_plan_is_a_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best, figures, again = tmp_path / "best.toml", tmp_path / "plan.json", tmp_path / "again.json"
+    small = ("--set", "workload.new_tokens=12", "--set", 'search.schedules=["pp","specpipe"]')
+    grid = ("--set", "search.grid={schedule={width=[4,32]}}", "--runs", 3)
+    assert call(monkeypatch, "plan", EXAMPLE, "--out", best, "--json", figures, *small, *grid) == 0
+    shown = capsys.readouterr().out
+    assert "best: specpipe" in shown
+    assert str(best) in shown.replace("\n", "")
+    content = json.loads(figures.read_text())
+    assert content["schema"] == "treepipe.plan/1"
+    first = content["ranking"][0]
+    assert first["schedule"] == "specpipe"
+    assert first["layers"] == [[8, 8, 8, 8]]
+    assert content["rungs"][-1]["runs"] == 3
+    assert call(monkeypatch, "simulate", best, "--quiet", "--json", again) == 0
+    metric = json.loads(again.read_text())["metrics"]["time_between_tokens_ms"]
+    assert metric["mean"] == pytest.approx(first["time_between_tokens_ms"]["mean"])
+
+
+def test_the_content_says_all(tmp_path: Path) -> None:
+    content = plan_content(found(tmp_path, "search.limits.time_between_tokens_ms=35"))
+    json.dumps(content)
+    assert content["goal"] == "time_between_tokens_ms"
+    assert content["ranking"][0]["relative_to_best"] is None
+    assert content["ranking"][0]["indistinguishable"]
+    assert [each["schedule"] for each in content["refused"]] == ["pp"]
+
+
+BAD = [
+    ("search.goal=speed", "key search.goal = \"speed\": input should be 'time_between_tokens_ms'"),
+    ("search.gaol=1", "key search.gaol is unknown; did you mean 'goal'?"),
+    ("serch.goal=1", "key serch is unknown; did you mean 'search'?"),
+    ('search.schedules=["specpip"]', 'key search.schedules.0 = "specpip": input should be'),
+    ("search.schedules=[]", "key search.schedules = []"),
+    ("search.grid={schedule={widht=[1]}}", "search.grid.schedule.widht is unknown; did you mean"),
+    ("search.grid={schedule={tree_size=[1]}}", "schedule.tree_size is read by no schedule that"),
+    ("search.grid={schedule={width=[]}}", "key search.grid.schedule.width = []"),
+    ("search.grid={schedule={width=[0]}}", "key schedule.width = 0: input should be greater"),
+    ('search.grid={"drafts.0.device"=["l4"]}', "no such profile in devices; did you mean 'l40'?"),
+    ('search.grid={"links.defualt"=["wan"]}', "key links.defualt is unknown"),
+    ("search.limits.memory_share=1.5", "key search.limits.memory_share = 1.5"),
+    (
+        "search.goal=usd_per_million_tokens",
+        "key search.goal = 'usd_per_million_tokens': the device of draft0 states no "
+        "price_usd_per_hour, nor do those of pipeline0.stage1, pipeline0.stage2",
+    ),
+    ("search.goal=joules_per_token", "the device of draft0 states no power, nor do"),
+    ("search.limits.joules_per_token=1", "key search.limits.joules_per_token: the device of"),
+    ("search.limits.price_usd_per_hour=1", "price_usd_per_hour: the device of draft0 states no"),
+    ("search.first_runs=1", "key search.first_runs = 1"),
+    ("runs=1", "key runs = 1: a ranking needs at least search.first_runs = 2 runs"),
+    ("schedule.tree_sise=1", "key schedule.tree_sise is unknown; did you mean 'tree_size'?"),
+    ("schedule=3", "keys schedule and search are tables"),
+    ('acceptance={source="replay",file="x"}', "key acceptance.source = 'replay': a search draws"),
+    ("workload.new_tokens=1", "key search.goal = 'time_between_tokens_ms' does not apply"),
+]
+
+
+@pytest.mark.parametrize(("setting", "sentence"), BAD)
+def test_bad_input_is_one_sentence(
+    setting: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(CLUSTER)
+    assert call(monkeypatch, "plan", path, "--quiet", "--set", setting) == 2
+    assert_sentence(capsys.readouterr().err, sentence)
+    assert not (tmp_path / "cluster-best.toml").exists()
+
+
+def test_a_cluster_and_a_scenario_are_not_taken_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("simulate", "theory"):
+        assert call(monkeypatch, command, EXAMPLE) == 2
+        assert_sentence(capsys.readouterr().err, "is a cluster file (it has a table [search])")
+    path = tmp_path / "scenario.toml"
+    path.write_text(CLUSTER.split("[search]")[0] + '[schedule]\nname = "chain"\n')
+    assert call(monkeypatch, "plan", path) == 2
+    assert_sentence(capsys.readouterr().err, "is a scenario (it names its schedule and has no")
+    assert not (tmp_path / "scenario-best.toml").exists()
+    assert load_cluster(path, ["search.keep=2"]).search.schedules == ("chain",)
+
+
+def test_outputs_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(CLUSTER)
+    common = (
+        "plan",
+        path,
+        "--quiet",
+        "--set",
+        'search.schedules=["chain"]',
+        "--set",
+        "search.grid={}",
+    )
+    assert call(monkeypatch, *common, "--out", path) == 2
+    assert_sentence(capsys.readouterr().err, "is a file that this command reads")
+    assert call(monkeypatch, *common, "--out", tmp_path / "none" / "best.toml") == 2
+    assert_sentence(capsys.readouterr().err, "there is no folder")
+    assert call(monkeypatch, *common) == 0
+    assert load_scenario(tmp_path / "cluster-best.toml").schedule.name == "chain"

@@ -1,0 +1,112 @@
+"""Open arrivals beyond what is served: the load found in a trace, against the closed form's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.theory_scenarios import CONSTANT, Written
+from treepipe.core.errors import UserError
+from treepipe.results.load import Load, bottleneck, overload_warnings
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Plan
+from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.workload import effort_warnings
+
+SHORT = ("workload.prompt_tokens=8", "workload.new_tokens=12", "workload.requests=40")
+ONE_PLACE = (*SHORT, "serving.places=1")
+
+
+def poisson(rate_per_s: float) -> str:
+    return f'workload.arrivals={{process="poisson",rate_per_s={rate_per_s}}}'
+
+
+def load_of(written: Written) -> Load:
+    found = bottleneck(written.scenario, plan_of(written), written.simulated())
+    assert found is not None
+    return found
+
+
+def plan_of(written: Written, folder: Path = Path()) -> Plan:
+    return make_plan(written.scenario, folder / "scenario.toml")
+
+
+def overload(traces: list[Trace]) -> list[str]:
+    return [w for trace in traces for w in trace.warnings if "faster than they are served" in w]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.6])
+def test_one_place_is_as_loaded_as_the_closed_form_says(tmp_path: Path, rate: float) -> None:
+    written = Written(tmp_path, "pp", *ONE_PLACE, poisson(rate))
+    found = load_of(written)
+    assert found.load == pytest.approx(written.expected().terms["load"])
+    assert found.at == "the 1 place for open requests"
+    assert overload(written.simulated()) == []
+
+
+def test_where_the_closed_form_refuses_the_simulation_warns_once(tmp_path: Path) -> None:
+    written = Written(tmp_path, "chain", *ONE_PLACE, poisson(4.0), "runs=3")
+    with pytest.raises(UserError, match=r"load 2\.") as refused:
+        written.expected()
+    (sentence,) = overload(written.simulated())
+    assert sentence.startswith("load 2.")
+    expected = float(str(refused.value).split("load ")[1].split(":")[0])
+    assert load_of(written).load == pytest.approx(expected, rel=0.03), "acceptance is drawn"
+
+
+def test_without_places_the_busiest_device_or_link_decides(tmp_path: Path) -> None:
+    """12 tokens, the prompt's pass among them, at 20 ms a stage: 0.24 s of work per request."""
+    settings = (*SHORT, "pipelines=[{stages=[{device={stage_ms={1=20}},count=2}]}]")
+    written = Written(tmp_path, "pp", *settings, poisson(6.0))
+    assert load_of(written) == Load("pipeline0.stage1", 6.0, pytest.approx(240.0))
+    (sentence,) = overload(written.simulated())
+    assert "load 1.44 at pipeline0.stage1 (6 requests/s, 0.24 s of work each)" in sentence
+    assert overload(Written(tmp_path, "pp", *settings, poisson(4.0)).simulated()) == []
+    air = "links.default={latency_ms=0.1,message_ms=30,medium='air'}"
+    assert load_of(Written(tmp_path, "pp", *settings, air, poisson(6.0))).at == "medium air"
+
+
+def test_a_shared_machine_is_loaded_by_all_its_roles(tmp_path: Path) -> None:
+    stages = 'pipelines=[{stages=[{device={stage_ms={1=20}},count=2,host="box"}]}]'
+    found = load_of(Written(tmp_path, "pp", *SHORT, stages, poisson(3.0)))
+    assert found == Load("host box", 3.0, pytest.approx(480.0))
+
+
+def test_a_closed_loop_is_never_overloaded(tmp_path: Path) -> None:
+    written = Written(tmp_path, "pp", *SHORT, "workload.concurrency=30")
+    assert bottleneck(written.scenario, plan_of(written), written.simulated()) is None
+    assert overload(written.simulated()) == []
+
+
+def test_admission_refuses_what_else_would_wait(tmp_path: Path) -> None:
+    written = Written(tmp_path, "pp", *SHORT, "serving.admission=3", poisson(20.0))
+    (sentence,) = overload(written.simulated())
+    assert "of 40 were refused (serving.admission)" in sentence
+    assert "grow" not in sentence
+
+
+@pytest.mark.parametrize(("arrival", "warned"), [(0.0, False), (0.01, True), (9.0, False)])
+def test_a_traces_rate_is_its_own(tmp_path: Path, arrival: float, warned: bool) -> None:
+    lines = [f"{arrival * i},8,12" for i in range(9)]
+    text = "arrival_s,prompt_tokens,new_tokens\n" + "\n".join(lines)
+    (tmp_path / "a.csv").write_text(text)
+    written = Written(tmp_path, "pp", 'workload.arrivals={process="trace",file="a.csv"}')
+    found = overload_warnings(written.scenario, plan_of(written, tmp_path), written.simulated())
+    assert bool(found) == warned, "all at once is no rate"
+
+
+def test_a_long_simulation_is_told_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "scenario.toml"
+    long = Written(tmp_path, "pp", "workload.requests=2000", "workload.new_tokens=5000")
+    (sentence,) = effort_warnings(long.scenario, path)
+    assert "10 million tokens" in sentence
+    assert "workload.new_tokens" in sentence
+    assert effort_warnings(Written(tmp_path, "pp", "runs=9").scenario, path) == []
+    path.write_text(CONSTANT)
+    monkeypatch.setattr("treepipe.scenario.workload.MANY_TOKENS", 50)
+    assert call(monkeypatch, "simulate", path, "--quiet", "--set", "workload.requests=2") == 0
+    assert_sentence(capsys.readouterr().err, "tokens are to be simulated")

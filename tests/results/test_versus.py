@@ -1,0 +1,216 @@
+"""``treepipe simulate A.toml --versus B.toml``: common random numbers and paired differences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from treepipe.core.errors import UserError
+from treepipe.results.metrics import UNITS
+from treepipe.results.trace import RequestTrace, Trace
+from treepipe.results.versus import Side, make_versus
+from treepipe.scenario.read import load_scenario
+from treepipe.sim.predict import predict
+
+METRIC = "time_between_tokens_ms"
+PRICED = {"joules_per_token", "usd_per_million_tokens"}
+"""Metrics of devices whose power and price are known; those here have none."""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> dict[str, Any]:
+    assert call(monkeypatch, "simulate", *arguments, "--json", out, "--quiet") == 0
+    content: dict[str, Any] = json.loads(out.read_text())
+    return content
+
+
+def side(path: Path, *settings: str) -> Side:
+    loaded = load_scenario(path, settings)
+    return Side(loaded, path, predict(loaded, path))
+
+
+def test_schedules_get_the_same_text_from_the_same_seed(scenario: Path) -> None:
+    names = ("flowspec", "naive_pp", "starsd", "pipedec", "dsd")
+    texts = [
+        [[request.tokens for request in trace.requests] for trace in side(scenario, name).traces]
+        for name in (f"schedule.name={name}" for name in names)
+    ]
+    assert all(each == texts[0] for each in texts)
+    assert texts[0][0] != texts[0][1]
+
+
+def test_a_scenario_does_not_differ_from_itself(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jitter = ["--set", "links.default={latency_ms=1, jitter_ms=3}"]
+    content = compared(monkeypatch, tmp_path / "v.json", scenario, "--versus", scenario, *jitter)
+    assert content["schema"] == "treepipe.versus/1"
+    assert content["a"] == content["b"]
+    assert set(content["differences"]) == set(UNITS) - PRICED
+    assert set(content["utilization_differences"]) == set(content["a"]["utilization"])
+    for each in (*content["differences"].values(), *content["utilization_differences"].values()):
+        assert each["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_difference_of_two_files_over_runs(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(SCENARIO.replace("seed = 3", "seed = 8").replace('"small"', '"slow"'))
+    slower = ["--versus-set", "drafts.0.device.draft_ms={1=9.0}"]
+    device = ["--set", "drafts.0.device={draft_ms={1=3.0}}", "--runs", 6]
+    content = compared(
+        monkeypatch, tmp_path / "v.json", scenario, "--versus", other, *device, *slower
+    )
+    assert (content["a"]["scenario"], content["b"]["scenario"]) == ("small", "slow")
+    assert content["a"]["seed"] == content["b"]["seed"] == 3  # A's: common random numbers
+    assert content["intervals_over"] == "runs"
+    each = content["differences"][METRIC]
+    assert each["unit"] == "ms"
+    assert each["a"] == content["a"]["metrics"][METRIC]["mean"]
+    assert each["difference"]["mean"] == pytest.approx(each["b"] - each["a"])
+    assert each["relative"]["mean"] == pytest.approx(each["b"] / each["a"] - 1)
+    assert 0 < each["difference"]["low"] < each["difference"]["mean"] < each["difference"]["high"]
+    assert each["variance_reduction"] > 0.5
+    width = each["difference"]["high"] - each["difference"]["low"]
+    plain = content["a"]["metrics"][METRIC]
+    assert width < plain["high"] - plain["low"]
+
+
+def test_one_run_each_is_compared_in_batches_of_the_same_requests(scenario: Path) -> None:
+    settings = ["runs=1", "workload.requests=40"]
+    ours, unread, smaller = (
+        side(scenario, *settings, each)
+        for each in ("schedule.tree_size=20", "schedule.gamma=2", "schedule.tree_size=8")
+    )
+    content = make_versus(ours, unread)
+    assert content["intervals_over"] == "batches"
+    assert content["differences"][METRIC]["difference"]["low"] == 0.0
+    each = make_versus(ours, smaller)["differences"][METRIC]
+    assert each["difference"]["low"] > 0
+    assert each["variance_reduction"] > 0.8
+
+
+def test_both_lose_the_longer_warm_up(scenario: Path) -> None:
+    ours = side(scenario, "workload.requests=8", "workload.warmup_requests=1")
+    theirs = side(scenario, "workload.requests=8", "workload.warmup_requests=3")
+    content = make_versus(ours, theirs)
+    assert content["warmup_requests"] == 3
+    assert content["a"]["metrics"] == content["b"]["metrics"]
+    assert content["a"]["warmup_requests"] == 3
+
+
+def test_what_only_one_has_is_named(scenario: Path) -> None:
+    ours = side(scenario)
+    bare = [Trace(trace.devices, trace.spans, trace.requests) for trace in ours.traces]
+    content = make_versus(ours, Side(ours.scenario, scenario, bare))
+    assert METRIC in content["differences"]
+    assert "draft_wait_ms" not in content["differences"]
+    assert any(each.startswith("only A has draft_service_ms") for each in content["warnings"])
+
+
+def test_nothing_in_common_is_refused(scenario: Path) -> None:
+    ours = side(scenario)
+    refused = RequestTrace(1, 4, 0.0, 1.0, (), (), (), "refused")
+    empty = [Trace(("a",), [], [refused]) for _ in ours.traces]
+    with pytest.raises(UserError, match="have no metric in common"):
+        make_versus(ours, Side(ours.scenario, scenario, empty))
+
+
+def test_table_trace_and_picture_show_both(
+    scenario: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trace, plot = tmp_path / "t.json", tmp_path / "p.png"
+    options = ["--versus-set", "schedule.name=starsd", "--versus-set", "name=shared"]
+    options += ["--trace", trace, "--plot", plot]
+    assert call(monkeypatch, "simulate", scenario, *options) == 0
+    shown = capsys.readouterr().out
+    assert "A: small, B: shared (simulation, 2 runs)" in shown
+    assert all(name.removesuffix("_ms") in shown for name in set(UNITS) - PRICED)
+    events = json.loads(trace.read_text())["traceEvents"]
+    processes = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert processes == ["A: small", "B: shared"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--versus-set", "schedule.tree_size=8"], "small (schedule.tree_size=8)"),
+        (["--versus-set", "name=other", "--versus-set", "schedule.tree_size=8"], "other"),
+        (["--versus", "twin.toml"], "small (twin.toml)"),
+        (["--versus", "small.toml"], "small"),
+    ],
+)
+def test_both_have_names_of_their_own(
+    options: list[str],
+    name: str,
+    scenario: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "twin.toml").write_text(SCENARIO.replace("tree_size = 20", "tree_size = 8"))
+    files = ["--json", "v.json", "--trace", "t.json"]
+    assert call(monkeypatch, "simulate", "small.toml", *options, *files) == 0
+    assert f"A: small, B: {name} (simulation, 2 runs)" in capsys.readouterr().out
+    content = json.loads(Path("v.json").read_text())
+    assert (content["a"]["scenario"], content["b"]["scenario"]) == ("small", name)
+    events = json.loads(Path("t.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {"A: small", f"B: {name}"}
+
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = [
+    line.split()[1:]
+    for line in (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("treepipe ")
+]
+
+
+@pytest.mark.parametrize("arguments", EXAMPLES, ids=" ".join)
+def test_documented_comparisons_work(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert call(monkeypatch, *arguments) == 0
+    assert "B - A" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "sentence"),
+    [
+        ([], ["--versus-set", "runs=3"], "runs are compared in pairs, so both need as many"),
+        ([], ["--runs", 1, "--versus-set", "workload.requests=5"], "key workload.requests is 2 in"),
+        ([], ["--versus-set", "schedule.tree_sise=3"], "did you mean 'tree_size'?"),
+        ([], ["--versus-set", "tree_size"], "setting 'tree_size': must look like key=value"),
+        ([], ["--versus", "nowhere.toml"], "nowhere.toml: there is no such file"),
+        (["workload.warmup_requests=2"], [], "leaves nothing of workload.requests = 2"),
+        (["workload.warmup_requests=-1"], [], "key workload.warmup_requests = -1"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    scenario: Path,
+    settings: list[str],
+    options: list[object],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [part for setting in settings for part in ("--set", setting)]
+    assert call(monkeypatch, "simulate", scenario, *given, *options) == 2
+    assert_sentence(capsys.readouterr().err, sentence)

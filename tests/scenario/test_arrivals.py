@@ -1,0 +1,223 @@
+"""Requests that arrive by themselves: the dispatcher by hand, waiting times in the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.sim.test_sim_world import make_plan, plain
+from treepipe.core.schedules.shared_draft import Assignment, Dispatcher
+from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
+from treepipe.results.metrics import run_metrics
+from treepipe.results.statistics import Interval
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Plan, RequestSpec, Serving
+from treepipe.scenario.read import load_scenario
+from treepipe.sim.acceptance import PoolSource, RecordingSource
+from treepipe.sim.made_pools import bernoulli_pool
+from treepipe.sim.predict import predict
+from treepipe.sim.world import simulate
+
+SERVICE_MS = 20.0
+SERVER = f"""
+name = "one server"
+seed = 11
+runs = 20
+[target]
+layers = 1
+[[pipelines]]
+stages = [{{ device = {{ stage_ms = {{ 1 = {SERVICE_MS} }} }} }}]
+[links]
+default = {{ latency_ms = 0.0 }}
+[schedule]
+name = "pp"
+[workload]
+prompt_tokens = 8
+requests = 800
+"""
+"""Nothing but one stage takes time: a pass of a request is a customer of a single server."""
+
+
+# --- dispatcher ----------------------------------------------------------------------------------
+
+
+def test_arrivals_wait_are_refused_and_keep_the_time_they_came_at() -> None:
+    desk = Dispatcher(4, 1, limit=1, admission=2, arrivals_ms=(0.0, 10.0, 10.0, 50.0))
+    assert desk.start(100.0) == []
+    assert desk.next_arrival_ms == 100.0
+    assert desk.arrive() == [Assignment(0, 100.0, 0, 0)]
+    assert desk.next_arrival_ms == 110.0
+    assert desk.arrive() == [], "the place is taken"
+    assert desk.arrive() == [Assignment(2, 110.0)], "one is served, one waits: refused"
+    assert desk.finished(0, 130.0) == [Assignment(1, 110.0, 0, 0)]
+    assert desk.next_arrival_ms == 150.0
+    assert desk.arrive() == []
+    assert desk.next_arrival_ms is None
+    assert not desk.done
+    assert desk.finished(1, 200.0) == [Assignment(3, 150.0, 0, 0)]
+    assert not desk.done
+    assert desk.finished(3, 230.0) == [], "nobody asks again when a request is over"
+    assert desk.done
+
+
+def test_arrivals_go_where_the_fewest_are_open() -> None:
+    desk = Dispatcher(5, 1, drafts=2, pipelines=2, arrivals_ms=(0.0,) * 5)
+    desk.start(0.0)
+    placed = [desk.arrive()[0] for _ in range(4)]
+    assert [(each.draft, each.pipeline) for each in placed] == [(0, 0), (1, 1)] * 2
+    desk.finished(1, 5.0)
+    assert desk.arrive() == [Assignment(4, 0.0, 1, 1)]
+
+
+def test_a_lost_cluster_refuses_arrivals() -> None:
+    desk = Dispatcher(1, 1, arrivals_ms=(3.0,), lost={0})
+    desk.start(0.0)
+    assert desk.arrive() == [Assignment(0, 3.0)]
+    assert desk.done
+
+
+def test_some_arrival_times_are_no_arrival_times() -> None:
+    with pytest.raises(ValueError, match="either every request has an arrival time, or none"):
+        Dispatcher(2, 1, arrivals_ms=(3.0,))
+
+
+def test_the_closed_loop_knows_no_arrival() -> None:
+    desk = Dispatcher(3, 2)
+    assert desk.next_arrival_ms is None
+    assert [each.request for each in desk.start(1.0)] == [0, 1]
+    assert desk.finished(1, 9.0) == [Assignment(2, 9.0, 0, 0)]
+
+
+# --- simulator, by hand --------------------------------------------------------------------------
+
+
+def one_stage(arrivals_ms: list[float], tokens: int = 1, serving: Serving | None = None) -> Plan:
+    """A stage of 20 ms and nothing else."""
+    nothing = TimeTable({1: 0.0})
+    plan = make_plan(plain, DeviceTimes(TimeTable({1: SERVICE_MS}), nothing, nothing, 0.0, 0.0))
+    return replace(
+        plan,
+        pipelines=(plan.pipelines[0][:1],),
+        requests=tuple(RequestSpec((0,) * 8, tokens, arrival_ms=at) for at in arrivals_ms),
+        default_link=LinkTimes(0.0),
+        serving=serving or Serving(),
+    )
+
+
+def served(plan: Plan) -> Trace:
+    return simulate(plan, PoolSource(bernoulli_pool(1.0), 1, 0))
+
+
+def test_waiting_is_part_of_the_time_to_the_first_token() -> None:
+    requests = served(one_stage([3.0, 8.0, 8.0, 100.0])).requests
+    assert [request.started_ms for request in requests] == [3.0, 8.0, 8.0, 100.0]
+    assert [request.first_token_ms for request in requests] == [23.0, 43.0, 63.0, 120.0]
+
+
+def test_requests_share_the_stage_or_wait_for_a_place() -> None:
+    # Two of three tokens each: passes alternate, or the second one waits for the end of the first.
+    shared = served(one_stage([0.0, 5.0], 3)).requests
+    assert [request.finished_ms for request in shared] == [100.0, 120.0]
+    queued = served(one_stage([0.0, 5.0], 3, Serving(limit=1))).requests
+    assert [request.finished_ms for request in queued] == [60.0, 120.0]
+    assert queued[1].started_ms == 5.0
+    assert queued[1].first_token_ms == 80.0
+
+
+def test_arrivals_beyond_admission_are_refused_at_once() -> None:
+    requests = served(one_stage([0.0, 5.0, 19.0, 21.0], 1, Serving(admission=1))).requests
+    assert [request.reason for request in requests] == ["length", "refused", "refused", "length"]
+    assert [request.started_ms for request in requests] == [0.0, 5.0, 19.0, 21.0]
+    assert requests[1].finished_ms == 5.0
+
+
+def test_memory_is_reckoned_for_all_that_may_be_open() -> None:
+    plan = one_stage([0.0] * 9)
+    assert plan.most_open(0) == 9
+    assert replace(plan, serving=Serving(limit=4)).most_open(0) == 4
+    assert replace(plan, serving=Serving(admission=3)).most_open(0) == 3
+    closed = tuple(replace(request, arrival_ms=None) for request in plan.requests)
+    assert replace(plan, requests=closed).most_open(0) == 1
+
+
+# --- simulator, against queueing theory ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("load", "tokens", "places"),
+    [(0.3, 1, ()), (0.7, 1, ()), (0.7, 2, ("serving.places=1",))],
+)
+def test_poisson_arrivals_wait_as_in_a_queue_with_one_server(
+    tmp_path: Path, load: float, tokens: int, places: tuple[str, ...]
+) -> None:
+    """M/D/1: a mean wait of load / (2 (1 - load)) services (Pollaczek and Khinchin).
+
+    A service is a pass, or where one request is served at a time all passes of a request.
+    """
+    path = tmp_path / "server.toml"
+    path.write_text(SERVER)
+    service_ms = tokens * SERVICE_MS
+    arrivals = f'workload.arrivals={{process="poisson",rate_per_s={1e3 * load / service_ms}}}'
+    settings = (arrivals, f"workload.new_tokens={tokens}", *places)
+    traces = predict(load_scenario(path, settings), path)
+    latency = Interval.over([run_metrics(trace)["request_latency_ms"] for trace in traces])
+    assert latency.low is not None
+    assert latency.high is not None
+    expected = service_ms * (1 + load / (2 * (1 - load)))
+    assert latency.low < expected < latency.high
+    assert latency.high - latency.low < 0.15 * expected, "the interval says something"
+
+
+def test_every_run_is_asked_something_else_and_every_prediction_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text(SERVER)
+    arrivals = 'workload.arrivals={process="gamma",rate_per_s=20,cv=2}'
+    settings = (arrivals, "workload.new_tokens=2", "workload.requests=20", "runs=2")
+    first, again = (predict(load_scenario(path, settings), path) for _ in range(2))
+    asked = [[request.started_ms for request in trace.requests] for trace in first]
+    assert asked[0] != asked[1]
+    assert [trace.dumps() for trace in first] == [trace.dumps() for trace in again]
+
+
+@pytest.mark.parametrize(("name", "together"), [("pipedec", 1), ("specpipe_db", 2)])
+def test_the_schedules_own_limits_hold_for_arrivals(
+    tmp_path: Path, name: str, together: int
+) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text(SERVER + '[acceptance]\nsource = "bernoulli"\nbeta = 0.7\n')
+    settings = (
+        'workload.arrivals={process="bursts",rate_per_s=20,burst=3}',
+        f"schedule.name={name}",
+        "schedule.batch=2",
+        "workload.new_tokens=8",
+        "workload.requests=30",
+        "runs=1",
+    )
+    (trace,) = predict(load_scenario(path, settings), path)
+    begun = np.array([request.first_token_ms for request in trace.requests])
+    ends = np.array([request.finished_ms for request in trace.requests])
+    open_then = [int(((begun <= at) & (at < ends)).sum()) for at in begun]
+    assert max(open_then) == together
+    assert (np.diff(begun) >= 0).all(), "first come, first served"
+
+
+def test_a_replay_asks_when_the_recorded_run_asked(tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text(SERVER + '[acceptance]\nsource = "replay"\nfile = "recording.json"\n')
+    settings = (
+        'workload.arrivals={process="poisson",rate_per_s=20}',
+        "workload.new_tokens={distribution='uniform',min=2,max=9}",
+        "workload.requests=12",
+    )
+    scenario = load_scenario(path, settings)
+    pooled = scenario.model_copy(update={"acceptance": None})
+    recorded = predict(pooled, path)[0]
+    heard = RecordingSource(PoolSource(bernoulli_pool(1.0), 1, 0)).recording(recorded)
+    heard.save(tmp_path / "recording.json")
+    (replayed,) = predict(scenario, path)
+    expected = [(request.started_ms, request.finished_ms) for request in recorded.requests]
+    found = [(request.started_ms, request.finished_ms) for request in replayed.requests]
+    assert found == expected

@@ -1,0 +1,216 @@
+"""A device's or a link's profile with other keys beside it; who shares a host; pairs of links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treepipe.core.errors import UserError
+from treepipe.files.toml_file import toml_text
+from treepipe.planner.candidates import find_candidates
+from treepipe.planner.cluster import load_cluster
+from treepipe.profiles.library import LIBRARY, find_device, find_link, resolve_device, resolve_link
+from treepipe.profiles.schema import DeviceProfile, ExtendedDevice, ExtendedLink
+from treepipe.scenario.deployment import Plan
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.schema import Scenario
+from treepipe.sim.theory.closed_form import closed_form
+
+STUDIES = LIBRARY.parent / "studies"
+DEMO = STUDIES / "scenarios" / "demo.toml"
+JETSONS = STUDIES / "clusters" / "five-jetsons.toml"
+
+
+def plan_of(*overrides: str) -> Plan:
+    return make_plan(load_scenario(DEMO, overrides), DEMO)
+
+
+def times(plan: Plan) -> list[tuple[float, ...]]:
+    """Of every role, at a few sizes."""
+    found = []
+    for each in (placed.times for placed in plan.placed):
+        tables = [table(n) for table in (each.stage, each.draft, each.evaluate) for n in (1, 80)]
+        found.append((*tables, each.decide, each.prune))
+    return found
+
+
+def device(**keys: Any) -> Any:
+    return resolve_device(ExtendedDevice.model_validate(keys), "key device")
+
+
+def link(**keys: Any) -> Any:
+    return resolve_link(ExtendedLink.model_validate(keys), "key link")
+
+
+def test_a_device_keeps_its_profile_and_gets_the_keys_beside_it() -> None:
+    profile = find_device("rtx-3090", "test")
+    found = device(profile="rtx-3090", price_usd_per_hour=0.25, decide_ms=1.5)
+    assert isinstance(profile, DeviceProfile)
+    assert isinstance(found, DeviceProfile)
+    assert (found.price_usd_per_hour, found.decide_ms) == (0.25, 1.5)
+    changed = {"price_usd_per_hour", "decide_ms"}
+    assert found.model_dump(exclude=changed) == profile.model_dump(exclude=changed)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'drafts=[{device={profile="emulated-20ms",price_usd_per_hour=0.25}}]',
+        "drafts.0.device.price_usd_per_hour=0.25",
+    ],
+)
+def test_a_draft_and_a_stage_take_a_price(setting: str) -> None:
+    stage = "pipelines.0.stages.0.device.price_usd_per_hour=0.5"
+    plan, usual = plan_of(setting, stage), plan_of()
+    assert [machine.usd_per_hour for machine in plan.machines] == [0.25, *[0.5] * 4]
+    assert times(plan) == times(usual), "the profile's times stay"
+    assert not any(machine.usd_per_hour for machine in usual.machines)
+
+
+def test_warnings_of_a_profile_stay_and_come_once() -> None:
+    stages = [
+        f"{{device={{profile='jetson-agx-orin',price_usd_per_hour={price}}}}}" for price in (1, 2)
+    ]
+    overrides = ["target={profile='llama-3.2-1b'}", f"pipelines=[{{stages=[{','.join(stages)}]}}]"]
+    named = plan_of(overrides[0], "pipelines=[{stages=[{device='jetson-agx-orin',count=2}]}]")
+    plan = plan_of(*overrides)
+    assert [w for w in plan.warnings if "inputs are estimates: device jetson-agx-orin" in w]
+    more = "usd_per_million_tokens is left out: no key price_usd_per_hour for draft0"
+    assert plan.warnings == (*named.warnings, more)
+
+
+def test_a_link_keeps_its_profile_and_gets_the_keys_beside_it() -> None:
+    profile = find_link("wifi", "test")
+    found = link(profile="wifi", latency_ms=9.0)
+    assert found.latency_ms == 9.0
+    assert found.model_dump(exclude={"latency_ms"}) == profile.model_dump(exclude={"latency_ms"})
+
+
+def test_links_by_default_within_a_host_and_of_pairs() -> None:
+    plan = plan_of(
+        "links.default.bandwidth_mbit_s=94",
+        'links.local={profile="emulated-1ms",latency_ms=0.5}',
+        'links.pairs=[{ends=["pipeline0.stage1","pipeline0.stage2"],profile="wan",latency_ms=70}]',
+    )
+    assert plan.default_link.latency_ms == find_link("emulated-1ms", "test").latency_ms
+    assert plan.default_link.bandwidth_mbit_s == 94
+    assert plan.local_link.latency_ms == 0.5
+    pair = plan.links["pipeline0.stage2", "pipeline0.stage1"]
+    wan = find_link("wan", "test")
+    assert (pair.latency_ms, pair.bandwidth_mbit_s) == (70, wan.bandwidth_mbit_s)
+
+
+def test_a_rate_replaces_the_profiles_however_that_is_said() -> None:
+    assert find_link("a100-dgx-nvlink", "test").transfer_ms is not None
+    found = link(profile="a100-dgx-nvlink", bandwidth_mbit_s=100)
+    assert (found.bandwidth_mbit_s, found.transfer_ms) == (100, None)
+    found = link(profile="wan", transfer_ms={1: 2.0})
+    assert (found.bandwidth_mbit_s, found.transfer_ms) == (None, {1: 2.0})
+
+
+def test_a_family_of_jitter_replaces_the_profiles_spread(tmp_path: Path) -> None:
+    text = (LIBRARY / "links" / "wan.toml").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("jitter")]
+    jitter = 'jitter_ms = 2.0\njitter = "lognormal"\njitter_cv = 0.5'
+    own = tmp_path / "own.toml"
+    own.write_text("\n".join([jitter, *lines]))
+    assert link(profile=str(own), jitter_cv=0.7).jitter_cv == 0.7
+    found = link(profile=str(own), jitter="uniform")
+    assert (found.jitter, found.jitter_ms, found.jitter_cv) == ("uniform", 2.0, 1.0)
+
+
+def test_a_scenario_survives_being_written_with_the_given_keys_only() -> None:
+    """As points of studies travel to other processes."""
+    scenario = load_scenario(
+        DEMO, ["drafts.0.device.decide_ms=0.7", "links.default.latency_ms=3", *PAIR]
+    )
+    again = Scenario.model_validate_json(scenario.model_dump_json(exclude_unset=True))
+    assert make_plan(again, DEMO).links == make_plan(scenario, DEMO).links
+    assert times(make_plan(again, DEMO)) == times(make_plan(scenario, DEMO))
+
+
+PAIR = ['links.pairs=[{ends=["draft0","pipeline0.stage1"],profile="wan",latency_ms=7}]']
+
+
+def test_theory_reads_them() -> None:
+    settings = ["schedule.name=pp", "workload.requests=2"]
+    slow = [*settings, "pipelines.0.stages.0.device.stage_ms={1=40.0}"]
+    found = [
+        closed_form(load_scenario(DEMO, each), DEMO).metrics["time_between_tokens_ms"]
+        for each in (settings, slow, [*settings, "links.default.latency_ms=11"])
+    ]
+    assert found[1] - found[0] == pytest.approx(4 * 20)
+    assert found[2] - found[0] == pytest.approx(5 * 10)
+
+
+def test_a_cluster_and_its_best_plan_keep_them(tmp_path: Path) -> None:
+    settings = [
+        "drafts.0.device.price_usd_per_hour=0.1",
+        "pipelines.0.stages.0.device.price_usd_per_hour=0.2",
+        "search.limits.price_usd_per_hour=0.9",
+        'search.grid={"links.default.bandwidth_mbit_s"=[100,900]}',
+        'search.schedules=["pp"]',
+    ]
+    found, refused = find_candidates(load_cluster(JETSONS, settings))
+    assert not refused
+    links = [candidate.data["links"]["default"] for candidate in found]
+    assert links == [{"profile": "ethernet-1g", "bandwidth_mbit_s": n} for n in (100, 900)]
+    written = JETSONS.parent / "own.toml"  # only for the folder that names count from
+    text = toml_text(found[0].data)
+    (tmp_path / "best.toml").write_text(text)
+    plan = make_plan(load_scenario(tmp_path / "best.toml"), written)
+    assert sum(machine.usd_per_hour or 0 for machine in plan.machines) == pytest.approx(0.9)
+
+
+def pair(*ends: str, more: str = "") -> str:
+    return f"{{ends=[{','.join(map(repr, ends))}]{more}}}"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "sentence"),
+    [
+        (
+            [pair("draft0", "pipeline0.stage1"), pair("draft0", "pipeline0.stage1")],
+            r"pairs\.1: draft0 -> pipeline0\.stage1 is described by links\.pairs\.0 already",
+        ),
+        (
+            [pair("draft0", "pipeline0.stage1"), pair("pipeline0.stage1", "draft0")],
+            r"pairs\.1: pipeline0\.stage1 -> draft0 is described by links\.pairs\.0 already",
+        ),
+        (
+            [
+                pair("draft0", "pipeline0.stage1", more=",one_way=true"),
+                pair("pipeline0.stage1", "draft0"),
+            ],
+            r"pairs\.1: draft0 -> pipeline0\.stage1 is described by links\.pairs\.0 already",
+        ),
+        ([pair("draft0", "draft0")], r"pairs\.0: both ends are 'draft0'"),
+    ],
+)
+def test_a_direction_is_described_once(pairs: list[str], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        load_scenario(DEMO, [f"links.pairs=[{','.join(pairs)}]"])
+
+
+def test_both_directions_may_differ() -> None:
+    there = pair("draft0", "pipeline0.stage1", more=",one_way=true,latency_ms=3")
+    back = pair("pipeline0.stage1", "draft0", more=",one_way=true,latency_ms=4")
+    links = plan_of(f"links.pairs=[{there},{back}]").links
+    assert [times.latency_ms for times in links.values()] == [3, 4]
+
+
+ADDRESSES = ["10.0.0.1", "::1", "fe80::1", "orin:5555", "nx.lan", "me@nx.lan", "tcp://nx", "a.b."]
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_an_address_is_no_hosts_name(name: str) -> None:
+    with pytest.raises(UserError, match=r"drafts\.0\.host = .* is a label for roles that share"):
+        load_scenario(DEMO, [f'drafts.0.host="{name}"'])
+
+
+@pytest.mark.parametrize("name", ["orin", "box-1", "rack 2, left", "localhost", "a_b"])
+def test_labels_are_hosts_names(name: str) -> None:
+    assert load_scenario(DEMO, [f'drafts.0.host="{name}"']).drafts[0].host == name

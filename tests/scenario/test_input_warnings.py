@@ -1,0 +1,77 @@
+"""What a result says of its inputs: the same sentences, whichever command made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.theory_scenarios import Written
+from treepipe.core.errors import UserError
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.resolve import input_warnings, make_plan
+from treepipe.sim.predict import predict
+from treepipe.sim.theory.closed_form import closed_form
+
+ESTIMATED = (
+    'target={profile="llama-3.2-1b"}',
+    'drafts=[{device="jetson-agx-orin",model={profile="llama-3.2-1b"}}]',
+    'pipelines=[{stages=[{device="l40"},{device="jetson-agx-orin"}]}]',
+    'links={default="wifi"}',
+    "workload={new_tokens=3}",
+)
+
+
+def test_simulation_and_theory_say_the_same_of_estimates_in_one_line(tmp_path: Path) -> None:
+    written = Written(tmp_path, "chain", *ESTIMATED, "schedule.width=3")
+    plan = make_plan(written.scenario, tmp_path / "scenario.toml")
+    expected = input_warnings(written.scenario, plan)
+    assert (
+        "inputs are estimates: device jetson-agx-orin ±40 %, device l40 ±40 %, link wifi ±100 %; "
+        "no interval includes this"
+    ) in expected
+    (trace,) = written.simulated()
+    assert set(expected) <= set(trace.warnings)
+    assert set(expected) <= set(written.expected().warnings)
+    assert "key schedule.width has no effect on chain" in expected
+
+
+def test_devices_of_which_the_same_is_true_share_a_sentence(tmp_path: Path) -> None:
+    written = Written(tmp_path, "chain", *ESTIMATED)
+    plan = make_plan(written.scenario, tmp_path / "scenario.toml")
+    layers = [w for w in plan.warnings if "no layer was measured" in w]
+    assert len(layers) == 1
+    assert layers[0].startswith("devices jetson-agx-orin, l40: ")
+
+
+def test_measured_inputs_are_no_estimates(tmp_path: Path) -> None:
+    written = Written(tmp_path, "pp")
+    plan = make_plan(written.scenario, tmp_path / "scenario.toml")
+    assert input_warnings(written.scenario, plan) == []
+
+
+@pytest.mark.parametrize("schedule", ["pp", "chain"])
+def test_a_falling_table_holds_its_last_time_and_says_so(tmp_path: Path, schedule: str) -> None:
+    falling = "pipelines=[{stages=[{device={stage_ms={1=20,4=1}},count=2}]}]"
+    written = Written(tmp_path, schedule, falling, "workload.prompt_tokens=64")
+    (trace,) = written.simulated()
+    assert min(span.end_ms - span.start_ms for span in trace.spans if span.kind == "compute") >= 1
+    expected = (
+        "pipeline0.stage1: compute times were extrapolated to 64 tokens, the table ends at 4 with "
+        "a fall, so its last time was held"
+    )
+    assert expected in trace.warnings
+
+
+def test_a_scenario_without_any_time_has_a_prediction(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(
+        'name = "zero"\n[target]\n[[drafts]]\ndevice = { draft_ms = { 1 = 0.0 } }\n[[pipelines]]\n'
+        "stages = [{ device = { stage_ms = { 1 = 0.0 } } }]\n[links]\ndefault.latency_ms = 0\n"
+        '[schedule]\nname = "chain"\n[acceptance]\nsource = "bernoulli"\nbeta = 0.5\n'
+    )
+    scenario = load_scenario(path)
+    (trace,) = predict(scenario, path)
+    assert [len(request.tokens) for request in trace.requests] == [64]
+    with pytest.raises(UserError, match="no closed form applies: a round of one token takes no"):
+        closed_form(scenario, path)

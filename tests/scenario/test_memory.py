@@ -1,0 +1,115 @@
+"""Memory of a plan: weights, caches, buffers, of stages and drafts, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from treepipe.core.errors import UserError
+from treepipe.profiles.library import find_model
+from treepipe.scenario.deployment import Plan
+from treepipe.scenario.memory import MIB, Footprint, memory_needs
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.resolve import make_plan
+
+DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
+GPU = 'drafts=[{device="rtx-4090",model.profile="llama-3.2-1b"}]'
+LLAMA = (
+    'target={profile="llama-3.1-8b"}',
+    'pipelines=[{stages=[{device="rtx-4090",count=2}]}]',
+    GPU,
+    "workload={requests=4,prompt_tokens=100,new_tokens=28,concurrency=2}",
+    'schedule={name="pp"}',
+)
+
+
+def plan_of(*overrides: str) -> Plan:
+    return make_plan(load_scenario(DEMO, [*LLAMA, *overrides]), DEMO)
+
+
+def test_needs_by_hand() -> None:
+    """16 layers of Llama 3.1 8B per stage; 128 entries for each of two requests; no tree."""
+    plan = plan_of()
+    section = load_scenario(DEMO, LLAMA).schedule
+    needs = memory_needs(plan, section, Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 1000), {})
+    assert [need.role for need in needs] == ["pipeline0.stage1", "pipeline0.stage2"]
+    first = needs[0]
+    assert (first.weights, first.layers) == (16 * 3, 16)
+    assert (first.caches, first.requests, first.entries) == (2 * 128 * 16 / 64, 2, 128)
+    # A chunk of 64 rows: states in and out, and a mask entry per cache entry.
+    assert first.buffers * MIB == pytest.approx(64 * (2 * 100 + 4 * 128))
+    draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, 1000), 4)}
+    need = memory_needs(plan, section, Footprint(3 * MIB, 1, 100.0, 5 * MIB, 1000), draft)[-1]
+    assert need.weights == 4 + 7 + 5, "its own, and the target's two ends"
+    assert need.caches == 2 * 128 * 4 / 32
+    assert need.buffers * MIB == pytest.approx(64 * (4 * 1000 + 2 * 100))
+
+
+@pytest.mark.parametrize(
+    ("model", "gib"), [("llama-3.1-8b", 14.96), ("llama-3.2-1b", 2.30), ("vicuna-7b", 12.55)]
+)
+def test_all_weights_of_a_model_are_counted(model: str, gib: float) -> None:
+    """Parameters as published (8.03, 1.24 and 6.74 thousand million), two bytes each."""
+    shape = find_model(model, "test")
+    footprint = Footprint.of_shape(shape, "float16")
+    total = shape.layers * footprint.layer_bytes + footprint.ends_bytes
+    assert total == 2 * shape.parameters
+    assert total / 2**30 == pytest.approx(gib, rel=0.005)
+
+
+def hardware(memory_mib: float) -> str:
+    return f"{{roofline={{tflops={{float16=100}},memory_gb_s=1000}},memory_mib={memory_mib}}}"
+
+
+def test_a_draft_that_does_not_fit_is_refused() -> None:
+    small = f'drafts=[{{device={hardware(3000)},model.profile="llama-3.2-1b"}}]'
+    with pytest.raises(UserError, match=r"draft0 needs .* 16 layers .* has 3000 MiB"):
+        plan_of(small)
+    plan_of(small.replace("3000", "5000"))  # 2.3 GiB of its own, 2 GiB of the target's ends
+
+
+@pytest.mark.parametrize(
+    ("workload", "why"),
+    [
+        ('arrivals={process="poisson",rate_per_s=1}', "requests arrive by themselves"),
+        ("concurrency=500", "each of workload.concurrency clients"),
+    ],
+)
+def test_open_requests_that_do_not_fit_name_what_bounds_them(workload: str, why: str) -> None:
+    small = f"pipelines=[{{stages=[{{device={hardware(7000)},count=2}}]}}]"
+    settings = (small, "workload.requests=500", f"workload.{workload}")
+    with pytest.raises(UserError, match=rf"500 requests .* 7000 MiB; {why}") as refused:
+        plan_of(*settings)
+    fit = int(str(refused.value).split(" would fit")[0].split()[-1])
+    assert 1 <= fit < 500
+    assert "serving.places (per pipeline) or serving.admission" in str(refused.value)
+    plan_of(*settings, f"serving.places={fit}")
+    with pytest.raises(UserError, match=f"{fit} would fit"):
+        plan_of(*settings, f"serving.places={fit + 1}")
+
+
+def test_a_model_that_does_not_fit_is_no_matter_of_requests() -> None:
+    small = f"pipelines=[{{stages=[{{device={hardware(600)},count=2}}]}}]"
+    with pytest.raises(UserError, match=r"has 600 MiB$"):
+        plan_of(small, "workload.concurrency=500", "workload.requests=500")
+
+
+def test_roles_of_a_host_share_its_memory() -> None:
+    """Two halves of 6.5 GiB each fit two devices of 8 GiB, but not one."""
+    stages = "pipelines=[{stages=[{device=%s,count=2%s}]}]"
+    plan_of(stages % (hardware(8192), ""))
+    with pytest.raises(
+        UserError, match=r"stage1 needs .*; pipeline0.stage2 needs .* host 'box' has"
+    ):
+        plan_of(stages % (hardware(8192), ',host="box"'))
+    plan_of(stages % (hardware(16384), ',host="box"'))
+
+
+def test_what_cannot_be_checked_is_said() -> None:
+    drafts = "drafts=[{device={draft_ms={1=3.0},memory_mib=100}}]"
+    assert (
+        "memory of draft0 was not checked: nothing tells the model's size"
+        in plan_of(drafts).warnings
+    )
+    assert not any("memory of" in sentence for sentence in plan_of().warnings)

@@ -1,0 +1,181 @@
+"""What each schedule reads of its section: bounds of its trees hold, and depend on nothing else.
+
+Caches, buffers and refusals are sized by the bounds, so a bound that reads a key which the schedule
+does not read is too small for some value of it, or too large.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.executor.test_all_schedules import SCHEDULES, sections
+from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, target
+from tests.worlds.pipeline import Pipeline
+from tests.worlds.timeless_world import TimelessWorld
+from treepipe.core.protocol import Drafted, DraftPass, Started
+from treepipe.scenario.deployment import Plan
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.schedule_factory import (
+    ScheduleFactory,
+    most_pass_tokens,
+    most_scratch_tokens,
+    most_tree_tokens,
+    read_keys,
+    unused_warnings,
+)
+from treepipe.scenario.schema import SamplingSection, Scenario, ScheduleSection
+from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.world import simulate
+
+DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
+
+
+class Measured(Pipeline):
+    """A pipeline that notes the most tree nodes that any stage has in its cache."""
+
+    peak = 0
+
+    def _work(self, n: int) -> None:
+        super()._work(n)
+        held = [session.cached for session in self.desks[n]._sessions.values()]
+        self.peak = max([self.peak, *held])
+
+
+class MeasuredWorld(TimelessWorld):
+    """A world that notes by how much the draft's cache exceeds the committed text at most."""
+
+    scratch = 0
+
+    def new_pipeline(self, stages: int, group_size: int, drafts: int) -> Pipeline:
+        return Measured(stages, self.target, group_size, drafts)
+
+    def drafted(self, session: int, order: DraftPass) -> Drafted:
+        answer = super().drafted(session, order)
+        request = self.requests[session]
+        held = len(request.reader.read) + len(request.reader.scratch)
+        self.scratch = max(self.scratch, held - len(request.committed))
+        return answer
+
+
+def decode(section: ScheduleSection, draft: str, stages: int, seed: int) -> MeasuredWorld:
+    """One request of some 20 tokens."""
+    world = MeasuredWorld([stages], target, DRAFTS[draft], any_order(seed))
+    schedule = ScheduleFactory(section, SamplingSection())(1, stages, lambda: world.desk.waiting)
+    prompt = tuple(i % VOCABULARY for i in range(9))
+    world.open(1, schedule, Started(prompt, 20, None))
+    world.run()
+    return world
+
+
+KEYS = st.fixed_dictionaries({"score_aware_depth": st.integers(1, 9)})
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@settings(max_examples=20)
+@given(sections, KEYS, st.sampled_from(sorted(DRAFTS)), st.integers(1, 5), st.integers(0, 2**32))
+def test_no_schedule_exceeds_its_bounds(
+    name: str, given_keys: dict[str, Any], more: dict[str, Any], draft: str, stages: int, seed: int
+) -> None:
+    section = ScheduleSection.model_validate({"name": name, **given_keys, **more})
+    world = decode(section, draft, stages, seed)
+    pipeline = world.pipelines[0]
+    assert isinstance(pipeline, Measured)
+    assert pipeline.peak <= most_tree_tokens(section, stages)
+    assert world.scratch <= most_scratch_tokens(section, stages)
+    sizes = [size for sizes in pipeline.forward_sizes for size in sizes]
+    assert max(sizes) <= most_pass_tokens(section, stages)
+
+
+OTHER: dict[str, Any] = {
+    "tree_size": 7,
+    "tree_depth": 1,
+    "top_k": 2,
+    "segment_tokens": 2,
+    "score_order": False,
+    "context_aware": False,
+    "expand_size": 3,
+    "expand_depth": 1,
+    "score_aware": True,
+    "score_aware_size": 999,
+    "score_aware_depth": 7,
+    "branching": (2, 2),
+    "gamma": 2,
+    "adaptive_depth": True,
+    "depth_range": (2, 400),
+    "width": 2,
+    "children": 2,
+    "layers_per_step": 2,
+    "group_size": 2,
+    "draft_reuse": False,
+    "central_transfers": True,
+    "batch": 2,
+}
+"""Not the default; ``name`` and ``prefill_chunk`` are read by all."""
+BASES: list[dict[str, Any]] = [
+    *({"name": name} for name in SCHEDULES),
+    {"name": "starsd", "adaptive_depth": True},
+    {"name": "starsd", "branching": (2, 1)},
+    {"name": "flowspec", "context_aware": False},
+    {"name": "flowspec", "score_aware": True},
+]
+SMALL = ("runs=1", "workload={requests=3,concurrency=3,prompt_tokens=20,new_tokens=10}")
+
+
+def planned(section: dict[str, Any]) -> tuple[Scenario, Plan]:
+    scenario = load_scenario(DEMO, [*SMALL, "pipelines.0.stages.0.count=2"])
+    scenario = scenario.model_copy(update={"schedule": ScheduleSection.model_validate(section)})
+    return scenario, make_plan(scenario, DEMO)
+
+
+def behaviour(section: dict[str, Any]) -> list[tuple[object, ...]]:
+    """All that a simulation does."""
+    _, plan = planned(section)
+    trace = simulate(plan, PoolSource(hit_ratio_pool({1: 0.7, 4: 0.9}), 1, 0))
+    return [(s.device, s.kind, s.start_ms, s.end_ms, s.tokens) for s in trace.spans]
+
+
+def bounds(section: dict[str, Any]) -> list[int]:
+    given_section = ScheduleSection.model_validate(section)
+    return [
+        most_tree_tokens(given_section, 3),
+        most_pass_tokens(given_section, 3),
+        most_scratch_tokens(given_section, 3),
+    ]
+
+
+def test_every_key_is_tried() -> None:
+    assert set(OTHER) == set(ScheduleSection.model_fields) - {"name", "prefill_chunk"}
+    for key, value in OTHER.items():
+        assert value != ScheduleSection.model_fields[key].default
+
+
+@pytest.mark.parametrize("base", BASES, ids=lambda base: "-".join(map(str, base.values())))
+def test_a_key_that_is_not_read_changes_nothing_and_is_warned_of(base: dict[str, Any]) -> None:
+    usual, sizes = behaviour(base), bounds(base)
+    for key in set(OTHER) - set(base):
+        other = {**base, key: OTHER[key]}
+        read = key in read_keys(ScheduleSection.model_validate(other))
+        scenario, _ = planned(other)
+        warned = [w for w in unused_warnings(scenario) if w.startswith(f"key schedule.{key} ")]
+        assert bool(warned) != read
+        if not read:
+            assert bounds(other) == sizes, key
+            assert behaviour(other) == usual, key
+
+
+def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
+    """Otherwise the table of read keys could simply name all of them."""
+    effective = {"starsd": {"adaptive_depth", "branching", "gamma"}, "chain": {"gamma"}}
+    effective |= {"flowspec": {"tree_size", "context_aware", "expand_size", "segment_tokens"}}
+    effective |= {"pipedec": {"width", "children", "group_size", "draft_reuse"}}
+    for name, keys in effective.items():
+        usual = behaviour({"name": name})
+        for key in keys:
+            assert behaviour({"name": name, key: OTHER[key]}) != usual, (name, key)

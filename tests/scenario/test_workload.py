@@ -1,0 +1,214 @@
+"""What is asked and when: drawn repeatably, read from traces, and refused if it makes no sense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from treepipe.scenario.deployment import RequestSpec
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.workload import draw_requests
+
+HEADER = "arrival_s,prompt_tokens,new_tokens\n"
+POISSON = 'workload.arrivals={process="poisson",rate_per_s=5}'
+TRACE = 'workload.arrivals={process="trace",file="arrivals.csv"}'
+LOGNORMAL = '={distribution="lognormal",mean=200,cv=0.8}'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def draw(path: Path, *settings: str, seed: int = 7, requests: int = 40) -> tuple[RequestSpec, ...]:
+    overrides = (f"workload.requests={requests}", *settings)
+    return draw_requests(load_scenario(path, overrides), path, seed)
+
+
+def prompts(requests: tuple[RequestSpec, ...]) -> list[int]:
+    return [len(request.prompt) for request in requests]
+
+
+def gaps_s(path: Path, arrivals: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    requests = draw(path, f"workload.arrivals={arrivals}", requests=20_000)
+    times = [request.arrival_ms for request in requests if request.arrival_ms is not None]
+    assert len(times) == 20_000
+    return np.diff([0.0, *times]) / 1e3
+
+
+# --- drawing -------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_is_the_same_workload_whatever_the_schedule(path: Path) -> None:
+    settings = (f"workload.prompt_tokens{LOGNORMAL}", f"workload.new_tokens{LOGNORMAL}", POISSON)
+    plans = [
+        make_plan(load_scenario(path, (f"schedule.name={name}", *settings)), path, seed=seed)
+        for name, seed in (("flowspec", 7), ("pp", 7), ("pp", 8))
+    ]
+    assert plans[0].requests == plans[1].requests
+    assert plans[0].requests != plans[2].requests
+
+
+def test_a_stream_for_each_concern_and_more_requests_begin_with_the_same_ones(path: Path) -> None:
+    lengths = f"workload.prompt_tokens{LOGNORMAL}"
+    both = draw(path, lengths, POISSON)
+    assert prompts(draw(path, lengths)) == prompts(both)
+    arrivals = [request.arrival_ms for request in both]
+    assert [request.arrival_ms for request in draw(path, POISSON)] == arrivals
+    for process in (POISSON, 'workload.arrivals={process="bursts",rate_per_s=5,burst=3}'):
+        longer = draw(path, lengths, process, requests=100)
+        assert longer[:40] == draw(path, lengths, process)
+
+
+def test_without_arrivals_and_distributions_it_is_the_closed_loop_of_equal_requests(
+    path: Path,
+) -> None:
+    assert draw(path, requests=3) == (RequestSpec((0,) * 32, 12),) * 3
+
+
+@pytest.mark.parametrize(
+    ("table", "mean", "cv"),
+    [
+        ("{distribution='uniform',min=10,max=90}", 50.0, np.sqrt((81**2 - 1) / 12) / 50),
+        ("{distribution='lognormal',mean=200,cv=0.8}", 200.0, 0.8),
+        ("{distribution='geometric',mean=40}", 40.0, np.sqrt(1 - 1 / 40)),
+    ],
+)
+def test_lengths_have_the_mean_and_spread_asked_for(
+    path: Path, table: str, mean: float, cv: float
+) -> None:
+    lengths = prompts(draw(path, f"workload.prompt_tokens={table}", requests=20_000))
+    assert np.mean(lengths) == pytest.approx(mean, rel=0.03)
+    assert np.std(lengths) / np.mean(lengths) == pytest.approx(cv, rel=0.05)
+
+
+def test_lengths_stay_within_their_bounds(path: Path) -> None:
+    table = "{distribution='lognormal',mean=50,cv=2,min=20,max=60}"
+    lengths = prompts(draw(path, f"workload.prompt_tokens={table}", requests=1000))
+    assert (min(lengths), max(lengths)) == (20, 60)
+    assert len(set(lengths)) > 20
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "cv"),
+    [
+        ("{process='poisson',rate_per_s=5}", 1.0),
+        ("{process='gamma',rate_per_s=5,cv=0.3}", 0.3),
+        ("{process='gamma',rate_per_s=5,cv=2.5}", 2.5),
+    ],
+)
+def test_arrivals_have_the_rate_and_burstiness_asked_for(
+    path: Path, arrivals: str, cv: float
+) -> None:
+    gaps = gaps_s(path, arrivals)
+    assert gaps.mean() == pytest.approx(1 / 5, rel=0.05)
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.1)
+
+
+def test_bursts_come_together_and_their_times_are_poisson(path: Path) -> None:
+    gaps = gaps_s(path, "{process='bursts',rate_per_s=5,burst=4}").reshape(-1, 4)
+    assert not gaps[:, 1:].any()
+    assert gaps[:, 0].mean() == pytest.approx(4 / 5, rel=0.05)
+    assert gaps[:, 0].std() == pytest.approx(gaps[:, 0].mean(), rel=0.1)
+
+
+# --- traces --------------------------------------------------------------------------------------
+
+
+def test_a_trace_is_taken_as_it_is(path: Path) -> None:
+    lines = "new_tokens, arrival_s, prompt_tokens\n5,0.25,30\n\n6,0.25,7\n7,1e1,8\n"
+    (path.parent / "arrivals.csv").write_text("\ufeff" + lines, encoding="utf-8")
+    expected = (
+        RequestSpec((0,) * 30, 5, arrival_ms=250.0),
+        RequestSpec((0,) * 7, 6, arrival_ms=250.0),
+        RequestSpec((0,) * 8, 7, arrival_ms=10_000.0),
+    )
+    assert draw(path, TRACE, requests=2) == expected[:2]
+    path.write_text(SCENARIO.replace("requests = 2\n", ""))
+    assert draw_requests(load_scenario(path, (TRACE,)), path, 0) == expected
+
+
+BAD_TRACES = [
+    ("", "its first line must name the columns arrival_s, prompt_tokens, new_tokens, not nothing"),
+    ("1.0,3,4\n", "must name the columns arrival_s, prompt_tokens, new_tokens, not '1.0, 3, 4'"),
+    ("arrival_ms,prompt_tokens,new_tokens\n1,2,3\n", "not 'arrival_ms, prompt_tokens, new_tokens'"),
+    (HEADER, "holds no request, only the line with the columns"),
+    (f"{HEADER}1,2,3\n-1,2,3\n", 'arrivals.csv:3: key arrival_s = "-1": input should be greater'),
+    (f"{HEADER}1,2,3\n0.5,2,3\n", "arrivals.csv:3: key arrival_s = 0.5 is before the line above"),
+    (f"{HEADER}nan,2,3\n", 'arrivals.csv:2: key arrival_s = "nan": input should be a finite'),
+    (f"{HEADER}1,2.5,3\n", 'arrivals.csv:2: key prompt_tokens = "2.5": input should be a valid'),
+    (f"{HEADER}1,2,0\n", 'arrivals.csv:2: key new_tokens = "0": input should be greater'),
+    (f"{HEADER}1,2\n", "arrivals.csv:2: has 2 values for 3 columns"),
+    (f"{HEADER}1,2,3\n", "key workload.requests = 2, but arrivals.csv holds 1 requests"),
+    (None, "arrivals.csv: there is no such file (key workload.arrivals.file)"),
+    ("\udcff", "arrivals.csv: cannot be read as CSV"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), BAD_TRACES)
+def test_a_bad_trace_is_one_sentence_with_the_line(
+    path: Path,
+    text: str | None,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if text is not None:
+        content = text.encode("utf-8", "surrogateescape")
+        (path.parent / "arrivals.csv").write_bytes(content)
+    assert call(monkeypatch, "simulate", path, "--set", TRACE) == 2
+    assert_sentence(capsys.readouterr().err, sentence)
+
+
+BAD_SETTINGS = [
+    ("arrivals=poisson", 'key workload.arrivals = "poisson"'),
+    ("arrivals={rate_per_s=2}", "key workload.arrivals.process is missing"),
+    ("arrivals={process='poison',rate_per_s=2}", "expected tags: 'poisson', 'gamma', 'bursts'"),
+    ("arrivals={process='poisson'}", "key workload.arrivals.rate_per_s is missing"),
+    ("arrivals={process='poisson',rate_per_s=0}", "key workload.arrivals.rate_per_s = 0: input"),
+    ("arrivals={process='gamma',rate_per_s=1,cv=0}", "key workload.arrivals.cv = 0: input"),
+    ("arrivals={process='bursts',rate_per_s=1,bursts=3}", "did you mean 'burst'?"),
+    ("arrivals={process='bursts',rate_per_s=1,burst=0}", "key workload.arrivals.burst = 0: input"),
+    ("new_tokens=0", "key workload.new_tokens = 0: input should be greater"),
+    ("new_tokens=many", 'key workload.new_tokens = "many": input should be a valid integer'),
+    ("new_tokens={mean=3}", "must be a number of tokens, or a table whose distribution is"),
+    ("new_tokens={distribution='zipf'}", "'uniform', 'lognormal' or 'geometric'"),
+    ("new_tokens={distribution='uniform',min=5}", "key workload.new_tokens.max is missing"),
+    ("new_tokens={distribution='uniform',min=5,max=4}", "max = 4 is less than min = 5"),
+    ("new_tokens={distribution='geometric',mean=0.5}", "key workload.new_tokens.mean = 0.5"),
+    ("new_tokens={distribution='lognormal',mean=9,sd=2}", "new_tokens.sd is unknown; valid keys"),
+]
+
+
+@pytest.mark.parametrize(("setting", "sentence"), BAD_SETTINGS)
+def test_a_bad_workload_is_one_sentence_with_the_key(
+    path: Path,
+    setting: str,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(monkeypatch, "simulate", path, "--set", f"workload.{setting}") == 2
+    assert_sentence(capsys.readouterr().err, sentence)
+
+
+def test_keys_that_arrivals_leave_without_effect_are_warned_about(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path.parent / "arrivals.csv").write_text(f"{HEADER}0,9,5\n0,8,6\n")
+    options = ["--json", "-", "--set", TRACE, "--set", "workload.concurrency=2"]
+    assert call(monkeypatch, "simulate", path, *options) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [warning for warning in result["warnings"] if "has no effect" in warning] == [
+        f"key workload.{key} has no effect with workload.arrivals.process = 'trace'"
+        for key in ("concurrency", "new_tokens")
+    ]
+    lengths = [(each["prompt_tokens"], each["new_tokens"]) for each in result["sessions"]]
+    assert lengths == [(9, 5), (8, 6)]

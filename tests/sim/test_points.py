@@ -1,0 +1,104 @@
+"""Points of a study: simulated side by side, remembered, and simulated anew when inputs change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from treepipe.compare.demo import SCENARIO
+from treepipe.core.errors import UserError
+from treepipe.results.estimates import observe
+from treepipe.results.steady import steady
+from treepipe.scenario.read import load_scenario
+from treepipe.sim import points
+from treepipe.sim.points import Point, simulate_points
+from treepipe.sim.predict import predict
+
+SETTINGS = ("schedule.name=pp", "workload.new_tokens=5", "target.layers=8")
+BERNOULLI = 'acceptance={source="bernoulli",beta=0.5}'
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return []
+
+
+def _written(tmp_path: Path) -> int:
+    return len(list(tmp_path.rglob("output.pkl")))
+
+
+def test_outcomes_are_those_of_a_prediction(tmp_path: Path, steps: list[int]) -> None:
+    settings = (*SETTINGS, BERNOULLI)
+    named = [Point("a", SCENARIO, settings), Point("b", SCENARIO, (*settings, "seed=3"))]
+    found = simulate_points(named, lambda text, count: steps.append(count))
+    metrics, utilization = observe(predict(load_scenario(SCENARIO, settings), SCENARIO)).intervals
+    assert list(found) == ["a", "b"]
+    assert found["a"].metrics == metrics
+    assert found["a"].utilization == utilization
+    assert steps == [2, 1, 1]
+
+
+def test_a_steady_point_counts_only_while_all_pipelines_work(steps: list[int]) -> None:
+    settings = (*SETTINGS, BERNOULLI, "workload.requests=2", "pipelines.0.count=2")
+    settings += ("schedule.name=starsd", "workload.concurrency=2", "workload.new_tokens=40")
+    named = [Point("all", SCENARIO, settings), Point("cut", SCENARIO, settings, steady=True)]
+    found = simulate_points(named, lambda *_: None)
+    traces = predict(load_scenario(SCENARIO, settings), SCENARIO)
+    metrics, _ = observe([steady(trace) for trace in traces]).intervals
+    assert found["cut"].metrics == metrics
+    assert found["all"].metrics != metrics
+
+
+def test_what_a_scenario_leaves_out_stays_left_out(steps: list[int]) -> None:
+    """A default that only goes with another key would not be accepted if it were written out."""
+    lossy = ("links.default={ latency_ms = 1.0, loss = 0.1, retransmit_ms = 5.0 }",)
+    found = simulate_points([Point("a", SCENARIO, (*SETTINGS, BERNOULLI, *lossy))], lambda *_: None)
+    assert found["a"].metrics["time_between_tokens_ms"].mean > 0
+
+
+def test_a_point_is_simulated_once_and_again_when_a_setting_differs(
+    tmp_path: Path, steps: list[int]
+) -> None:
+    first = simulate_points([Point("a", SCENARIO, (*SETTINGS, BERNOULLI))], lambda *_: None)
+    assert _written(tmp_path) == 1
+    again = simulate_points([Point("z", SCENARIO, (*SETTINGS, BERNOULLI))], lambda *_: None)
+    assert _written(tmp_path) == 1
+    assert again["z"] == first["a"]
+    simulate_points([Point("a", SCENARIO, (*SETTINGS, BERNOULLI, "seed=9"))], lambda *_: None)
+    assert _written(tmp_path) == 2
+
+
+def test_a_pool_that_changes_is_noticed(tmp_path: Path, steps: list[int]) -> None:
+    pool = tmp_path / "pool.json"
+    prompt = '{"log_probs": [[-0.1]], "ranks": [%d]}'
+    text = (
+        '{"schema": "treepipe.acceptance/1", "candidates": 1, "prompts": [%s], '
+        '"off_path": {"1": [[-0.5]]}}'
+    )
+    settings = (
+        "schedule.name=chain",
+        *SETTINGS[1:],
+        "schedule.gamma=2",
+        f'acceptance={{source="pool",file="{pool}"}}',
+    )
+    rounds = []
+    for rank in (0, 1):
+        pool.write_text(text % (prompt % rank))
+        found = simulate_points([Point("a", SCENARIO, settings)], lambda *_: None)
+        rounds.append(found["a"].metrics["tokens_per_round"].mean)
+    assert rounds[0] > rounds[1] == 1
+
+
+def test_sources_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = Point("a", SCENARIO, (*SETTINGS, BERNOULLI))
+    scenario = load_scenario(SCENARIO, point.settings)
+    before = points._fingerprint(scenario, point)
+    monkeypatch.setattr(points, "_sources", lambda: "other sources")
+    assert points._fingerprint(scenario, point) != before
+
+
+def test_a_wrong_setting_is_one_sentence(steps: list[int]) -> None:
+    with pytest.raises(UserError, match=r"key schedule\.widht is unknown"):
+        simulate_points([Point("a", SCENARIO, ("schedule.widht=3",))], lambda *_: None)

@@ -1,0 +1,142 @@
+"""Any valid scenario is simulated to a result that is valid, too: no traceback, no figure that
+cannot be. Zero times, falling tables, tiny workloads and shared hosts are drawn on purpose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from treepipe.core.errors import UserError
+from treepipe.results.estimates import observe
+from treepipe.results.metrics import range_of, run_metrics, utilization
+from treepipe.results.result import make_result
+from treepipe.results.statistics import SHARE, Interval, Range
+from treepipe.scenario.schema import Scenario, ScheduleName
+from treepipe.sim.predict import predict
+
+
+def some(**keys: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=keys)
+
+
+few = st.integers(1, 5)
+times = st.sampled_from([0.0, 0.0, 0.5, 3.0, 20.0, 1e-9, 1e6])
+table = st.dictionaries(st.sampled_from([1, 2, 4, 16, 64]), times, min_size=1, max_size=4)
+device = some(
+    stage_ms=table,
+    draft_ms=table,
+    evaluate_ms=table,
+    decide_ms=times,
+    prune_ms=times,
+    power=st.just({"idle_w": 2.0, "busy_w": 9.0}),
+    price_usd_per_hour=st.just(1.0),
+    idle_factor=st.just({0.0: 1.0, 10.0: 1.5}),
+)
+host = st.sampled_from(["box", "solo"])
+link = some(
+    latency_ms=times,
+    bandwidth_mbit_s=st.sampled_from([0.1, 100.0]),
+    message_ms=times,
+    jitter_ms=times,
+    jitter=st.sampled_from(["half_normal", "exponential", "lognormal", "uniform"]),
+    loss=st.sampled_from([0.0, 0.3]),
+    medium=st.just("air"),
+)
+schedule = st.fixed_dictionaries(
+    {"name": st.sampled_from(get_args(ScheduleName))},
+    optional={
+        "tree_size": st.integers(1, 12),
+        "tree_depth": st.integers(0, 3),
+        "top_k": few,
+        "segment_tokens": few,
+        "expand_size": few,
+        "expand_depth": st.integers(0, 3),
+        "score_aware": st.booleans(),
+        "gamma": few,
+        "adaptive_depth": st.booleans(),
+        "width": few,
+        "children": few,
+        "draft_reuse": st.booleans(),
+        "central_transfers": st.booleans(),
+        "batch": few,
+        "prefill_chunk": st.integers(1, 64),
+    },
+)
+length = st.one_of(
+    st.integers(1, 15),
+    st.just({"distribution": "uniform", "min": 1, "max": 9}),
+    st.just({"distribution": "lognormal", "mean": 5, "cv": 2.0}),
+)
+arrivals = st.one_of(
+    st.builds(
+        lambda rate: {"process": "poisson", "rate_per_s": rate}, st.sampled_from([0.01, 10.0, 1e6])
+    ),
+    st.just({"process": "bursts", "rate_per_s": 3.0, "burst": 3}),
+)
+acceptance = st.one_of(
+    st.builds(lambda beta: {"source": "bernoulli", "beta": beta}, st.sampled_from([0, 0.5, 1])),
+    st.just({"source": "hit_ratio", "table": {1: 0.5, 4: 0.9}}),
+)
+stage = st.fixed_dictionaries(
+    {"device": device}, optional={"host": host, "count": st.integers(1, 2)}
+)
+pipeline = st.fixed_dictionaries(
+    {"stages": st.lists(stage, min_size=1, max_size=2)}, optional={"count": st.integers(1, 2)}
+)
+scenarios = st.fixed_dictionaries(
+    {
+        "name": st.just("random"),
+        "target": st.just({}),
+        "schedule": schedule,
+        "acceptance": acceptance,
+        "drafts": st.lists(
+            st.fixed_dictionaries({"device": device}, optional={"host": host}),
+            min_size=1,
+            max_size=2,
+        ),
+        "pipelines": st.lists(pipeline, min_size=1, max_size=2),
+        "workload": st.fixed_dictionaries(
+            {"new_tokens": length},
+            optional={
+                "requests": st.one_of(few, st.integers(10, 25)),
+                "prompt_tokens": length,
+                "concurrency": few,
+                "arrivals": arrivals,
+            },
+        ),
+    },
+    optional={
+        "runs": st.integers(1, 3),
+        "links": some(default=link, local=link),
+        "serving": some(admission=few, places=few),
+    },
+).map(Scenario.model_validate)
+
+
+def assert_inside(interval: Interval, within: Range) -> None:
+    for value in (interval.low, interval.mean, interval.high):
+        assert value is None or within.low <= value <= within.high, interval
+
+
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@given(scenarios)
+def test_a_valid_scenario_has_a_valid_result(scenario: Scenario) -> None:
+    try:
+        traces = predict(scenario, Path("random.toml"))
+    except UserError:
+        return  # this schedule is for one draft server, or the like
+    estimates = observe(traces)
+    result = make_result("simulation", "random", 0, traces, estimates=estimates)
+    json.dumps(result, allow_nan=False)
+    metrics, shares = estimates.intervals
+    for name, interval in metrics.items():
+        assert_inside(interval, range_of(name))
+    for interval in shares.values():
+        assert_inside(interval, SHARE)
+    for trace in traces:
+        assert all(span.end_ms >= span.start_ms >= 0 for span in trace.spans)
+        assert all(value >= 0 for value in (run_metrics(trace) | utilization(trace)).values())

@@ -1,0 +1,147 @@
+"""Blocks of a pool: evenly drawn, or tilted to hit ratios; and pools that answer by depth."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from treepipe.core.errors import UserError
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import DraftPass
+from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.blocks import Blocks
+from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.pool import Pool, Prompt, Table
+
+WIDTH = 4
+VECTOR = np.log([0.4, 0.3, 0.2, 0.1])
+
+
+def _table(ranks: list[int]) -> Table:
+    return Table(np.tile(VECTOR, (len(ranks), 1)), ranks)
+
+
+def _pool(*prompts: list[int]) -> Pool:
+    return Pool([Prompt(_table(ranks)) for ranks in prompts], {1: VECTOR[None, :]})
+
+
+def _uneven() -> Pool:
+    """Prompts of very different hit ratios, so that a tilt has something to choose from."""
+    rng = np.random.default_rng(5)
+    shares = np.linspace(0.2, 0.95, 30)
+    return _pool(*(rng.choice(5, 40, p=[s, *[(1 - s) / 4] * 4]).tolist() for s in shares))
+
+
+@pytest.mark.parametrize("length", [1, 7, 16, 100])
+def test_every_recorded_position_is_drawn_equally_often(length: int) -> None:
+    pool = _pool(*([0] * n for n in (40, 5, 1, 24)))
+    counts = np.zeros(70)
+    for first, stop in Blocks(pool, length).draw(np.random.default_rng(0), 30_000):
+        assert 0 < stop - first <= length
+        counts[first:stop] += 1
+    edges = [0, 40, 45, 46, 70]
+    assert counts / counts.mean() == pytest.approx(np.ones(70), abs=0.2)
+    per_prompt = [counts[a:b].mean() for a, b in itertools.pairwise(edges)]
+    assert per_prompt / counts.mean() == pytest.approx(np.ones(4), abs=0.15)
+
+
+@pytest.mark.parametrize("ratio", [None, {1: 0.5}])
+def test_a_block_stays_within_its_prompt(ratio: dict[int, float] | None) -> None:
+    pool = _pool(*[[0, 1] * 5] * 3)
+    drawn = {*Blocks(pool, 4, ratio).draw(np.random.default_rng(0), 2000)}
+    assert all(first // 10 == (stop - 1) // 10 for first, stop in drawn)
+    assert (0, 1) in drawn  # a run may begin before its prompt, and end behind it
+    assert (9, 10) in drawn
+
+
+@pytest.mark.parametrize(
+    ("length", "ratio"), [(1, {1: 0.8}), (16, {1: 0.4}), (8, {1: 0.75, 3: 0.9})]
+)
+def test_tilted_blocks_reach_the_hit_ratios(length: int, ratio: dict[int, float]) -> None:
+    pool = _uneven()
+    ranks = np.array(pool.ranks)
+    blocks = Blocks(pool, length, ratio)
+    drawn = blocks.draw(np.random.default_rng(1), 40_000)
+    text = np.concatenate([ranks[first:stop] for first, stop in drawn])
+    assert blocks.hit_ratio(2) == pytest.approx(np.mean(text < 2), abs=0.01)
+    for k, share in ratio.items():
+        assert blocks.hit_ratio(k) == pytest.approx(share, abs=1e-3)
+        assert np.mean(text < k) == pytest.approx(share, abs=0.01)
+
+
+def test_a_tilt_to_the_recorded_ratio_changes_nothing() -> None:
+    pool = _uneven()
+    even = Blocks(pool, 16, {1: pool.hit_ratio(1)})
+    assert even._edges is not None
+    weights = np.diff(even._edges, prepend=0.0)
+    # Positions, not blocks, have this ratio; all blocks but those cut by a prompt's ends agree.
+    assert weights.max() / weights.min() < 1.2
+
+
+@pytest.mark.parametrize(
+    ("ratio", "message"),
+    [
+        ({9: 0.5}, "k = 9, but the pool has 4 candidates"),
+        ({1: 0.999}, "no mixture of the pool's passages reaches"),
+        ({1: 0.6, 3: 0.5}, "no mixture"),
+    ],
+)
+def test_a_ratio_out_of_reach_is_refused(ratio: dict[int, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Blocks(_pool([0, 1, 2, 3] * 10), 4, ratio)
+
+
+def test_made_pools_can_be_tilted_too() -> None:
+    pool = hit_ratio_pool({1: 0.5, 8: 0.9})
+    drawn = Blocks(pool, 1, {1: 0.7}).draw(np.random.default_rng(0), 20_000)
+    assert np.mean([pool.ranks[first] == 0 for first, _ in drawn]) == pytest.approx(0.7, abs=0.01)
+
+
+# --- answers by depth ----------------------------------------------------------------------------
+
+GUESSED = [[1, 0, 2, 4, 0, 3], [2, 2, 0, 0, 4, 4]]
+KNOWN = [0, 1, 0, 2, 4, 3]
+
+
+def _by_depth() -> Pool:
+    flat = [VECTOR, np.log([0.3, 0.3, 0.2, 0.2]), np.log([0.25] * 4)]
+    tables = [
+        Table(np.tile(vector, (6, 1)), ranks)
+        for vector, ranks in zip(flat, [KNOWN, *GUESSED], strict=True)
+    ]
+    return Pool([Prompt(tables[0], tables[1:])], {1: np.log([[0.25] * 4])})
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 5])
+def test_the_targets_token_keeps_its_id_at_every_depth(depth: int) -> None:
+    pool = _by_depth()
+    ranks = [KNOWN, *GUESSED][min(depth, 2)]
+    for position, (token, rank) in enumerate(zip(KNOWN, ranks, strict=True)):
+        (row,) = pool.tokens([pool.row(position, depth)], WIDTH).tolist()
+        assert len({*row}) == WIDTH, "candidates are different tokens"
+        assert (row.index(token) if token in row else WIDTH) == rank
+
+
+def test_an_answer_depends_on_how_far_back_the_last_verified_token_is() -> None:
+    pool = _by_depth()
+    oracle = PoolSource(pool, 6, seed=3).open(1, prompt_tokens=2)
+    text = [oracle.truth(index) for index in range(5)]
+
+    def ask(*read: int, tokens: tuple[int, ...] = (), parent: int = NO_PARENT) -> list[float]:
+        reset = bool(read)
+        drafted = oracle.draft(DraftPass(1, read, tokens, (parent,) * len(tokens), reset, WIDTH))
+        return [float(value) for value in drafted.log_probs[0]]
+
+    def vector(position: int, depth: int) -> list[float]:
+        return [float(value) for value in pool.vectors[pool.row(position, depth)]]
+
+    records = oracle._records  # type: ignore[attr-defined]
+    assert ask(0, 0) == vector(records[0], 0)
+    assert ask(tokens=(text[0],)) == vector(records[1], 1)
+    assert ask(tokens=(text[1],), parent=0) == vector(records[2], 2)
+    assert ask(tokens=(text[2],), parent=1) == vector(records[3], 3)
+    # Once two tokens are verified, the same place is right below what is known.
+    assert ask(text[0], text[1]) == vector(records[2], 0)
+    assert ask(tokens=(text[2],)) == vector(records[3], 1)

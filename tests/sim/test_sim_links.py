@@ -1,0 +1,223 @@
+"""Links of the simulated world: bandwidth, latency, jitter, and never another order."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from tests.sim.test_sim_world import make_plan, plain, run
+from treepipe.core.errors import UserError
+from treepipe.physics.timing import JitterKind, LinkTimes
+from treepipe.scenario.deployment import HEADER_BYTES, Plan
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.resolve import make_plan as plan_scenario
+from treepipe.sim.clock import Clock
+from treepipe.sim.link import Claim, Link, Traffic
+
+DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
+
+
+def arrivals(
+    link_times: LinkTimes, sends: Sequence[float], sizes: Sequence[int], seed: int = 0
+) -> list[tuple[int, float]]:
+    """(number, time) of every arrival of messages sent at these times."""
+    env = Clock()
+    found: list[tuple[int, float]] = []
+    link: Link[int] = Link(
+        env, link_times, lambda item: found.append((item, env.now)), np.random.default_rng(seed)
+    )
+
+    def sender() -> Generator[Any, Any, None]:
+        for number, (time, size) in enumerate(zip(sends, sizes, strict=True)):
+            yield env.timeout(time - env.now)
+            link.send(number, size)
+
+    env.process(sender())
+    env.run()
+    return found
+
+
+def test_bandwidth_keeps_the_link_busy_and_latency_does_not() -> None:
+    # 125,000 bytes take 1 ms at 1 Gbit/s. The third message finds the link free.
+    found = arrivals(LinkTimes(5.0, 1000.0), [0.0, 0.0, 9.0], [125_000, 250_000, 125_000])
+    assert [number for number, _ in found] == [0, 1, 2]
+    assert [time for _, time in found] == pytest.approx([6.0, 8.0, 15.0])
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_jitter_never_reorders(seed: int) -> None:
+    # Held-up messages become due together; rounding of their delays must not swap them.
+    sends = np.cumsum(np.random.default_rng(1000 + seed).exponential(0.7, 500)).tolist()
+    found = arrivals(LinkTimes(1.0, None, 5.0), sends, [64] * 500, seed)
+    assert [number for number, _ in found] == list(range(500))
+
+
+def test_jitter_is_half_normal() -> None:
+    sends = [1000.0 * i for i in range(4000)]
+    found = arrivals(LinkTimes(1.0, None, 5.0), sends, [64] * 4000)
+    extra = np.array([time for _, time in found]) - np.array(sends) - 1.0
+    assert extra.min() >= 0
+    assert extra.mean() == pytest.approx(5.0 * np.sqrt(2 / np.pi), rel=0.05)
+
+
+def test_a_message_keeps_the_sender_busy_whatever_its_size() -> None:
+    found = arrivals(LinkTimes(5.0, 1000.0, message_ms=0.5), [0.0, 0.0], [125_000, 0])
+    assert [time for _, time in found] == pytest.approx([6.5, 7.0])
+
+
+@pytest.mark.parametrize("kind", get_args(JitterKind))
+def test_jitter_has_the_mean_and_spread_of_its_kind(kind: JitterKind) -> None:
+    sends = [1000.0 * i for i in range(8000)]
+    link = LinkTimes(1.0, None, 4.0, jitter=kind, jitter_cv=0.5)
+    found = arrivals(link, sends, [64] * len(sends))
+    extra = np.array([time for _, time in found]) - np.array(sends) - 1.0
+    mean, cv = {
+        "half_normal": (4.0 * np.sqrt(2 / np.pi), np.sqrt(np.pi / 2 - 1)),
+        "exponential": (4.0, 1.0),
+        "lognormal": (4.0, 0.5),
+        "uniform": (4.0, 1 / np.sqrt(3)),
+    }[kind]
+    assert extra.min() >= 0
+    assert extra.mean() == pytest.approx(mean, rel=0.05)
+    assert extra.std() / extra.mean() == pytest.approx(cv, rel=0.05)
+
+
+def test_lost_messages_are_sent_again_behind_a_timeout() -> None:
+    """A message takes 1 ms on the wire; k losses cost k timeouts and k more times on the wire."""
+    sends = [1000.0 * i for i in range(5000)]
+    link = LinkTimes(2.0, 1000.0, loss=0.25, retransmit_ms=30.0)
+    found = arrivals(link, sends, [125_000] * len(sends))
+    lost = (np.array([time for _, time in found]) - np.array(sends) - 3.0) / 31.0
+    assert lost == pytest.approx(np.rint(lost))
+    assert np.rint(lost).min() == 0
+    assert lost.mean() == pytest.approx(0.25 / 0.75, rel=0.1), "geometric"
+
+
+def test_what_is_behind_a_lost_message_waits_for_it() -> None:
+    sends = [0.1 * i for i in range(3000)]
+    found = arrivals(LinkTimes(1.0, loss=0.1, retransmit_ms=5.0), sends, [64] * len(sends))
+    assert [number for number, _ in found] == list(range(len(sends)))
+
+
+def shared_arrivals(
+    link_times: LinkTimes, held: Sequence[str], sends: Sequence[tuple[int, float, int]]
+) -> list[tuple[int, float, float]]:
+    """(link, begin, end) per message sent as (link, time, size); one held name per link."""
+    clock = Clock()
+    traffic, found = Traffic(clock), list[tuple[int, float, float]]()
+
+    def note(link: int, item: None, begin: float, due: float) -> None:
+        found.append((link, begin, due))
+
+    links: list[Link[None]] = [
+        Link(
+            clock,
+            link_times,
+            lambda item: None,
+            np.random.default_rng(0),
+            Claim(traffic, (name,), False),
+            partial(note, number),
+        )
+        for number, name in enumerate(held)
+    ]
+    for number, time, size in sends:
+        clock.after(time, lambda _, n=number, s=size: links[n].send(None, s))  # type: ignore[misc]
+    clock.run()
+    return found
+
+
+def test_links_of_one_medium_take_turns_and_latency_does_not_hold_it() -> None:
+    # 1 ms each on a medium that three links share; a fourth has another one to itself.
+    sends = [(0, 0.0, 125_000), (1, 0.0, 125_000), (2, 0.5, 125_000), (3, 0.0, 125_000)]
+    found = shared_arrivals(LinkTimes(5.0, 1000.0), ["air", "air", "air", "wire"], sends)
+    expected = [(0, 0, 6), (3, 0, 6), (1, 1, 7), (2, 2, 8)]
+    assert sorted(found, key=lambda each: each[1:]) == [
+        (link, pytest.approx(begin), pytest.approx(end)) for link, begin, end in expected
+    ]
+
+
+def there_and_back(**changes: Any) -> Plan:
+    """A draft and one stage; a row takes 10 ms on a link of 1 Mbit/s, besides 1 ms of latency."""
+    plan = replace(make_plan(plain, tokens=4), row_bytes=1250 - HEADER_BYTES - 8)
+    plan = replace(plan, pipelines=(plan.pipelines[0][:1],))
+    return replace(plan, default_link=LinkTimes(1.0, 1.0, **changes))
+
+
+def test_half_duplex_changes_nothing_where_only_one_message_is_under_way() -> None:
+    full, half = (run(there_and_back(half_duplex=each), 1.0) for each in (False, True))
+    assert full.requests == half.requests
+    assert full.spans == half.spans
+
+
+def test_directions_of_a_half_duplex_link_take_turns() -> None:
+    plan = there_and_back(half_duplex=True)
+    assert plan.held("draft", "stage1") == plan.held("stage1", "draft") == ("draft<->stage1",)
+    assert plan.held("draft", "stage2") == ("draft<->stage2",)
+    sends = [(0, 0.0, 125), (1, 0.25, 125)]
+    found = shared_arrivals(plan.default_link, ["draft<->stage1"] * 2, sends)
+    assert found == [(0, 0, 2), (1, pytest.approx(1.0), pytest.approx(3.0))]
+
+
+def test_a_medium_is_held_by_all_pairs_that_name_it() -> None:
+    plan = replace(there_and_back(), links={("draft", "stage1"): LinkTimes(1.0, medium="air")})
+    plan = replace(plan, default_link=LinkTimes(1.0, medium="air"))
+    assert plan.held("draft", "stage1") == plan.held("stage3", "stage4") == ("medium air",)
+    central = replace(plan, central_transfers=True)
+    assert central.held("draft", "stage1") == ("draft", "stage1", "medium air")
+    assert plan.queues_transfers
+    assert not there_and_back().queues_transfers
+
+
+def test_a_span_of_a_transfer_begins_when_it_does() -> None:
+    """Four stages' words leave a shared medium one behind another."""
+    for medium in (None, "air"):
+        plan = replace(make_plan(plain, tokens=4), row_bytes=1250 - HEADER_BYTES - 8)
+        plan = replace(plan, default_link=LinkTimes(1.0, 1.0, medium=medium))
+        closing = [s for s in run(plan, 1.0).spans if s.kind == "transfer" and not s.tokens]
+        occupied = HEADER_BYTES * 8e-3
+        begins = [span.start_ms - closing[0].start_ms for span in closing]
+        apart = occupied if medium else 0.0
+        assert begins == pytest.approx([i * apart for i in range(len(closing))])
+
+
+PAIR = 'links.pairs=[{ends=["draft0","pipeline0.stage1"],%s}]'
+
+
+def test_pairs_name_profiles_and_roles_of_a_host_have_a_local_link() -> None:
+    scenario = load_scenario(
+        DEMO,
+        [
+            PAIR % 'profile="wifi"',
+            "links.local.latency_ms=0.05",
+            'pipelines=[{stages=[{device="emulated-20ms",host="box",count=2},'
+            '{device="emulated-20ms"}]}]',
+        ],
+    )
+    plan = plan_scenario(scenario, DEMO)
+    assert plan.link("draft0", "pipeline0.stage1").jitter == "exponential"
+    assert plan.held("pipeline0.stage1", "draft0") == ("medium wifi",)
+    assert plan.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.05
+    assert plan.link("pipeline0.stage2", "pipeline0.stage3").latency_ms == 1.0
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        (PAIR % "bandwidth_mbit_s=9,transfer_ms={1=1.0}", "bandwidth_mbit_s or transfer_ms"),
+        (PAIR % 'profile="wify"', "links.pairs.0.profile.*did you mean 'wifi'"),
+        (PAIR % "loss=1.0", "loss"),
+        (PAIR % "jitter_cv=2.0", "jitter_cv is for jitter = 'lognormal', not 'half_normal'"),
+        ("links.default={jitter='gauss'}", "jitter"),
+        ("links.default={duplex='both'}", "duplex"),
+        ("links.default={medium=''}", "medium"),
+    ],
+)
+def test_links_that_make_no_sense_are_refused(override: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        plan_scenario(load_scenario(DEMO, [override]), DEMO)

@@ -1,0 +1,154 @@
+"""Requests of the simulated world: how they end, fail, and are replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.sim.test_sim_world import HOP, flowspec, make_plan, plain, pruned, run, static
+from tests.sim.test_sim_world import times as device_times
+from treepipe.core.errors import RunError
+from treepipe.core.messages import Segment
+from treepipe.core.protocol import Announce, Command, Event, Offer, RoundRecord, Schedule
+from treepipe.physics.timing import LinkTimes
+from treepipe.scenario.deployment import NewSchedule, Serving
+from treepipe.sim.acceptance import PoolSource, RecordingSource
+from treepipe.sim.pool import Pool, Prompt, Table
+from treepipe.sim.replay import ReplaySource
+from treepipe.sim.world import simulate
+
+
+@pytest.mark.parametrize("schedule", [static, pruned, flowspec])
+def test_a_closed_session_is_dropped_where_its_messages_are(schedule: NewSchedule) -> None:
+    devices = [device_times(), device_times(60.0), *[device_times()] * 3]
+    trace = run(make_plan(schedule, devices, requests=3, tokens=12), 0.6)
+    assert [len(request.tokens) for request in trace.requests] == [12] * 3
+    ends = {request.session: request.finished_ms for request in trace.requests}
+    passes = [span for span in trace.spans if span.kind == "compute"]
+    # A stage finishes the pass it is in, and begins none after it heard of the end.
+    assert all(span.start_ms <= ends[span.session] + HOP for span in passes)
+    if schedule is not static:  # it ends a request only when everything is back
+        assert any(span.end_ms > ends[span.session] + HOP for span in passes)
+
+
+@pytest.mark.parametrize("schedule", [static, pruned, flowspec])
+@pytest.mark.parametrize("latency_ms", [90.0, 1000.0])
+def test_words_that_come_after_the_next_request_began(
+    schedule: NewSchedule, latency_ms: float
+) -> None:
+    # The end of request 1 reaches stage 4 long after the first segment of request 2.
+    plan = make_plan(schedule, requests=3)
+    slow = replace(plan, links={("draft", "stage4"): LinkTimes(latency_ms)})
+    found, expected = (run(each, 0.6).requests for each in (slow, plan))
+    assert [request.rounds for request in found] == [request.rounds for request in expected]
+
+
+class Hushed:
+    """A schedule whose commands of some type never reach the world."""
+
+    def __init__(self, inner: Schedule, hushed: type) -> None:
+        self._inner, self._hushed = inner, hushed
+
+    def handle(self, event: Event) -> Sequence[Command]:
+        commands = self._inner.handle(event)
+        return [each for each in commands if not isinstance(each, self._hushed)]
+
+    def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
+        return self._inner.offers(returned, children=children)
+
+    @property
+    def done(self) -> bool:
+        return self._inner.done
+
+    @property
+    def in_step(self) -> bool:
+        return self._inner.in_step
+
+    @property
+    def listens(self) -> bool:
+        return self._inner.listens
+
+    @property
+    def rounds(self) -> Sequence[RoundRecord]:
+        return self._inner.rounds
+
+
+def test_a_deadlock_says_who_waits_for_what() -> None:
+    plan = make_plan(lambda *made: Hushed(flowspec(*made), Announce))
+    with pytest.raises(RunError, match="deadlock at") as caught:
+        run(plan, 0.6)
+    sentence = str(caught.value)
+    assert "draft waits for segments of requests [1]" in sentence
+    assert "stage1 holds segments of requests {1: " in sentence
+    assert "and waits for words {1: 0}" in sentence
+
+
+def test_nothing_to_do_is_a_deadlock_too() -> None:
+    plan = make_plan(lambda *made: Hushed(plain(*made), object))
+    with pytest.raises(RunError, match=r"deadlock at 0\.000 ms: .* stage4 waits for a segment"):
+        run(plan, 0.6)
+
+
+class Failing(Hushed):
+    """A schedule with a defect."""
+
+    def handle(self, event: Event) -> Sequence[Command]:
+        raise RuntimeError("a defect")
+
+
+def test_a_defect_is_not_called_a_deadlock() -> None:
+    with pytest.raises(RuntimeError, match="a defect"):
+        run(make_plan(lambda *made: Failing(plain(*made), object)), 0.6)
+
+
+# --- replay --------------------------------------------------------------------------------------
+
+
+def _recorded_pool() -> Pool:
+    """Three prompts with hits in runs, and off-path vectors for two depths."""
+    rng = np.random.default_rng(8)
+
+    def vectors(count: int, spread: float) -> npt.NDArray[np.float64]:
+        return -np.sort(-np.log(rng.dirichlet(np.full(12, spread), size=count)))
+
+    prompts = []
+    for _ in range(3):
+        hit = np.repeat(rng.random(12) < 0.7, 5)
+        ranks = np.where(hit, rng.integers(0, 3, 60), rng.integers(3, 13, 60))
+        prompts.append(Prompt(Table(vectors(60, 0.3), ranks.tolist())))
+    return Pool(prompts, {1: vectors(20, 0.8), 2: vectors(20, 1.5)})
+
+
+@pytest.mark.parametrize("schedule", [static, pruned, flowspec])
+@pytest.mark.parametrize(("stage", "draft"), [(20.0, 3.0), (2.0, 9.0), (70.0, 0.1)])
+def test_replay_repeats_every_step_under_other_durations(
+    schedule: NewSchedule, stage: float, draft: float
+) -> None:
+    plan = make_plan(schedule, tokens=60, requests=2)
+    source = RecordingSource(PoolSource(_recorded_pool(), 16, 3))
+    trace = simulate(plan, source)
+    other = replace(make_plan(schedule, device_times(stage, draft), tokens=60, requests=2), seed=9)
+    other = replace(other, default_link=LinkTimes(0.3, 50.0, 1.0), row_bytes=900)
+    replayed = simulate(other, ReplaySource(source.recording(trace)))
+    for before, after in zip(trace.requests, replayed.requests, strict=True):
+        assert [r.committed_per_step for r in after.rounds] == [
+            r.committed_per_step for r in before.rounds
+        ]
+        assert after.tokens == before.tokens
+    assert replayed.requests[-1].finished_ms != trace.requests[-1].finished_ms
+
+
+def test_a_turn_waits_from_when_its_flight_arrived() -> None:
+    """Also if the server was busy then: its flight is not looked at before it looks up."""
+    plan = make_plan(static, tokens=30, requests=3)
+    second = tuple(replace(stage, name=f"other{n}") for n, stage in enumerate(plan.pipelines[0]))
+    plan = replace(plan, pipelines=(plan.pipelines[0], second), serving=Serving(clients=3))
+    trace = run(plan, 0.7)
+    delivered = {s.end_ms for s in trace.spans if s.device.endswith("->draft")}
+    turns = [turn for turn in trace.turns if turn.pipeline >= 0]
+    assert {turn.arrived_ms for turn in turns} <= delivered
+    assert any(turn.started_ms > turn.arrived_ms + 1.0 for turn in turns), "some had to wait"

@@ -1,0 +1,244 @@
+"""Time in the simulated world: equal to hand calculations, and repeatable.
+
+Every expected figure is written out from the stage, link and draft times (``algorithms``:
+"Timeline"); none is copied from a run. How requests end is tested in ``test_sim_sessions.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from treepipe.core.protocol import Schedule
+from treepipe.core.schedules.autoregressive import Autoregressive
+from treepipe.core.schedules.continuous import Continuous, Expansion
+from treepipe.core.schedules.drafting import Growth
+from treepipe.core.schedules.static_tree import StaticTree
+from treepipe.core.schedules.tree_schedule import TreeParameters
+from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
+from treepipe.results.trace import RequestTrace, Trace
+from treepipe.scenario.deployment import HEADER_BYTES, NewSchedule, Placed, Plan, RequestSpec
+from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
+from treepipe.sim.world import simulate
+
+STAGES = 4
+PARTS = STAGES + 1
+EVALUATE, DECIDE, PRUNE, HOP = 2.0, 1.0, 0.5, 1.0
+"""Milliseconds; stage and draft passes differ between tests."""
+WIDE = Growth.dynamic(10, 6)
+TREE = TreeParameters(80, 16, True, lambda: WIDE)
+"""FlowSpec's own."""
+CHAIN = TreeParameters(7, 2, True, lambda: Growth.dynamic(1, 6))
+"""Root and 7 nodes below it, one per level."""
+Waiting = Callable[[], int]
+
+
+def times(
+    stage: float | dict[int, float] = 20.0, draft: float = 3.0, prune: float = PRUNE
+) -> DeviceTimes:
+    table = TimeTable(stage if isinstance(stage, dict) else {1: stage})
+    return DeviceTimes(table, TimeTable({1: draft}), TimeTable({1: EVALUATE}), DECIDE, prune)
+
+
+def plain(session: int, stages: int, waiting: Waiting) -> Schedule:
+    return Autoregressive(session, 64)
+
+
+def static(session: int, stages: int, waiting: Waiting) -> Schedule:
+    return StaticTree(session, 64, replace(TREE, score_order=False), PARTS)
+
+
+def pruned(session: int, stages: int, waiting: Waiting) -> Schedule:
+    return Continuous(session, 64, TREE, PARTS, None)
+
+
+def flowspec(session: int, stages: int, waiting: Waiting) -> Schedule:
+    return Continuous(session, 64, TREE, PARTS, Expansion(lambda: WIDE, score_aware=True))
+
+
+def chain_flowspec(session: int, stages: int, waiting: Waiting) -> Schedule:
+    return Continuous(session, 64, CHAIN, PARTS, Expansion(lambda: WIDE, size=7))
+
+
+def make_plan(
+    new_schedule: NewSchedule,
+    devices: DeviceTimes | Sequence[DeviceTimes] | None = None,
+    *,
+    tokens: int = 21,
+    requests: int = 1,
+) -> Plan:
+    """Args: ``devices``: of the draft and every stage, or one for all."""
+    if devices is None:
+        devices = times()
+    if isinstance(devices, DeviceTimes):
+        devices = [devices] * (STAGES + 1)
+    stages = tuple(Placed(f"stage{n}", each) for n, each in enumerate(devices[1:], start=1))
+    return Plan(
+        "test",
+        (Placed("draft", devices[0]),),
+        (stages,),
+        new_schedule,
+        (RequestSpec((0,) * 10, tokens),) * requests,
+        LinkTimes(HOP),
+    )
+
+
+def run(plan: Plan, beta: float, *, record_spans: bool = True) -> Trace:
+    return simulate(plan, PoolSource(bernoulli_pool(beta), 1, 0), record_spans=record_spans)
+
+
+def gaps(request: RequestTrace) -> list[float]:
+    """Milliseconds between emissions."""
+    return [after - before for (before, _), (after, _) in itertools.pairwise(request.emitted)]
+
+
+def every(expected: float, count: int) -> object:
+    return pytest.approx([expected] * count)
+
+
+# --- hand calculations ---------------------------------------------------------------------------
+
+
+def test_plain_decoding_is_the_sum_of_uneven_stages_and_links() -> None:
+    devices = [times(), times(10.0), times(25.0), times(7.0), times(31.0)]
+    plan = make_plan(plain, devices)
+    plan = replace(plan, links={("stage2", "stage3"): LinkTimes(4.5)})
+    (request,) = run(plan, 1.0).requests
+    # Stages 10 + 25 + 7 + 31, four hops of 1 and one of 4.5, the row's evaluation, the decision.
+    period = 73.0 + 4 * HOP + 4.5 + EVALUATE + DECIDE
+    assert request.first_token_ms == pytest.approx(period)  # the prompt is one segment
+    assert gaps(request) == every(period, 20)
+
+
+def test_long_prompts_are_pipelined_in_chunks() -> None:
+    plan = replace(make_plan(plain, tokens=1), requests=(RequestSpec((0,) * 150, 1),))
+    (request,) = run(plan, 1.0).requests
+    # Chunks of 50, 50, 50 one behind another: the last one leaves stage 4 two passes after the
+    # first one. Evaluation of the earlier chunks (2 ms + 1 ms) hides in the 20 ms between them.
+    assert request.first_token_ms == pytest.approx((4 + 2) * 20 + 5 * HOP + EVALUATE + DECIDE)
+
+
+def test_naive_round_follows_the_timeline_of_uneven_stages() -> None:
+    # c_n(rows) = base_n + 0.1 ms per row beyond the first; the segments have 16, 16, 16, 16, 17.
+    bases = [12.0, 30.0, 9.0, 18.0]
+    devices = [times(), *(times({1: base, 101: base + 10.0}) for base in bases)]
+    (request,) = run(make_plan(static, devices), 0.0).requests
+    free = [0.0] * STAGES
+    for rows in (16, 16, 16, 16, 17):
+        arrival = 7 * 3.0 + HOP  # all enter at once, after catch-up and 6 layers
+        for stage, base in enumerate(bases):
+            free[stage] = max(arrival, free[stage]) + base + 0.1 * (rows - 1)
+            arrival = free[stage] + HOP
+    # Stage 2 is the slowest (30 ms), so the earlier segments are decided on (3 ms) in between.
+    assert gaps(request) == every(arrival + EVALUATE + DECIDE, 20)
+
+
+@pytest.mark.parametrize(("beta", "tokens_per_round"), [(0.0, 1), (1.0, 8)])
+def test_naive_round_waits_for_pruning_that_drafting_does_not_hide(
+    beta: float, tokens_per_round: int
+) -> None:
+    # A word and the next round's segments take the same hop; drafting lasts 7 * 0.5 ms after the
+    # word was sent, pruning 10 ms. So stage 1 starts 10 ms after the word's arrival, and the last
+    # of 5 segments leaves stage 4 after 8 passes and 3 hops.
+    plan = make_plan(static, times(draft=0.5, prune=10.0), tokens=33)
+    (request,) = run(plan, beta).requests
+    period = HOP + 10.0 + 8 * 20.0 + 4 * HOP + EVALUATE + DECIDE
+    assert gaps(request)[1:] == every(period, 32 // tokens_per_round - 1)
+    assert {record.tokens for record in request.rounds} == {tokens_per_round}
+
+
+@pytest.mark.parametrize("schedule", [pruned, flowspec])
+@pytest.mark.parametrize(("draft", "hidden"), [(3.0, 7 * 3.0), (0.5, 10.0)])
+def test_a_miss_costs_the_pipeline_fill(schedule: NewSchedule, draft: float, hidden: float) -> None:
+    # The first segment's way (4 passes, 5 hops), evaluation, decision; before it the longer of
+    # drafting (7 passes) and pruning at stage 1 (10 ms), both from the word on. By the time the
+    # word comes every stage is done with what it may run before (4, 3, 2 and 1 segments).
+    (request,) = run(make_plan(schedule, times(draft=draft, prune=10.0)), 0.0).requests
+    period = hidden + 4 * 20.0 + 5 * HOP + EVALUATE + DECIDE
+    assert gaps(request)[1:] == every(period, 19)
+    assert {record.committed_per_step for record in request.rounds} == {(1,)}
+
+
+def test_flowspec_step_of_equal_stages() -> None:
+    # A segment is evaluated and decided on, the word takes a hop to stage 4, which prunes, runs
+    # the segment that waits there, and sends it back over a hop.
+    (request,) = run(make_plan(chain_flowspec, tokens=60), 1.0).requests
+    period = EVALUATE + DECIDE + HOP + PRUNE + 20.0 + HOP
+    assert gaps(request)[1:-1] == every(period, len(request.emitted) - 3)
+
+
+def test_flowspec_step_is_bound_by_the_slowest_stage() -> None:
+    # Stage 3 prunes and runs (45.5 ms) without a pause: a segment it has sent is back at the draft
+    # after a hop, stage 4 (20.5 ms), and a hop; evaluation, decision and the word's hop bring the
+    # next but one word to it after 26.5 ms, before it is done with the segment in its hands.
+    devices = [times(), times(), times(), times(45.0), times()]
+    (request,) = run(make_plan(chain_flowspec, devices, tokens=60), 1.0).requests
+    found = gaps(request)[3:-1]  # the fill runs free, without words
+    assert found == every(PRUNE + 45.0, len(found))
+    assert len(found) > 20
+
+
+def test_flowspec_step_is_bound_by_drafting_where_that_is_slower() -> None:
+    # Catch-up and 6 layers of 10 ms against 20 ms at the stages: the next segment is back before
+    # the draft device is ready, so a step is evaluation, decision and drafting.
+    plan = make_plan(chain_flowspec, times(draft=10.0), tokens=60)
+    (request,) = run(plan, 1.0).requests
+    (only,) = request.rounds
+    assert only.tokens == 59
+    assert gaps(request)[1:-1] == every(EVALUATE + DECIDE + 7 * 10.0, len(request.emitted) - 3)
+
+
+def test_fill_of_a_perfect_chain() -> None:
+    # First token, then drafting and the first segment's way.
+    (request,) = run(make_plan(chain_flowspec, tokens=60), 1.0).requests
+    assert gaps(request)[0] == pytest.approx(7 * 3.0 + 4 * 20.0 + 5 * HOP + EVALUATE + DECIDE)
+
+
+def test_every_link_of_a_lap_pays_for_rows() -> None:
+    plan = replace(make_plan(plain), row_bytes=125_000 - HEADER_BYTES - 8)
+    (request,) = run(replace(plan, default_link=LinkTimes(0.0, 1000.0)), 1.0).requests
+    assert gaps(request) == every(4 * 20.0 + 5 * 1.0 + EVALUATE + DECIDE, 20)
+
+
+# --- repeatability -------------------------------------------------------------------------------
+
+
+def _shaky(seed: int) -> Plan:
+    plan = make_plan(flowspec, requests=2)
+    return replace(plan, default_link=LinkTimes(1.0, 100.0, 0.3), seed=seed)
+
+
+def test_equal_seeds_give_equal_bytes_and_other_seeds_do_not() -> None:
+    def text(links: int, source: int) -> str:
+        pool = hit_ratio_pool({1: 0.7, 8: 0.95})
+        return simulate(_shaky(links), PoolSource(pool, 1, source)).dumps()
+
+    assert text(1, 1) == text(1, 1)
+    assert len({text(1, 1), text(2, 1), text(1, 2)}) == 3
+
+
+def test_jitter_does_not_shift_the_stream_of_acceptance() -> None:
+    pool = hit_ratio_pool({1: 0.7, 8: 0.95})
+    found = [simulate(_shaky(seed), PoolSource(pool, 1, 1)) for seed in (1, 2)]
+    assert [r.rounds for r in found[0].requests] == [r.rounds for r in found[1].requests]
+
+
+def test_leaving_out_spans_changes_nothing_else() -> None:
+    with_spans = run(_shaky(1), 0.7)
+    without = run(_shaky(1), 0.7, record_spans=False)
+    assert without.requests == with_spans.requests
+    assert with_spans.spans
+    assert not without.spans
+
+
+@pytest.mark.parametrize("schedule", [plain, static, pruned, flowspec])
+def test_no_device_does_two_things_at_once(schedule: NewSchedule) -> None:
+    trace = run(make_plan(schedule, requests=2), 0.6)
+    for device in trace.devices:
+        spans = sorted((s.start_ms, s.end_ms) for s in trace.spans if s.device == device)
+        assert spans
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))

@@ -1,0 +1,68 @@
+"""Scores of predictions against published figures, and the page a study writes about itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from treepipe.results.statistics import Interval
+from treepipe.studies.reproduction import (
+    ScoreSheet,
+    calibrated,
+    comparison_sheet,
+    predicted,
+    published,
+    relative_error,
+    score,
+)
+from treepipe.studies.study import StudyResult
+
+ENTRIES = [
+    calibrated("a", "ms", 10.0, 10.0),
+    predicted("b", "ms", Interval(11.0, 10.5, 11.5), 10.0),
+    predicted("c", "ms", 9.0, 12.0),
+    predicted("held out", "ms", 5.0),
+]
+
+
+def test_only_true_predictions_count() -> None:
+    found = score(ENTRIES)
+    assert found is not None
+    assert found.cells == 2
+    assert found.mean == pytest.approx((0.1 + 0.25) / 2)
+    assert found.worst == pytest.approx(0.25)
+    assert found.bias == pytest.approx((0.1 - 0.25) / 2)
+    assert score([ENTRIES[0]]) is None
+
+
+def test_a_trivial_predictor_is_judged_on_the_same_cells() -> None:
+    trivial = score(ENTRIES, {"b": 10.0, "a": 99.0, "held out": 1.0})
+    assert trivial is not None
+    assert (trivial.cells, trivial.mean) == (1, 0)
+    sheet = ScoreSheet("scores")
+    sheet.add("trivial", trivial)
+    sheet.add("nobody", None)
+    assert sheet.sheet().rows == [("trivial", 1, 0, 0, 0)]
+
+
+def test_held_out_figures_have_no_error() -> None:
+    assert relative_error(ENTRIES[3]) is None
+    assert relative_error(ENTRIES[1]) == pytest.approx(0.1)
+    rows = comparison_sheet("s", "S", ENTRIES).rows
+    assert rows[1] == ("b", "ms", 10.0, 11.0, 10.5, 11.5, pytest.approx(0.1), "predicted")
+    assert rows[3][2] is None
+
+
+def test_published_figures_have_their_units_and_source() -> None:
+    assert published()["starsd"]["table1"]["n"] == [1, 2, 3, 4]
+    assert published()["flowspec"]["setup"]["tree_size"] == 80
+
+
+def test_page_holds_all_that_a_study_says() -> None:
+    result = StudyResult(
+        "made", tables=[comparison_sheet("s", "S", ENTRIES)], findings=["it flies"]
+    )
+    result.sections["Not predicted, and why"] = ["the moon: nothing published"]
+    page = result.page()
+    assert page.startswith("# made\n\n- it flies\n\n**S**\n")
+    assert page.endswith("## Not predicted, and why\n\n- the moon: nothing published\n")
+    assert result.content()["sections"] == result.sections

@@ -1,0 +1,184 @@
+"""Studies: end to end in a tiny size on real processes, and the command that runs them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treepipe.compare import demo
+from treepipe.compare.comparison import _prepare
+from treepipe.compare.demo import SCENARIO
+from treepipe.core.errors import RunError, UserError
+from treepipe.results.sheet import Column, Sheet
+from treepipe.studies import all_schedules, shared_draft, study, width_sweep
+from treepipe.studies.study import STUDIES, StudyResult, find_study, perform, show_studies
+
+
+def say(what: str, steps: int) -> None:
+    assert what or steps
+
+
+def written(result: StudyResult, out: Path) -> dict[str, Mapping[str, Any]]:
+    """Write a result, check its files, and return its rows by key."""
+    out.mkdir()
+    study.write_study(result, out)
+    study.show_study(result, out)
+    assert result.faults == []
+    content = json.loads((out / f"{result.study}.json").read_text())
+    assert content["schema"] == "treepipe.study/1"
+    for sheet in result.tables:
+        with (out / f"{sheet.name}.csv").open() as file:
+            assert len(list(csv.reader(file))) == 1 + len(sheet.rows)
+        assert sheet.title in (out / f"{result.study}.md").read_text()
+    for name in result.figures:
+        assert (out / f"{name}.png").stat().st_size > 5_000
+    return {row["key"]: row for row in content["rows"]}
+
+
+def test_all_schedules_end_to_end(tmp_path: Path) -> None:
+    settings = all_schedules.Settings(
+        ("pp", "flowspec"),
+        prompts=1,
+        plain_prompts=1,
+        new_tokens=5,
+        runs=2,
+        stages=(2,),
+        latencies_ms=(4.0,),
+        free_prompts=1,
+    )
+    rows = written(all_schedules.study(settings, say), tmp_path / "out")
+    assert rows["pp/time_between_tokens_ms"]["measured"] > 87, "emulation only makes slower"
+    assert rows["flowspec/draft_utilization"]["measured"]
+    assert rows["stages=2/latency=4/flowspec_free/time_between_tokens_ms"]["low"]
+    predicted = rows["stages=2/latency=4/free_over_flowspec"]["predicted"]
+    assert predicted == pytest.approx(1, abs=0.3)
+
+
+@pytest.mark.parametrize("name", all_schedules.SCHEDULES)
+def test_every_schedule_has_a_case(name: str) -> None:
+    settings = all_schedules.Settings(prompts=60, plain_prompts=6)
+    prepared = _prepare(all_schedules._case(settings, name))
+    plan = prepared.launch.plan
+    assert prepared.scenario.schedule.name == name
+    assert len(plan.requests) == (6 if name == "pp" else 60)
+    assert (len(plan.pipelines), plan.serving.clients) == {
+        "starsd": (3, 3),
+        "specpipe_db": (1, 4),
+    }.get(name, (1, 1))
+
+
+def test_width_sweep_ends_to_end(tmp_path: Path) -> None:
+    settings = width_sweep.Settings((1, 8), prompts=1, new_tokens=8, runs=2)
+    rows = written(width_sweep.study(settings, say), tmp_path / "out")
+    for key in ("width=1/hit_rate", "width=8/hit_rate", "width=8/time_between_tokens_ms"):
+        assert rows[key]["predicted"] > 0 < rows[key]["measured"]
+    assert rows["best_width"]["measured"] in (1, 8)
+
+
+def test_shared_draft_end_to_end(tmp_path: Path) -> None:
+    settings = shared_draft.Settings((1, 2), prompts=2, new_tokens=10, runs=2)
+    rows = written(shared_draft.study(settings, say), tmp_path / "out")
+    for n in (1, 2):
+        for metric in ("throughput_tokens_s", "draft_idle_ms", "draft_load", "per_target_tokens_s"):
+            assert rows[f"n={n}/{metric}"]["measured"]
+    assert rows["n_full/closed_form"]["predicted"] == 4
+    assert rows["n_full"]["measured"] is None, "two targets do not load it"
+
+
+def test_the_demonstration_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = tmp_path / "demo.toml"
+    text = SCENARIO.read_text().replace("requests = 15", "requests = 2")
+    scenario.write_text(text.replace("new_tokens = 40", "new_tokens = 6"))
+    monkeypatch.setattr(demo, "SCENARIO", scenario)
+    monkeypatch.setattr(demo, "SCHEDULES", ("pp", "flowspec"))
+    monkeypatch.setattr(demo, "PLAIN_REQUESTS", 1)
+    rows = demo.run_demo(say)
+    out = tmp_path / "out"
+    demo.claim_folder(out)
+    demo.write_demo(rows, out)
+    content = json.loads((out / "demo.json").read_text())
+    assert [row["schedule"] for row in content["rows"]] == ["pp", "flowspec"]
+    assert all(row["lossless"] for row in content["rows"])
+    assert (out / "timeline-flowspec.png").exists()
+    assert (out / "execution-trace.json").exists()
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made_study(monkeypatch: pytest.MonkeyPatch) -> study.Study:
+    """A study without a run: one table, no plot."""
+
+    def run(say: study.Say, full: bool) -> StudyResult:
+        sheet = Sheet("made", "Made", [Column("n", shown="d"), Column("ok")], [(int(full), False)])
+        rows = [study.Entry("a", "ms", 1.0, measured=2.0)]
+        return StudyResult("made", rows, [sheet], {}, ["so it is"], ["no"] if full else [])
+
+    monkeypatch.setattr(width_sweep, "run", run)
+    return study.Study("made", "a made one", "treepipe.studies.width_sweep")
+
+
+def test_perform_writes_and_prints(
+    made_study: study.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "folder"
+    perform(made_study, out, quiet=False)
+    assert "so it is" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == ["made.csv", "made.json", "made.md"]
+    perform(made_study, out, quiet=True, json="-")  # again, into the same folder
+    content = json.loads(capsys.readouterr().out)
+    assert content["rows"] == [
+        {
+            "key": "a",
+            "unit": "ms",
+            "predicted": 1.0,
+            "low": None,
+            "high": None,
+            "measured": 2.0,
+            "published": None,
+            "role": "predicted",
+        }
+    ]
+
+
+def test_a_fault_is_a_failed_run_after_all_is_written(
+    made_study: study.Study, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match="no"):
+        perform(made_study, tmp_path / "out", full=True, quiet=True)
+    assert "NO" in (tmp_path / "out" / "made.md").read_text()
+
+
+def test_a_foreign_folder_is_not_touched(made_study: study.Study, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(UserError, match="holds something else than an earlier result"):
+        perform(made_study, tmp_path, quiet=True)
+    with pytest.raises(UserError, match="is a file"):
+        perform(made_study, tmp_path / "other.json", quiet=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
+
+
+def test_studies_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert find_study("shared-draft") is STUDIES["shared-draft"]
+    with pytest.raises(UserError, match="did you mean 'width-sweep'"):
+        find_study("width-sweeps")
+    with pytest.raises(UserError, match="there are all-schedules"):
+        find_study("xyz")
+    show_studies()
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in STUDIES)
+
+
+def test_a_sheet_wants_a_cell_per_column() -> None:
+    sheet = Sheet("s", "S", [Column("a"), Column("b")])
+    with pytest.raises(ValueError, match="1 cells for 2 columns"):
+        sheet.add(1.0)
+    sheet.add("x", None)
+    assert sheet.csv() == "a,b\nx,\n"
+    assert sheet.rich().row_count == 1

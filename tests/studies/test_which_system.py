@@ -1,0 +1,66 @@
+"""The study which-system in a tiny size, and the cluster files that it and the planner ship."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.studies.test_studies import say, written
+from treepipe.planner.candidates import find_candidates
+from treepipe.planner.cluster import load_cluster
+from treepipe.studies.which_system.places import (
+    CLUSTERS,
+    PLACES,
+    SHORT,
+    Amount,
+    Place,
+    Settings,
+    changes,
+)
+from treepipe.studies.which_system.study import study
+
+FILES = sorted(CLUSTERS.glob("*.toml"))
+
+
+def test_which_system_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    settings = Settings(
+        {"latency": Amount(2, 10, 1), "throughput": Amount(2, 4, 4)},
+        {"gamma": (2,), "width": (8,), "children": (8,)},
+        [PLACES[1]],
+        ("pp", "chain", "specpipe", "specpipe_db"),
+    )
+    result = study(settings, say)
+    rows = written(result, tmp_path / "out")
+    for place in settings.places:
+        for goal, metric in (
+            ("latency", "time_between_tokens_ms"),
+            ("throughput", "throughput_tokens_s"),
+        ):
+            assert rows[f"{place.name}/{goal}/pp/over_pp"]["predicted"] == pytest.approx(1)
+            gain = rows[f"{place.name}/{goal}/chain/over_pp"]
+            assert gain["low"] <= gain["predicted"] <= gain["high"]
+            assert rows[f"{place.name}/{goal}/chain/{metric}"]["predicted"] > 0
+        assert f"{place.name}/latency/specpipe_db/over_pp" not in rows
+    # 8 stages in lock-step: a token per step instead of one per 8 stages.
+    assert rows["8 RTX 3090 in one server/latency/specpipe/over_pp"]["predicted"] > 1.5
+    assert len(result.tables[0].rows) == len(settings.amounts)
+    assert len(result.tables[1].rows) == len(settings.schedules)
+    assert any("who is best" in finding for finding in result.findings)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_shipped_clusters_can_be_planned(file: Path) -> None:
+    grid = "search.grid={schedule={width=[8],gamma=[2]}}"
+    cluster = load_cluster(file, ['search.schedules=["pp","chain","specpipe"]', grid])
+    candidates, refused = find_candidates(cluster)
+    assert {each.schedule for each in candidates} == {"pp", "chain", "specpipe"}
+    assert not refused
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+def test_every_place_has_every_system(place: Place) -> None:
+    for goal in SHORT.amounts:
+        cluster = load_cluster(CLUSTERS / f"{place.file}.toml", changes(SHORT, place, goal))
+        assert len(cluster.search.schedules) == (13 if goal == "throughput" else 12)

@@ -1,0 +1,270 @@
+"""Closed forms of single requests against the simulator: plain, chains, layers, trees in segments.
+
+Deterministic figures agree to rounding, expected values lie in the simulator's 95 % interval.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.sim.test_sim_world import DECIDE, EVALUATE, HOP, make_plan, run, static, times
+from tests.worlds.theory_scenarios import EXACTLY, Written
+from treepipe.results.estimates import summarize
+from treepipe.results.metrics import run_metrics, utilization
+from treepipe.results.statistics import Interval
+from treepipe.results.trace import RequestTrace, Trace
+from treepipe.sim.theory import dsd
+from treepipe.sim.theory.flowspec import naive_round_ms
+from treepipe.sim.theory.layered import (
+    pipedec_latency_ms,
+    pp_latency_ms,
+    specpipe_even_tbt_ms,
+)
+
+UNEVEN = (
+    "pipelines=[{ stages = ["
+    "{ device = { stage_ms = { 1 = 9.0, 100 = 19.0 }, prune_ms = 2.0 } }, "
+    "{ device = { stage_ms = { 1 = 30.0, 9 = 31.0 }, prune_ms = 25.0 } }, "
+    "{ device = { stage_ms = { 1 = 5.0 } } }] }]"
+)
+UNEVEN_LINKS = (
+    "links={ default = { latency_ms = 1.5, bandwidth_mbit_s = 100.0, message_ms = 0.25 }, pairs = "
+    '[{ ends = ["pipeline0.stage1", "pipeline0.stage2"], latency_ms = 7.0 }] }'
+)
+WIDE = "target.hidden_size=2048"
+GROWING_DRAFT = (
+    "drafts=[{ device = { draft_ms = { 1 = 3.0, 5 = 4.0 }, evaluate_ms = { 1 = 2.0, 9 = 6.0 }, "
+    "decide_ms = 1.0 } }]"
+)
+
+
+def gaps(request: RequestTrace) -> list[float]:
+    return [after - before for (before, _), (after, _) in itertools.pairwise(request.emitted)]
+
+
+def assert_equal(written: Written) -> None:
+    """All metrics and utilizations, exactly."""
+    (trace,) = written.simulated()
+    expected = written.expected()
+    metrics, shares = run_metrics(trace), utilization(trace)
+    for name, value in expected.metrics.items():
+        assert metrics[name] == pytest.approx(value, rel=EXACTLY, abs=EXACTLY), name
+    for name, value in expected.utilization.items():
+        assert shares[name] == pytest.approx(value, rel=EXACTLY), name
+
+
+def assert_within(intervals: Mapping[str, Interval], expected: Mapping[str, float]) -> None:
+    """Every expected value in the interval, and intervals that say something."""
+    for name, value in expected.items():
+        found = intervals[name]
+        assert found.low is not None
+        assert found.high is not None
+        # The last bit: what is constant has an interval of no length.
+        slack = EXACTLY * abs(value)
+        assert found.low - slack <= value <= found.high + slack, name
+        assert found.high - found.low <= 0.2 * abs(value), name
+
+
+# --- one segment per round -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [(), (UNEVEN,), (UNEVEN, UNEVEN_LINKS, WIDE)])
+@pytest.mark.parametrize("new_tokens", [1, 2, 30])
+def test_plain_decoding(tmp_path: Path, settings: tuple[str, ...], new_tokens: int) -> None:
+    """PipeDec, section 2.2, and a prompt in chunks over uneven stages and links."""
+    assert_equal(Written(tmp_path, "pp", *settings, f"workload.new_tokens={new_tokens}"))
+
+
+def test_plain_latency_is_the_papers_sum(tmp_path: Path) -> None:
+    free = "drafts=[{ device = { draft_ms = { 1 = 0.0 } } }]"
+    (trace,) = Written(tmp_path, "pp", UNEVEN, free, "workload.prompt_tokens=1").simulated()
+    expected = pp_latency_ms([9.0, 30.0, 5.0], [1.5] * 4)
+    (request,) = trace.requests
+    assert gaps(request) == pytest.approx([expected] * 47, rel=EXACTLY)
+
+
+@pytest.mark.parametrize("name", ["chain", "dsd"])
+@pytest.mark.parametrize("beta", [0, 1])
+@pytest.mark.parametrize("settings", [(), (UNEVEN,), (UNEVEN, UNEVEN_LINKS, WIDE)])
+@pytest.mark.parametrize("new_tokens", [1, 6, 7, 48])
+def test_chains_where_nothing_or_everything_is_accepted(
+    tmp_path: Path, name: str, beta: int, settings: tuple[str, ...], new_tokens: int
+) -> None:
+    given = (
+        f"schedule.name={name}",
+        f"acceptance.beta={beta}",
+        f"workload.new_tokens={new_tokens}",
+    )
+    assert_equal(Written(tmp_path, name, *settings, *given))
+
+
+def test_a_chain_knows_that_catching_up_takes_longer(tmp_path: Path) -> None:
+    for beta in (0, 1):
+        assert_equal(Written(tmp_path, "chain", GROWING_DRAFT, f"acceptance.beta={beta}"))
+
+
+@pytest.mark.parametrize("name", ["chain", "dsd"])
+@pytest.mark.parametrize("beta", [0.5, 0.9])
+def test_expected_values_of_chains(tmp_path: Path, name: str, beta: float) -> None:
+    written = Written(tmp_path, name, f"acceptance.beta={beta}", "runs=80")
+    metrics, shares = summarize(written.simulated())
+    expected = written.expected()
+    assert expected.warnings == ()
+    assert_within(metrics, expected.metrics)
+    assert_within(shares, expected.utilization)
+
+
+# --- DSD's own quantities ------------------------------------------------------------------------
+
+DSD_LINKS = (
+    "links={ default = { latency_ms = 100.0 }, pairs = ["
+    '{ ends = ["draft0", "pipeline0.stage1"], latency_ms = 0.0 }, '
+    '{ ends = ["draft0", "pipeline0.stage4"], latency_ms = 0.0 }] }'
+)
+"""No way between the draft and the ends of the pipeline: N - 1 = 3 links count."""
+DSD_DRAFT = "drafts=[{ device = { draft_ms = { 1 = 3.0 } } }]"
+DSD_STAGES = "pipelines=[{ stages = [{ device = { stage_ms = { 1 = 5.0 } }, count = 4 }] }]"
+DSD = (DSD_LINKS, DSD_DRAFT, DSD_STAGES, "workload.new_tokens=51", "workload.prompt_tokens=1")
+
+
+def between_tokens(folder: Path, schedule: str, *settings: str) -> float:
+    (trace,) = Written(folder, schedule, *DSD, *settings).simulated()
+    return run_metrics(trace)["time_between_tokens_ms"]
+
+
+def test_dsd_times_and_saving(tmp_path: Path) -> None:
+    """Section 3: k tokens one by one; a window; and what k tokens per window save on links."""
+    plain = between_tokens(tmp_path, "pp")
+    assert 50 * plain == pytest.approx(dsd.plain_ms(50, 4, 20.0, 100.0), rel=EXACTLY)
+    missed = between_tokens(tmp_path, "dsd", "acceptance.beta=0")
+    assert missed == pytest.approx(dsd.speculative_ms(4 * 3.0, 20.0, 4, 100.0), rel=EXACTLY)
+    written = Written(tmp_path, "dsd", *DSD, "acceptance.beta=1")
+    (trace,) = written.simulated()
+    window = gaps(trace.requests[0])[1:]  # before the first one the draft has no time to hide in
+    assert window == pytest.approx([dsd.speculative_ms(0.0, 20.0, 4, 100.0)] * 9, rel=EXACTLY)
+    saving = (plain - 20.0) - (window[0] - 20.0) / 5  # of each token's time, without compute
+    assert saving == pytest.approx(dsd.saving_ms(5, 4, 100.0), rel=EXACTLY)
+    terms = written.expected().terms
+    assert terms["gain"] == pytest.approx(5 * plain / window[0], rel=EXACTLY)
+    assert terms["saving_per_token_ms"] == pytest.approx(saving, rel=EXACTLY)
+    assert terms["in_regime"] == 1
+
+
+@pytest.mark.parametrize(("nodes", "ratio", "share"), [(3, 3.0, 2 / 3), (4, 5.0, 3 / 4)])
+def test_dsd_savings_of_its_table(nodes: int, ratio: float, share: float) -> None:
+    """Table 3 gives about 67 % and 75 % of communication (and 88 % for 8): it is (k - 1) / k at
+    k = N, whatever the ratio."""
+    link = ratio * 10.0
+    saving = dsd.saving_ms(nodes, nodes, link)
+    assert saving / dsd.plain_ms(1, nodes, 0.0, link) == pytest.approx(share)
+
+
+# --- a layer per step ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pipedec", "specpipe"])
+@pytest.mark.parametrize("beta", [0, 1])
+@pytest.mark.parametrize("group", [1, 2, 4])
+@pytest.mark.parametrize("latency_ms", [0.0, 1.5, 6.0, 30.0])
+def test_layers_where_everything_misses_or_hits(
+    tmp_path: Path, name: str, beta: int, group: int, latency_ms: float
+) -> None:
+    written = Written(
+        tmp_path,
+        name,
+        f"schedule.group_size={group}",
+        f"acceptance.beta={beta}",
+        f"links.default.latency_ms={latency_ms}",
+    )
+    assert written.expected().warnings == ()
+    assert_equal(written)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_every_gap_of_layers_is_a_hit_or_a_miss(tmp_path: Path, group: int) -> None:
+    written = Written(tmp_path, "pipedec", f"schedule.group_size={group}")
+    terms = written.expected().terms
+    (trace,) = written.simulated()
+    found = gaps(trace.requests[0])[1:]
+    assert {round(gap, 6) for gap in found} == {
+        round(terms["hit_ms"], 6),
+        round(terms["miss_ms"], 6),
+    }
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.9])
+def test_expected_values_of_layers(tmp_path: Path, beta: float) -> None:
+    written = Written(tmp_path, "specpipe", f"acceptance.beta={beta}", "runs=80")
+    metrics, _ = summarize(written.simulated())
+    assert_within(metrics, written.expected().metrics)
+
+
+def stage_links(end_ms: float) -> str:
+    """4 ms between stages, ``end_ms`` between the draft server and all stages."""
+    pairs = ", ".join(
+        f'{{ ends = ["pipeline0.stage{n}", "pipeline0.stage{n + 1}"], latency_ms = 4.0 }}'
+        for n in (1, 2, 3)
+    )
+    return f"links={{ default = {{ latency_ms = {end_ms} }}, pairs = [{pairs}] }}"
+
+
+PAPER_STAGES = "pipelines=[{ stages = [{ device = { stage_ms = { 1 = 20.0 } }, count = 4 }] }]"
+
+
+@pytest.mark.parametrize("draft_ms", [5.0, 40.0])
+@pytest.mark.parametrize(("end_ms", "spared_ms"), [(2.0, 0.0), (0.5, 0.75), (0.0, 1.0)])
+def test_pipedec_latency(tmp_path: Path, draft_ms: float, end_ms: float, spared_ms: float) -> None:
+    """Section 2.3: the slower of the draft and of the slowest stage and transfer (C = 1).
+
+    Exactly so if the way to the draft server and back takes one transfer. There is no barrier
+    among the stages: a shorter way spares a fourth of the difference, since 4 groups in a row wait
+    for it once.
+    """
+    settings = (
+        f"drafts=[{{ device = {{ draft_ms = {{ 1 = {draft_ms} }} }} }}]",
+        PAPER_STAGES,
+        stage_links(end_ms),
+        "acceptance.beta=1",
+        "workload.new_tokens=64",
+    )
+    written = Written(tmp_path, "pipedec", *settings)
+    (trace,) = written.simulated()
+    paper = pipedec_latency_ms(draft_ms, [20.0] * 4, [4.0] * 3)
+    filled = gaps(trace.requests[0])[-40:]
+    expected = paper if draft_ms == paper else paper - spared_ms
+    assert sum(filled) / 40 == pytest.approx(expected, rel=EXACTLY)
+    terms = written.expected().terms
+    assert terms["pipedec_latency_ms"] == paper
+    assert terms["hit_ms"] == pytest.approx(expected, rel=EXACTLY)
+
+
+def test_specpipe_between_tokens(tmp_path: Path) -> None:
+    """Eq. 2 with N - 1 further steps: a step is the stages' time alone, P the hits seen."""
+    settings = (
+        "drafts=[{ device = { draft_ms = { 1 = 5.0 } } }]",
+        PAPER_STAGES,
+        "links.default={ latency_ms = 0.0 }",
+        "workload.new_tokens=1001",
+    )
+    (trace,) = Written(tmp_path, "specpipe", *settings).simulated()
+    found = gaps(trace.requests[0])[1:]
+    hit = sum(gap < 50 for gap in found) / len(found)
+    assert 0.6 < hit < 0.8
+    mean = sum(found) / len(found)
+    assert mean == pytest.approx(specpipe_even_tbt_ms(20.0, hit, 4), rel=EXACTLY)
+    worst = specpipe_even_tbt_ms(20.0, hit, 4, "N")
+    assert worst - mean == pytest.approx((1 - hit) * 20.0, rel=1e-6)
+
+
+# --- segments one behind another -----------------------------------------------------------------
+
+
+def test_naive_round_is_the_timeline_of_equal_segments() -> None:
+    expected = naive_round_ms(7 * 3.0, 4, 20.0, HOP, EVALUATE + DECIDE)
+    found: Trace = run(make_plan(static, times()), 0.0)
+    (request,) = found.requests
+    assert gaps(request) == pytest.approx([expected] * 20, rel=EXACTLY)

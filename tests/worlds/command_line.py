@@ -1,0 +1,56 @@
+"""Calling ``treepipe`` as a user does, and a small scenario to call it with; for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from treepipe.cli import main as cli
+
+SCENARIO = """
+name = "small"
+seed = 3
+runs = 2
+[target]
+layers = 8
+layer_mib = 1.0
+kv_kib = 4.0
+[[drafts]]
+device = "emulated-20ms"
+[[pipelines]]
+stages = [{ device = { stage_ms = { 1 = 10.0, 64 = 12.0 } }, count = 2 }]
+[links]
+default = "emulated-1ms"
+[schedule]
+name = "flowspec"
+tree_size = 20
+[acceptance]
+source = "bernoulli"
+beta = 0.7
+[workload]
+requests = 2
+new_tokens = 12
+"""
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Run ``treepipe`` with these arguments; returns its exit code."""
+    monkeypatch.setattr("sys.argv", ["treepipe", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+def assert_sentence(error: str, part: str) -> None:
+    assert part in error
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+
+
+def run_with(folder: Path, target: str, draft: str) -> Path:
+    text = SCENARIO.replace("[target]\n", f'[target]\ncheckpoint = "{target}"\n')
+    text = text.replace("[[drafts]]\n", f'[[drafts]]\nmodel.checkpoint = "{draft}"\n')
+    path = folder / "run.toml"
+    path.write_text(text)
+    return path

@@ -1,0 +1,191 @@
+"""References in plain lists: every fed node, what a stage's cache holds, what a draft has read.
+
+No index arithmetic is shared with the core. The records follow the feeds, words and draft passes of
+one request in the order in which its draft gave them, and assert the laws on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treepipe.core.messages import NO_PARENT, Segment, Word
+from treepipe.core.protocol import DraftPass
+from treepipe.core.stage import Prune, StageSession
+
+
+class NodeLedger:
+    """Reference of the index law: every fed node by a number of its own, and the word it left at.
+
+    Attributes:
+        live: numbers of the nodes in the draft's tree that were fed, in tree order.
+        tickets: every segment that was fed.
+        rows: per ticket the numbers of the rows that it still held where it was seen last.
+    """
+
+    def __init__(self) -> None:
+        self.version = self.round = self.accepted = 0
+        self.live: list[int] = []
+        self.tokens: list[int] = []
+        self.positions: list[int] = []
+        self.parents: list[int] = []
+        self.tickets: dict[int, Segment] = {}
+        self.rows: dict[int, list[int]] = {}
+        self._left_at: dict[int, int] = {}
+
+    def feed(self, segment: Segment) -> None:
+        """Number the rows of a tree segment."""
+        assert segment.ticket not in self.tickets, "a ticket is given out once"
+        self.tickets[segment.ticket], self.rows[segment.ticket] = segment, []
+        if segment.committed:
+            return
+        assert (segment.version, segment.round) == (self.version, self.round)
+        assert segment.start == len(self.live), "rows are contiguous"
+        places = range(segment.start, segment.start + len(segment.tokens))
+        ordered = [parent < place for parent, place in zip(segment.parents, places, strict=True)]
+        assert all(ordered), "a node comes after its ancestors"
+        first = len(self.tokens)
+        nodes = list(range(first, first + len(segment.tokens)))
+        self.rows[segment.ticket] = nodes
+        self.live += nodes
+        self.tokens += segment.tokens
+        self.positions += segment.positions
+        self.parents += [self.live[p] if p != NO_PARENT else p for p in segment.parents]
+
+    def announce(self, word: Word) -> None:
+        """Take the word's losses out of the draft's tree; nodes not fed yet do not count."""
+        assert (word.number, word.round) == (self.version, self.round)
+        self.version += 1
+        if word.retained is not None:
+            assert list(word.retained) == sorted(set(word.retained)), "retained indices ascend"
+            kept = [self.live[i] for i in word.retained if i < len(self.live)]
+            for node in set(self.live) - set(kept[word.accepted :]):
+                self._left_at[node] = self.version
+            self.live = kept[word.accepted :]
+            self.accepted += word.accepted
+        self.round += word.ends_round
+
+    def alive(self, node: int, version: int) -> bool:
+        """True if the node was in the tree after ``version`` words (from when it was fed on)."""
+        return self._left_at.get(node, version + 1) > version
+
+    def paths(self) -> list[tuple[int, ...]]:
+        """Tokens from the root down to each live node."""
+        found = dict[int, tuple[int, ...]]()
+        for node in self.live:
+            found[node] = (*found.get(self.parents[node], ()), self.tokens[node])
+        return list(found.values())
+
+
+class StageRecord:
+    """What one stage's cache holds of one request: committed tokens, then a node per row."""
+
+    def __init__(self, ledger: NodeLedger) -> None:
+        self.ledger = ledger
+        self.committed: list[int] = []
+        self.cached: list[tuple[int, int]] = []  # (token, parent)
+        self.nodes: list[int] = []
+
+    def prune(self, action: Prune, version: int) -> None:
+        """Index law (i): the stage keeps what the draft's tree kept by then."""
+        kept = [self.cached[i] for i in action.keep]
+        alive = [node for node in self.nodes if self.ledger.alive(node, version)]
+        self.nodes = [self.nodes[i] for i in action.keep[action.accepted :]]
+        assert self.nodes == alive, "a prune keeps what the draft keeps"
+        self.committed += [token for token, _ in kept[: action.accepted]]
+        moved = {old: new - action.accepted for new, old in enumerate(action.keep)}
+        self.cached = [
+            (token, max(moved.get(parent, NO_PARENT), NO_PARENT))
+            for token, parent in kept[action.accepted :]
+        ]
+
+    def run(self, segment: Segment, rows: tuple[int, ...] | None, version: int) -> None:
+        """Index law (ii): exactly the rows that the stage's words left alive, as they are now."""
+        if segment.committed:
+            first = len(self.committed)
+            assert segment.positions == tuple(range(first, first + len(segment.tokens)))
+            self.committed += segment.tokens
+            return
+        ledger = self.ledger
+        arrived = ledger.rows[segment.ticket]
+        alive = [node for node in arrived if ledger.alive(node, version)]
+        assert alive == (arrived if rows is None else [arrived[i] for i in rows])
+        assert ledger.tickets[segment.ticket].version <= version == segment.version
+        assert segment.start == len(self.nodes) or not alive
+        assert list(segment.tokens) == [ledger.tokens[node] for node in alive]
+        assert list(segment.positions) == [ledger.positions[node] for node in alive]
+        self.nodes += alive
+        place = {node: index for index, node in enumerate(self.nodes)}
+        parents = [place.get(ledger.parents[node], NO_PARENT) for node in alive]
+        assert list(segment.parents) == parents
+        ledger.rows[segment.ticket] = alive
+        self.cached += zip(segment.tokens, segment.parents, strict=True)
+
+    def paths(self, segment: Segment) -> list[list[int]]:
+        """What the rows just computed attend to (causality): committed, ancestors, self; of
+        committed rows the last one."""
+        if segment.committed:
+            return [list(self.committed)]
+        return [
+            self._path(position, node)
+            for node, position in enumerate(segment.positions, segment.start)
+        ]
+
+    def _path(self, position: int, node: int) -> list[int]:
+        tail = []
+        while node != NO_PARENT:
+            token, parent = self.cached[node]
+            assert parent < node, "a node comes after its ancestors"
+            tail.append(token)
+            node = parent
+        assert position == len(self.committed) + len(tail) - 1, "committed before the root + depth"
+        return self.committed + tail[::-1]
+
+    def check(self, stage: StageSession) -> None:
+        """The stage's own counts agree."""
+        assert stage.cached == len(self.nodes) == len(self.cached)
+        assert stage.committed == len(self.committed)
+        assert all(self.ledger.alive(node, stage.version) for node in self.nodes)
+
+
+class DraftReader:
+    """The draft's cache of one request as ``DraftPass`` documents it: committed tokens that were
+    read, then scratch nodes, each by its whole token path from the prompt's first token on."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+        self.scratch: list[list[int]] = []
+        self.tickets: set[int] = set()
+
+    def ask(self, order: DraftPass, committed: Sequence[int]) -> list[list[int]]:
+        """Follow one pass; the token path of each node that it answers for."""
+        assert order.ticket not in self.tickets, "a ticket is given out once"
+        self.tickets.add(order.ticket)
+        assert bool(order.catch_up) != bool(order.tokens), "committed tokens, or scratch nodes"
+        assert order.top_k > 0
+        if order.reset:
+            assert order.keep is None, "nothing is left to keep"
+            self.scratch = []
+        elif order.keep is not None:
+            self._keep(order.keep, order.accepted)
+        self.read += order.catch_up
+        assert self.read == list(committed[: len(self.read)]), "it reads what is committed"
+        assert all(path[: len(self.read)] == self.read for path in self.scratch)
+        if order.catch_up:
+            return [list(self.read)]
+        paths = []
+        for token, parent in zip(order.tokens, order.parents, strict=True):
+            assert parent < len(self.scratch), "a node comes after its ancestors"
+            above = self.read if parent == NO_PARENT else self.scratch[parent]
+            self.scratch.append([*above, token])
+            paths.append(self.scratch[-1])
+        return paths
+
+    def _keep(self, keep: tuple[int, ...], accepted: int) -> None:
+        """Drop the others; the accepted ones form a path and are read from now on."""
+        assert list(keep) == sorted(set(keep)), "kept indices ascend"
+        kept = [self.scratch[slot] for slot in keep]
+        for path in kept[:accepted]:
+            assert path[:-1] == self.read, "accepted scratch nodes form a path"
+            self.read = path
+        self.read = list(self.read)
+        self.scratch = kept[accepted:]

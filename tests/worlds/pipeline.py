@@ -1,0 +1,194 @@
+"""A pipeline of real stage desks without time, and the boxes of messages in front of them.
+
+Boxes keep their order; in which order they are emptied, and when a stage gets round to its work, is
+up to the test. Every action of every stage is held against the records of ``ledger.py``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from tests.worlds.ledger import NodeLedger, StageRecord
+from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Word
+from treepipe.core.stage import Prune, StageSession
+from treepipe.core.stage_desk import Move, StageDesk, StageWork
+
+Logits = Callable[[list[int]], np.ndarray]
+
+
+class Event(NamedTuple):
+    """Something that can happen next: a message reaches its place, or a stage does its next thing.
+
+    ``stage`` counts from 0; a flight at ``stages`` reaches the draft. ``draft`` is the server whose
+    link it is: flights between stages share theirs (0).
+    """
+
+    kind: str
+    stage: int
+    draft: int = 0
+
+
+class Pipeline:
+    """N stages, the boxes between them, and what an executor's caches would hold.
+
+    Attributes:
+        ledgers: by session; those of closed sessions stay.
+        records: by (stage, session), as long as the stage knows the session.
+        answers: what the target says at the rows of (session, ticket).
+        forward_sizes: rows of each pass, per stage.
+    """
+
+    def __init__(
+        self, stages: int, target: Logits | None = None, group_size: int = 1, drafts: int = 1
+    ) -> None:
+        self.desks = [StageDesk(n, stages, group_size) for n in range(1, stages + 1)]
+        ends = {0: drafts, stages: drafts}
+        boxes = [Event("flight", n, d) for n in range(stages + 1) for d in range(ends.get(n, 1))]
+        boxes += [Event("word", n, d) for n in range(stages) for d in range(drafts)]
+        self.boxes: dict[Event, deque[Message]] = {box: deque() for box in boxes}
+        self.ledgers: dict[int, NodeLedger] = {}
+        self.records: dict[tuple[int, int], StageRecord] = {}
+        self.answers: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.answered: set[tuple[int, int]] = set()
+        self.forward_sizes: list[list[int]] = [[] for _ in range(stages)]
+        self._target = target
+        self._busy: set[int] = set()
+
+    # --- what the draft sends --------------------------------------------------------------------
+
+    def send(self, message: Message, draft: int = 0) -> None:
+        """A flight goes to the first stage, everything else to all of them."""
+        if isinstance(message, Flight):
+            for segment in message.segments:
+                self.ledger(segment.session).feed(segment)
+            self.boxes[Event("flight", 0, draft)].append(message)
+            return
+        for word in message.words if isinstance(message, Beat) else ():
+            self.ledger(word.session).announce(word)
+        for n in range(len(self.desks)):
+            self.boxes[Event("word", n, draft)].append(message)
+
+    def feed(self, segment: Segment) -> None:
+        """Send one segment on its own."""
+        self.send(Flight(0, 0, (segment,)))
+
+    def announce(self, word: Word) -> None:
+        """Send one word on its own."""
+        self.send(Beat(0, (word,)))
+
+    def ledger(self, session: int = 0) -> NodeLedger:
+        return self.ledgers.setdefault(session, NodeLedger())
+
+    # --- what is where ---------------------------------------------------------------------------
+
+    def record(self, stage: int, session: int = 0) -> StageRecord:
+        return self.records[stage, session]
+
+    def travelling(self, session: int = 0) -> set[int]:
+        """Tickets of the segments that are in a box or wait at a stage."""
+        flights = [each for box in self.boxes for each in self.flights(box)]
+        for desk in self.desks:
+            flights += [g.flight for waiting in desk._waiting.values() for g in waiting.values()]
+            flights += [flight for lane in desk._lanes.values() for flight, _ in lane.flights]
+            flights += [move.flight for move in desk._ready]
+        return {s.ticket for flight in flights for s in flight.segments if s.session == session}
+
+    def flights(self, box: Event) -> list[Flight]:
+        """Those in a box."""
+        return [message for message in self.boxes[box] if isinstance(message, Flight)]
+
+    # --- moving ----------------------------------------------------------------------------------
+
+    def events(self) -> list[Event]:
+        """What could happen next."""
+        work = [Event("work", n) for n in sorted(self._busy)]
+        return work + [box for box, waiting in self.boxes.items() if waiting]
+
+    def move(self, event: Event) -> Flight | None:
+        """Let it happen; returns the flight that came back to its draft, if one did."""
+        n = event.stage
+        if event.kind == "work":
+            self._work(n)
+            return None
+        message = self.boxes[event].popleft()
+        if n == len(self.desks):
+            assert isinstance(message, Flight)
+            for segment in message.segments:
+                key = segment.session, segment.ticket
+                assert key not in self.answered, "a ticket is answered once"
+                self.answered.add(key)
+            return message
+        self._deliver(n, message)
+        return None
+
+    def _deliver(self, n: int, message: Message) -> None:
+        self._busy.add(n)
+        for session in self.desks[n].receive(message):
+            self.opened(n, session)
+        if isinstance(message, Close):
+            self.closed(n, message.session)
+
+    def _work(self, n: int) -> None:
+        action = self.desks[n].next_action()
+        if action is None:
+            self._busy.discard(n)
+            return
+        self.act(n, action)
+        for (stage, session), record in self.records.items():
+            if stage == n and session not in self.desks[n]._gathered:
+                record.check(self.stage(n, session))
+
+    def stage(self, n: int, session: int = 0) -> StageSession:
+        return self.desks[n]._sessions[session]
+
+    # --- what a stage does -----------------------------------------------------------------------
+
+    def opened(self, n: int, session: int) -> None:
+        """A stage hears of a request for the first time."""
+        self.records[n, session] = StageRecord(self.ledger(session))
+
+    def closed(self, n: int, session: int) -> None:
+        """A stage hears of its end."""
+        self.records.pop((n, session), None)
+
+    def act(self, n: int, action: StageWork) -> None:
+        if isinstance(action, Prune):
+            self.record(n, action.session).prune(action, self.stage(n, action.session).version)
+            self.pruned(n, action)
+            return
+        for segment, rows in zip(action.flight.segments, action.rows, strict=True):
+            version = self.stage(n, segment.session).version
+            self.record(n, segment.session).run(segment, rows, version)
+        if action.tokens:
+            self.forward_sizes[n].append(action.tokens)
+        self.compute(n, action)
+        last = n + 1 == len(self.desks)
+        box = Event("flight", n + 1, action.flight.draft if last else 0)
+        self.boxes[box].append(action.flight)
+
+    def pruned(self, n: int, action: Prune) -> None:
+        """A stage's cache is to be compacted."""
+
+    def compute(self, n: int, move: Move) -> None:
+        """The target answers from what the last stage's cache says that each row attends to."""
+        assert len(move.rows) == len(move.payloads) == len(move.flight.segments)
+        if self._target is None or n + 1 < len(self.desks):
+            return
+        for segment in move.flight.segments:
+            paths = self.record(n, segment.session).paths(segment)
+            tokens = tuple([int(np.argmax(self._target(path))) for path in paths])
+            self.answers[segment.session, segment.ticket] = tokens
+
+    def assert_freed(self) -> None:
+        """With nothing under way, no stage knows anything of a finished request."""
+        assert not self.records
+        for desk in self.desks:
+            assert not desk.sessions
+            assert not any((desk._waiting, desk._turns, desk._gathered, desk._ready))
+            for lane in desk._lanes.values():
+                assert not lane.flights
+                assert len(lane.beats) < desk._free_beats, "of the last flights in the groups below"

@@ -1,0 +1,72 @@
+"""Scenarios in the closed forms' own assumptions, and both predictions of them; for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from treepipe.results.trace import Trace
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.schema import Scenario
+from treepipe.sim.predict import predict
+from treepipe.sim.theory.closed_form import ClosedForm, closed_form
+
+EXACTLY = 1e-9
+"""Relative: what rounding of sums may do."""
+CONSTANT = """
+name = "constant times"
+seed = 5
+[target]
+layers = 8
+[[drafts]]
+device = { draft_ms = { 1 = 3.0 }, evaluate_ms = { 1 = 2.0 }, decide_ms = 1.0 }
+[[pipelines]]
+stages = [{ device = { stage_ms = { 1 = 20.0 }, prune_ms = 0.5 }, count = 4 }]
+[links]
+default = { latency_ms = 1.5 }
+[schedule]
+name = "pp"
+[acceptance]
+source = "bernoulli"
+beta = 0.7
+[workload]
+prompt_tokens = 150
+new_tokens = 48
+"""
+
+
+_CHAIN = ("schedule.gamma=4",)
+_LAYERS = ("schedule.width=8", "schedule.children=8")
+_KEYS = {"chain": _CHAIN, "dsd": _CHAIN, "starsd": _CHAIN, "pipedec": _LAYERS, "specpipe": _LAYERS}
+SECTIONS = {name: (f"schedule.name={name}", *_KEYS.get(name, ())) for name in ("pp", *_KEYS)}
+"""Settings that choose a schedule."""
+
+
+class Written:
+    """A scenario in a file of its own, changed by settings as on the command line."""
+
+    def __init__(self, folder: Path, schedule: str, *settings: str) -> None:
+        self._path = folder / "scenario.toml"
+        self._path.write_text(CONSTANT)
+        self.scenario: Scenario = load_scenario(self._path, (*SECTIONS[schedule], *settings))
+
+    def simulated(self) -> list[Trace]:
+        return predict(self.scenario, self._path)
+
+    def expected(self) -> ClosedForm:
+        return closed_form(self.scenario, self._path)
+
+
+def targets_of(targets: int, stage_ms: float, *more: str) -> tuple[str, ...]:
+    """Settings for StarSD with targets of one stage, links that take no time and no pruning: with
+    4 draft passes of 3 ms, S = 12 ms and Z = ``stage_ms``."""
+    return (
+        "drafts=[{ device = { draft_ms = { 1 = 3.0 } } }]",
+        f"pipelines=[{{ count = {targets}, stages = [{{ device = {{ stage_ms = {{ 1 = {stage_ms} "
+        "} } }] }]",
+        "links.default={ latency_ms = 0.0 }",
+        f"workload.concurrency={targets}",
+        f"workload.requests={targets}",
+        "workload.new_tokens=200",
+        "workload.prompt_tokens=8",
+        *more,
+    )

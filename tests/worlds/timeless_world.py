@@ -1,0 +1,271 @@
+"""Drives schedules through the real desks without time: the smallest possible world.
+
+For tests of the core only: draft servers, pipelines of stages, a draft and a target given as
+functions of the token path, and events that happen in the order in which the test says so. A draft
+server takes work only from its desk and is then busy until the test lets it end; messages arrive
+meanwhile. Stages are in ``pipeline.py``, what everything is held against in ``ledger.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from tests.worlds.ledger import DraftReader
+from tests.worlds.pipeline import Event, Logits, Pipeline
+from treepipe.core.draft_desk import DraftDesk
+from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
+from treepipe.core.messages import Flight, Message
+from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
+from treepipe.core.schedules.autoregressive import Autoregressive
+from treepipe.core.schedules.shared_draft import ArrivalQueue, Policy, ServiceLevels
+
+Choose = Callable[[int], int]
+
+
+def first(count: int) -> int:
+    """Of all possible moves the first one."""
+    return 0
+
+
+@dataclass
+class Request:
+    """One request, open or finished.
+
+    Attributes:
+        offered: per token path what the draft has proposed below it.
+        begun: whether the schedule has been told.
+        evaluated: tickets of the segments that were answered.
+        reason: why it is finished, None while it is not.
+    """
+
+    schedule: Schedule
+    prompt: tuple[int, ...]
+    pipeline: int
+    text: list[int] = field(default_factory=list)
+    reader: DraftReader = field(default_factory=DraftReader)
+    offered: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
+    begun: bool = False
+    evaluated: list[int] = field(default_factory=list)
+    reason: str | None = None
+
+    @property
+    def committed(self) -> list[int]:
+        return [*self.prompt, *self.text]
+
+
+@dataclass
+class Server:
+    """One draft server: its desk, and what it is busy with."""
+
+    desk: DraftDesk
+    flight: Flight | None = None
+    drafted: list[tuple[int, Drafted]] = field(default_factory=list)
+
+
+class TimelessWorld:
+    """Draft servers and pipelines; ``choose`` picks which of the possible moves is next.
+
+    Attributes:
+        draft_calls: rows of every draft pass, in order.
+        empty_returns: segments that came back without any row.
+        lost: pipelines that are gone; what is under way in them still moves.
+    """
+
+    def __init__(
+        self,
+        pipelines: Sequence[int],
+        target: Logits,
+        draft: Logits,
+        choose: Choose = first,
+        *,
+        group_size: int = 1,
+        drafts: int = 1,
+        policy: Policy = "fifo",
+    ) -> None:
+        """Args: ``pipelines``: number of stages of each."""
+        self.target, self.draft, self.choose = target, draft, choose
+        groups = [-(-stages // group_size) for stages in pipelines]
+        levels = ServiceLevels((2.0, 1.0), (9.0, 1.0))
+        self.servers = [
+            Server(DraftDesk(d, groups, ArrivalQueue(policy, levels))) for d in range(drafts)
+        ]
+        self.pipelines = [self.new_pipeline(stages, group_size, drafts) for stages in pipelines]
+        self.requests: dict[int, Request] = {}
+        self.draft_calls: list[int] = []
+        self.empty_returns = 0
+        self.lost: set[int] = set()
+        self._arrived: set[tuple[int, int]] = set()
+        self._now = 0.0
+
+    def new_pipeline(self, stages: int, group_size: int, drafts: int) -> Pipeline:
+        return Pipeline(stages, self.target, group_size, drafts)
+
+    @property
+    def desk(self) -> DraftDesk:
+        """Of the first draft server."""
+        return self.servers[0].desk
+
+    def text(self, session: int) -> list[int]:
+        return self.requests[session].text
+
+    def open(
+        self, session: int, schedule: Schedule, started: Started, pipeline: int = 0, draft: int = 0
+    ) -> None:
+        """A request is waiting to begin."""
+        self.requests[session] = Request(schedule, started.prompt, pipeline)
+        self.servers[draft].desk.open(session, pipeline, schedule, started, self._now)
+
+    # --- moving ----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until nothing moves any more; then every request is finished."""
+        while self.step():
+            pass
+        waiting = [session for session, each in self.requests.items() if each.reason is None]
+        assert not waiting, f"deadlock: requests {waiting} wait for ever"
+
+    def step(self) -> bool:
+        """One move; False if there is none."""
+        moves = self.moves()
+        self._now += 1.0
+        if moves:
+            moves[self.choose(len(moves))]()
+        return bool(moves)
+
+    def moves(self) -> list[Callable[[], None]]:
+        """What could happen next: at a draft server, at a stage, or on a link."""
+        found: list[Callable[[], None]] = []
+        for number, server in enumerate(self.servers):
+            if server.drafted or server.flight is not None:
+                found.append(partial(self._end, number))
+            elif server.desk.has_work:
+                found.append(partial(self._take, number))
+        for number, pipeline in enumerate(self.pipelines):
+            found += [partial(self._move, number, event) for event in pipeline.events()]
+        return found
+
+    def _move(self, number: int, event: Event) -> None:
+        flight = self.pipelines[number].move(event)
+        if flight is not None:
+            for segment in flight.segments:
+                self.empty_returns += not segment.tokens
+                self._arrived.add((segment.session, segment.ticket))
+            self.servers[flight.draft].desk.arrive(flight, None, self._now)
+
+    # --- a draft server --------------------------------------------------------------------------
+
+    def _take(self, number: int) -> None:
+        """Begin with the next thing that the desk gives out."""
+        server = self.servers[number]
+        work = server.desk.next(self._now)
+        assert work is not None or not server.desk.has_work, "what there is to do is not forgotten"
+        if isinstance(work, Begin):
+            self.requests[work.session].begun = True
+            self.carry_out(number, server.desk.began(work))
+        elif isinstance(work, Draft):
+            server.drafted = [(session, self.drafted(session, p)) for session, p in work.passes]
+        elif isinstance(work, Evaluate):
+            server.flight = work.flight
+
+    def _end(self, number: int) -> None:
+        """End what the server is busy with."""
+        server = self.servers[number]
+        flight, drafted = server.flight, server.drafted
+        server.flight, server.drafted = None, []
+        if flight is None:
+            self.carry_out(number, server.desk.drafted(drafted))
+            return
+        known = self.pipelines[flight.pipeline].answers
+        keys = [(segment.session, segment.ticket) for segment in flight.segments]
+        self._arrived.difference_update(keys)
+        for session, ticket in keys:
+            self.requests[session].evaluated.append(ticket)
+        answers = [known.get(key, ()) for key in keys]
+        self.carry_out(number, server.desk.returned(flight, answers))
+
+    def carry_out(self, number: int, orders: Orders) -> None:
+        for session, tokens in orders.emitted:
+            self.requests[session].text += tokens
+        for pipeline, message in orders.messages:
+            assert pipeline not in self.lost, "nothing is sent to a lost pipeline"
+            self.post(pipeline, message, number)
+        for session, reason in orders.finished:
+            assert self.requests[session].reason is None, "a request finishes once"
+            self.requests[session].reason = reason
+
+    def post(self, pipeline: int, message: Message, draft: int) -> None:
+        self.pipelines[pipeline].send(message, draft)
+        for segment in message.segments if isinstance(message, Flight) else ():
+            self._check_offered(segment.session)
+
+    def _check_offered(self, session: int) -> None:
+        """The root is the newest committed token, others were drafted for their own path."""
+        request = self.requests[session]
+        above, root = (*request.prompt, *request.text[:-1]), request.text[-1:]
+        for path in self.pipelines[request.pipeline].ledger(session).paths():
+            known = request.offered[above + path[:-1]] if len(path) > 1 else root
+            assert path[-1] in known
+
+    def drafted(self, session: int, order: DraftPass) -> Drafted:
+        """Run one pass."""
+        self.draft_calls.append(order.rows)
+        request = self.requests[session]
+        paths = request.reader.ask(order, request.committed)
+        if order.catch_up and not request.schedule.listens:
+            assert request.reader.read == request.committed, "it reads all that is committed"
+        drafted = self.answer(session, order, paths)
+        for path, tokens in zip(paths, drafted.tokens, strict=True):
+            request.offered.setdefault(tuple(path), set()).update(map(int, tokens))
+        return drafted
+
+    def answer(self, session: int, order: DraftPass, paths: list[list[int]]) -> Drafted:
+        """The draft's candidates for each path."""
+        tokens, log_probs = [], []
+        for path in paths:
+            logits = self.draft(path)
+            logs = logits - np.log(np.sum(np.exp(logits - logits.max()))) - logits.max()
+            top = np.argsort(-logs, kind="stable")[: order.top_k]
+            tokens.append([int(token) for token in top])
+            log_probs.append([float(logs[token]) for token in top])
+        return Drafted(order.ticket, tokens, log_probs)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def lose(self, pipeline: int) -> None:
+        """A worker of the pipeline is gone, and every draft server hears of it."""
+        for number, server in enumerate(self.servers):
+            orders = server.desk.lose(pipeline, f"pipeline{pipeline}.stage1")
+            self.carry_out(number, orders)
+        self.lost.add(pipeline)
+
+    def travelling(self, session: int) -> set[int]:
+        """Tickets of the segments that are in the pipeline or wait to be evaluated."""
+        waiting = {ticket for own, ticket in self._arrived if own == session}
+        return waiting | self.pipelines[self.requests[session].pipeline].travelling(session)
+
+    def assert_waste(self, session: int) -> None:
+        """The rounds' records agree with the text and with what was fed."""
+        request = self.requests[session]
+        rounds = request.schedule.rounds
+        assert sum(r.tokens for r in rounds) == len(request.text) - 1, "the first one is prefill's"
+        assert all(sum(r.committed_per_step) == r.tokens for r in rounds)
+        assert all(len(r.committed_per_step) == r.steps > 0 for r in rounds)
+        assert all(r.accepted <= r.fed for r in rounds)
+        assert all(r.tokens == r.accepted for r in rounds[:-1]), "only the last one may be cut"
+        if not isinstance(request.schedule, Autoregressive):
+            ledger = self.pipelines[request.pipeline].ledger(session)
+            assert sum(r.fed for r in rounds) == len(ledger.tokens)
+
+    def assert_freed(self) -> None:
+        """With nothing under way, nobody knows anything of a finished request."""
+        for server in self.servers:
+            assert not server.desk.sessions
+            assert not server.desk._passes
+            assert not server.desk.waiting
+            assert all(not lane.sessions and not lane.flying for lane in server.desk._lanes)
+        for pipeline in self.pipelines:
+            pipeline.assert_freed()

@@ -1,0 +1,1 @@
+"""The command line: arguments in, exit codes out; the work is done elsewhere."""

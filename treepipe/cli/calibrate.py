@@ -1,0 +1,174 @@
+"""``treepipe calibrate``: its arguments; the measuring is done in ``profiles/measure``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from treepipe.cli.extras import need_executor
+from treepipe.cli.options import Force, Quiet
+from treepipe.core.errors import UserError
+
+app = typer.Typer(invoke_without_command=True)
+
+Out = Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="The profile.")]
+
+
+@app.callback()
+def device(
+    context: typer.Context,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="What is measured.")] = "cpu",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|config.json|PROFILE",
+            help="A checkpoint, or the sizes of one: then its weights are random.",
+        ),
+    ] = "reference",
+    draft: Annotated[
+        Optional[str],  # noqa: UP045  (typer reads the annotation on Python 3.10, too)
+        typer.Option(metavar="DIR|config.json|PROFILE", help="Measure passes of this draft, too."),
+    ] = None,
+    dtype: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="To compute in; default float32 on a CPU, float16 on a GPU."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads; a worker has one.")] = 1,
+    layers: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Of the block that is timed; default at most 4."),
+    ] = None,
+    tokens: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="N,N,...", help="Rows per pass; default 14 counts, 1 to 256."),
+    ] = None,
+    contexts: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--context", metavar="N,N,...", help="Default 0,256,1024,4096."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Time to spend at most.")] = 120.0,
+    out: Out = Path("calibrated-device.toml"),
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure this machine as a device; `links` and `acceptance` measure those."""
+    if context.invoked_subcommand is not None:
+        _refuse_options(context, context.invoked_subcommand)
+        return
+    need_executor("calibrate")
+    from treepipe.executor.measure.calibrate import calibrate_device, numbers
+    from treepipe.executor.measure.device import CONTEXTS, TOKENS
+    from treepipe.results.show import Progress
+
+    with Progress(quiet) as say:
+        calibrate_device(
+            model,
+            draft,
+            out,
+            say,
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            layers=layers,
+            tokens=TOKENS if tokens is None else numbers(tokens, "--tokens", 1),
+            contexts=CONTEXTS if contexts is None else numbers(contexts, "--context", 0),
+            seconds=seconds,
+            force=force,
+        )
+    _show(out, quiet)
+
+
+@app.command()
+def links(
+    peer: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where `treepipe calibrate peer` listens; default a process of this host.",
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Time to spend at most.")] = 20.0,
+    out: Out = Path("calibrated-link.toml"),
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the link to a peer by ping-pong: latency, bandwidth, overhead, jitter."""
+    need_executor("calibrate")
+    from treepipe.executor.measure.calibrate import calibrate_link
+    from treepipe.results.show import Progress
+
+    with Progress(quiet) as say:
+        calibrate_link(peer, out, say, seconds=seconds, force=force)
+    _show(out, quiet)
+
+
+@app.command()
+def peer(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="An address of this host.")],
+) -> None:
+    """Answer `treepipe calibrate links` of another host, until interrupted."""
+    need_executor("calibrate")
+    from treepipe.executor.measure.peer import listen as listen_at
+    from treepipe.executor.measure.peer import parse_address
+    from treepipe.results.show import console
+
+    host, port = parse_address(listen, "--listen")
+    listen_at(host, port, lambda address: console().print(f"listening at {address}"))
+
+
+@app.command()
+def acceptance(
+    model: Annotated[str, typer.Option(metavar="DIR", help="The target.")] = "reference",
+    draft: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="DIR", help="A language model that drafts; default reference."),
+    ] = None,
+    head: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="DIR", help="An EAGLE head that drafts, instead."),
+    ] = None,
+    prompts: Annotated[
+        str, typer.Option(metavar="FILE.json", help="A list of texts, or a reference set.")
+    ] = "reference:calibration",
+    new_tokens: Annotated[int, typer.Option(min=2, help="Of the target's text, each.")] = 128,
+    task: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="What kind of text it is; default the name of the prompts."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the wrong tokens that are tried.")] = 0,
+    out: Out = Path("calibrated-acceptance.toml"),
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run target and draft over prompts: a recorded pool, and its profile."""
+    need_executor("calibrate")
+    from treepipe.executor.measure.acceptance import open_pair
+    from treepipe.executor.measure.calibrate import calibrate_acceptance
+    from treepipe.results.show import Progress
+
+    pair = open_pair(model, draft, head, prompts, new_tokens)
+    with Progress(quiet) as say:
+        calibrate_acceptance(pair, task or prompts, prompts, out, say, seed=seed, force=force)
+    _show(out, quiet)
+
+
+def _refuse_options(context: typer.Context, command: str) -> None:
+    """Options before a command would measure nothing; raises ``UserError`` at the first."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0]
+            raise UserError(
+                f"{option}: stands before {command!r} and would not count; options of "
+                f"'treepipe calibrate {command}' come after it"
+            )
+
+
+def _show(out: Path, quiet: bool) -> None:
+    from treepipe.cli.show_profiles import show_profile
+    from treepipe.results.show import console
+
+    if not quiet:
+        show_profile(str(out.absolute()), None, console())

@@ -1,0 +1,367 @@
+"""The command line: arguments in, exit codes out; the work is done elsewhere.
+
+Exit codes: 0 done, 1 a run failed, 2 the user's input is wrong.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import platform
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, Optional
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from treepipe.cli import calibrate as cli_calibrate
+from treepipe.cli import plan as cli_plan
+from treepipe.cli.extras import need_executor
+from treepipe.cli.options import (
+    JsonTarget,
+    PlotFile,
+    Quiet,
+    Runs,
+    ScenarioFile,
+    Seed,
+    Settings,
+    TimelineFolder,
+    TraceFile,
+    Versus,
+    VersusSettings,
+    changes,
+)
+from treepipe.core.errors import RunError, UserError
+from treepipe.files.outputs import (
+    Faults,
+    check_outputs,
+    drop_standard_output,
+    forget_written,
+    what_is_kept,
+)
+from treepipe.interruption import Interruption
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Interrupted(Exception):  # noqa: N818  (nothing went wrong)
+    """Ctrl-C. Typer would end without a word at a ``KeyboardInterrupt``."""
+
+
+class Commands(TyperGroup):
+    """All commands, whose interruption reaches ``main``."""
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Plan and run tree speculative decoding over pipelines of devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+app.add_typer(cli_calibrate.app, name="calibrate")
+app.command()(cli_plan.plan)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    forget_written()
+    with Interruption.noted() as interruption:
+        try:
+            app(standalone_mode=True)
+        except (Interrupted, KeyboardInterrupt):
+            _end_interrupted()
+        except Exception as error:
+            if interruption.happened:
+                _end_interrupted()
+            _end(error)
+
+
+def _end(error: Exception) -> NoReturn:
+    """Say what went wrong in a sentence, if it is of a kind that is foreseen."""
+    if isinstance(error, UserError):
+        _complain(str(error))
+        sys.exit(2)
+    if isinstance(error, RunError):
+        _complain(str(error))
+        sys.exit(1)
+    if isinstance(error, OSError) and error.errno in FULL:
+        if error.filename is None:
+            drop_standard_output()
+        _complain(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}")
+        sys.exit(1)
+    raise error
+
+
+def _end_interrupted() -> NoReturn:
+    _complain(f"interrupted; {what_is_kept()}")
+    exec("")  # Python forgets an interruption of exec(), for which it would end by the signal
+    sys.exit(130)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version = importlib.metadata.version("treepipe")
+        typer.echo(f"treepipe {version} (Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version, and Python's.",
+        ),
+    ] = False,
+) -> None:
+    """Plan and run tree speculative decoding over pipelines of devices."""
+
+
+@app.command()
+def simulate(
+    scenario: ScenarioFile,
+    versus: Versus = None,
+    versus_settings: VersusSettings = None,
+    json: JsonTarget = None,
+    trace: TraceFile = None,
+    plot: PlotFile = None,
+    seed: Seed = None,
+    runs: Runs = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict a scenario, or the difference between two (--versus, --versus-set)."""
+    from treepipe.results.result import make_result
+    from treepipe.results.show import Progress, show_result, show_versus
+    from treepipe.results.versus import Side, check_pairs, make_versus, named_apart
+    from treepipe.scenario.read import load_scenario
+    from treepipe.scenario.workload import effort_warnings
+    from treepipe.sim.predict import predict
+
+    check_outputs({"--json": json, "--trace": trace, "--plot": plot}, inputs=(scenario, versus))
+    overrides = changes(settings, seed, runs)
+    files = [(load_scenario(scenario, overrides), scenario)]
+    if versus is not None or versus_settings:
+        # Common random numbers: the other one takes this one's seed.
+        other = [*overrides, *(versus_settings or []), f"seed={files[0][0].seed}"]
+        files.append((load_scenario(versus or scenario, other), versus or scenario))
+        files[1] = (named_apart(*files[0], *files[1], versus_settings or ()), files[1][1])
+        check_pairs(*files[0], *files[1])
+    sides = []
+    with Progress(quiet) as say:
+        for loaded, path in files:
+            for sentence in effort_warnings(loaded, path):
+                typer.echo(f"treepipe: {sentence}", err=True)
+            say("simulating", loaded.runs)
+            traces = predict(loaded, path, progress=lambda: say("", 1))
+            sides.append(Side(loaded, path, traces))
+    if len(sides) == 2:
+        show_versus(make_versus(*sides), [s.traces[0] for s in sides], json, trace, plot, quiet)
+        return
+    result = make_result(
+        "simulation",
+        loaded.name,
+        loaded.seed,
+        traces,
+        lossless=loaded.sampling.lossless,
+        warmup=loaded.workload.warmup_requests,
+    )
+    show_result(result, traces, json, trace, plot, quiet)
+
+
+@app.command()
+def theory(
+    scenario: ScenarioFile,
+    json: JsonTarget = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict a scenario by the papers' closed forms, where one applies."""
+    from treepipe.results.result import make_theory_result
+    from treepipe.results.show import show_theory
+    from treepipe.scenario.read import load_scenario
+    from treepipe.sim.theory.closed_form import closed_form
+
+    check_outputs({"--json": json}, inputs=(scenario,))
+    loaded = load_scenario(scenario, settings or ())
+    found = closed_form(loaded, scenario)
+    result = make_theory_result(
+        loaded.name,
+        loaded.seed,
+        found.form,
+        found.metrics,
+        found.utilization,
+        found.terms,
+        found.warnings,
+    )
+    show_theory(result, json, quiet)
+
+
+@app.command()
+def run(
+    scenario: ScenarioFile,
+    json: JsonTarget = None,
+    trace: TraceFile = None,
+    plot: PlotFile = None,
+    recording: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--recording", help="Write the run's acceptance here, to replay it."),
+    ] = None,
+    seed: Seed = None,
+    runs: Runs = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Execute a scenario with real processes on this machine."""
+    need_executor("run")
+    from treepipe.executor.execute import execute
+    from treepipe.results.result import make_result
+    from treepipe.results.show import Progress, show_result
+    from treepipe.scenario.read import load_scenario
+
+    check_outputs(
+        {"--json": json, "--trace": trace, "--plot": plot, "--recording": recording},
+        inputs=(scenario,),
+    )
+    loaded = load_scenario(scenario, changes(settings, seed, runs))
+    with Progress(quiet) as say:
+        execution = execute(loaded, scenario, say, json, recording)
+    traces = execution.traces
+    result = make_result(
+        "execution",
+        loaded.name,
+        loaded.seed,
+        traces,
+        lossless=loaded.sampling.lossless,
+        memory=execution.peak_memory_bytes,
+        warmup=loaded.workload.warmup_requests,
+    )
+    with Faults() as faults:
+        if recording is not None:
+            faults.attempt(execution.recordings[0].save, recording)
+        faults.attempt(show_result, result, traces, json, trace, plot, quiet)
+        lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
+        if lost:
+            raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
+
+
+@app.command()
+def validate(
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")],
+    calibrate_on: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
+    ] = None,
+    json: JsonTarget = None,
+    against: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
+    ] = None,
+    timelines: TimelineFolder = None,
+    seed: Seed = None,
+    runs: Runs = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict, execute, and explain how far off the prediction was."""
+    need_executor("validate")
+    from treepipe.compare.validate import Request, perform
+
+    changed = changes(settings, seed, runs)
+    perform(Request(scenarios, changed, calibrate_on, json, against, timelines, quiet))
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for tables, plots and traces.")] = Path(
+        "treepipe-demo"
+    ),
+    quiet: Quiet = False,
+) -> None:
+    """Predict four schedules, run them on real processes, and compare."""
+    need_executor("demo")
+    from treepipe.compare.demo import claim_folder, run_demo, show_demo, write_demo
+    from treepipe.results.show import Progress
+
+    claim_folder(out)
+    with Progress(quiet) as say:
+        rows = run_demo(say)
+    with Faults() as faults:
+        faults.attempt(write_demo, rows, out)
+        faults.attempt(show_demo, rows, out, quiet)
+        if not all(row.lossless for row in rows):
+            raise RunError("a schedule's text differs from plain greedy decoding")
+
+
+@app.command()
+def study(
+    name: Annotated[Optional[str], typer.Argument(help="Which one; see --list.")] = None,  # noqa: UP045
+    listed: Annotated[bool, typer.Option("--list", help="Show all studies.")] = False,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Folder for tables and plots; default treepipe-study-NAME."),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False,
+    json: JsonTarget = None,
+    quiet: Quiet = False,
+) -> None:
+    """Answer a question with a table and a plot: predictions beside runs."""
+    from treepipe.studies.study import find_study, perform, show_studies
+
+    if listed:
+        show_studies()
+        return
+    if name is None:
+        raise UserError("treepipe study needs a name; treepipe study --list shows them")
+    found = find_study(name)
+    if found.needs_executor:
+        need_executor("study")
+    perform(found, out, full=full, json=json, quiet=quiet)
+
+
+@app.command()
+def profiles(
+    name: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="NAME|FILE", help="Show this one; a config.json is a model's."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Validate NAME, or all; say what is odd.")
+    ] = False,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--plot", metavar="FILE.png", help="Draw NAME's times here."),
+    ] = None,
+) -> None:
+    """List the profiles, show one as a table and a plot, or check them."""
+    from treepipe.cli.show_profiles import check_profiles, show_profile, show_profiles
+    from treepipe.results.show import console
+
+    if plot is not None and (name is None or check):
+        raise UserError("--plot needs the name of one profile, and no --check")
+    check_outputs({"--plot": plot})
+    if check:
+        check_profiles(name, console())
+    elif name is None:
+        show_profiles(console())
+    else:
+        show_profile(name, plot, console())
+
+
+def _complain(sentence: str) -> None:
+    text = f"[red]treepipe:[/red] {escape(sentence)}"
+    Console(stderr=True, highlight=False).print(text, soft_wrap=True)

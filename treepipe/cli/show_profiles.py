@@ -1,0 +1,206 @@
+"""What ``treepipe profiles`` prints: the list, or one profile as tables (``picture.py`` draws)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from treepipe.core.errors import UserError
+from treepipe.profiles.check import check_file
+from treepipe.profiles.curves import SIZES, TOKENS, Curve, Shown, curves_of
+from treepipe.profiles.library import (
+    KINDS,
+    LIBRARY,
+    AnyProfile,
+    is_path,
+    load_any,
+    profile_names,
+    profile_path,
+)
+from treepipe.profiles.schema import (
+    AcceptanceProfile,
+    Device,
+    DeviceProfile,
+    Hardware,
+    Link,
+    ModelProfile,
+)
+from treepipe.profiles.shapes import BYTES
+
+WIDEST = 6
+"""Most columns of times in one table."""
+
+
+def show_profiles(console: Console) -> None:
+    """List all profiles by kind."""
+    names = {kind: profile_names(kind) for kind in KINDS}
+    table = Table(expand=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("name", no_wrap=True)
+    table.add_column("origin", no_wrap=True, overflow="ellipsis", ratio=1)
+    for kind in KINDS:
+        for name in names[kind]:
+            _, profile = load_any(LIBRARY / kind / f"{name}.toml")
+            table.add_row(kind, name, _one_line(profile))
+        table.add_section()
+    console.print(table)
+
+
+def show_profile(name: str, plot: Path | None, console: Console) -> None:
+    """Print one profile as tables, and draw it.
+
+    Args:
+        name: of a profile of the library, or a file.
+
+    Raises:
+        UserError: there is none of that name, it is not valid, or cannot be drawn.
+    """
+    path = _path(name)
+    kind, profile = load_any(path)
+    console.print(f"{kind}/{path.stem}: {profile.origin.source}", highlight=False)
+    for line in _origin_lines(profile):
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+    shown = curves_of(profile, path.stem)
+    for note in shown.notes:
+        console.print(f"  {note}", highlight=False, soft_wrap=True)
+    if isinstance(profile, ModelProfile):
+        console.print(_sizes_table(profile))
+    elif isinstance(profile, AcceptanceProfile):
+        console.print(_acceptance_table(profile))
+    else:
+        for table in _curve_tables(shown):
+            console.print(table)
+        if shown.unmeasured:
+            console.print(f"~ {shown.unmeasured}", highlight=False, soft_wrap=True)
+    if plot is not None:
+        if not shown.curves:
+            raise UserError(f"--plot {plot}: a profile of {kind} holds no times to draw")
+        if not plot.parent.is_dir():
+            raise UserError(f"--plot {plot}: there is no folder {plot.parent}")
+        from treepipe.results.profile_picture import draw_curves
+
+        draw_curves(shown, f"{path.stem}{_doubt(shown)}", plot)
+
+
+def check_profiles(name: str | None, console: Console) -> None:
+    """Validate one profile or all of the library, and say what is odd.
+
+    Raises:
+        UserError: at the first profile that is not valid.
+    """
+    if name is not None:
+        paths = [_path(name)]
+    else:
+        paths = [LIBRARY / kind / f"{each}.toml" for kind in KINDS for each in profile_names(kind)]
+    odd = 0
+    for path in paths:
+        kind, warnings = check_file(path)
+        odd += len(warnings)
+        for warning in warnings:
+            console.print(
+                f"{kind}/{path.stem}: warning: {warning}", highlight=False, soft_wrap=True
+            )
+    console.print(f"{len(paths)} valid, {odd} warnings", highlight=False)
+
+
+def _path(name: str) -> Path:
+    if is_path(name):
+        return profile_path("models", name, "profile")
+    for kind in KINDS:
+        if name in profile_names(kind):
+            return LIBRARY / kind / f"{name}.toml"
+    known = [known for kind in KINDS for known in profile_names(kind)]
+    raise UserError(f"profile {name!r}: there is none of that name; there are {', '.join(known)}")
+
+
+def _one_line(profile: AnyProfile) -> str:
+    origin = profile.origin
+    mark = f"estimate, ± {origin.uncertainty:.0%}: " if origin.estimate else ""
+    return mark + origin.source
+
+
+def _origin_lines(profile: AnyProfile) -> list[str]:
+    origin = profile.origin
+    lines = [f"date {origin.date}"]
+    if isinstance(profile, (Device, Hardware, Link)):
+        lines.append(f"hardware: {profile.origin.hardware}; with: {profile.origin.versions}")
+    if origin.estimate:
+        lines.append(f"an estimate, uncertain by {origin.uncertainty:.0%}")
+    if origin.note:
+        lines.append(origin.note)
+    if isinstance(profile, DeviceProfile):
+        lines += [
+            f"{entry.model} in {entry.dtype}: the knots hold {entry.fit_error.points} measured "
+            f"points within {entry.fit_error.max:.1%} (median {entry.fit_error.median:.1%})"
+            for entry in (*profile.layer, *profile.head)
+            if entry.fit_error is not None
+        ]
+    if isinstance(profile, (Device, Hardware)) and profile.memory_mib is not None:
+        lines.append(f"memory {profile.memory_mib:g} MiB")
+    return lines
+
+
+def _curve_tables(shown: Shown) -> Iterator[Table]:
+    """A table per model, or one per kind of work where that would be too wide to read."""
+    for title, curves in shown.curves.items():
+        kinds = list(dict.fromkeys(curve.what for curve in curves))
+        by_context = [[c for c in curves if c.what == kind] for kind in kinds]
+        wide = [group for group in by_context if len(group) > 1]
+        if len(curves) <= WIDEST or len(kinds) == 1 or not wide:
+            yield _curve_table(title, [(curve.heading, curve) for curve in curves], shown)
+            continue
+        for group in wide:
+            columns = [(f"context {curve.context:,}", curve) for curve in group]
+            yield _curve_table(f"{title}, {group[0].what}", columns, shown)
+        if single := [(group[0].heading, group[0]) for group in by_context if len(group) == 1]:
+            yield _curve_table(title, single, shown)
+
+
+def _curve_table(title: str, columns: Sequence[tuple[str, Curve]], shown: Shown) -> Table:
+    """Times that were not measured are marked."""
+    title = f"{title}: milliseconds{_doubt(shown)}"
+    table = Table(title=title, title_justify="left", min_width=min(len(title), 76))
+    table.add_column(shown.unit, justify="right")
+    for heading, _ in columns:
+        table.add_column(heading, justify="right")
+    for size in SIZES if shown.unit == "bytes" else TOKENS:
+        table.add_row(f"{size:,}", *(_cell(curve, size) for _, curve in columns))
+    return table
+
+
+def _cell(curve: Curve, size: int) -> str:
+    time = f"{curve.ms(size):.4g}"
+    return time if curve.measured(size) else f"[dim]~{time}[/dim]"
+
+
+def _doubt(shown: Shown) -> str:
+    return "" if shown.uncertainty is None else f", an estimate, ± {shown.uncertainty:.0%}"
+
+
+def _sizes_table(model: ModelProfile) -> Table:
+    table = Table(title="sizes")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    for key in type(model).model_fields:
+        if key != "origin":
+            table.add_row(key, str(getattr(model, key)))
+    table.add_row("parameters", f"{model.parameters:,}")
+    table.add_row("parameters of a layer", f"{model.layer_parameters:,}")
+    for dtype in BYTES:
+        table.add_row(f"layer in {dtype}, MiB", f"{model.layer_bytes(dtype) / 2**20:.1f}")
+    kv = model.kv_bytes(model.dtype) / 2**10
+    table.add_row(f"keys and values of a token in a layer in {model.dtype}, KiB", f"{kv:g}")
+    return table
+
+
+def _acceptance_table(profile: AcceptanceProfile) -> Table:
+    title = f"{profile.draft} for {profile.target}: {profile.task}, T = {profile.temperature:g}"
+    table = Table("first k", "hit ratio", title=title)
+    for k, share in sorted((profile.hit_ratio or {}).items()):
+        table.add_row(str(k), f"{share:g}")
+    if profile.pool is not None:
+        table.add_row("recorded", profile.pool)
+    return table

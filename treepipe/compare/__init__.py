@@ -1,0 +1,1 @@
+"""Predict and run, and judge the difference: validation, demonstration, the standard grid."""

@@ -1,0 +1,158 @@
+"""The acceptance that a case is predicted with: its scenario's own, or calibrated on prompts.
+
+Law of this file: no prompt that is calibrated on is decoded. Acceptance changes along a text, so a
+case is predicted from as much of each calibration text as its own texts are long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from treepipe.core.errors import UserError
+from treepipe.executor.launch import Launch
+from treepipe.executor.measure.calibration import record_acceptance
+from treepipe.executor.prompts import load_texts, tokenize
+from treepipe.results.show import Say
+from treepipe.scenario.schema import Replay, Scenario
+from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.pool import Pool
+from treepipe.sim.predict import acceptance_pool
+
+BLOCK = 16
+"""Positions of the calibration that are drawn together, so that correlation survives."""
+CALIBRATION, HELD_OUT = "reference:calibration", "reference:heldout"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A scenario, ready to be predicted and run.
+
+    Attributes:
+        path: of the scenario.
+        calibrate_on: prompts to calibrate on, as ``workload.prompts`` names them; None: see
+            ``calibration_prompts``.
+    """
+
+    label: str
+    path: Path
+    scenario: Scenario
+    launch: Launch
+    calibrate_on: str | None = None
+
+    @property
+    def longest(self) -> int:
+        """New tokens of its longest request."""
+        return max(request.max_new_tokens for request in self.launch.plan.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A pool, how many of its positions are drawn together, and the hit ratios to reach."""
+
+    pool: Pool
+    block: int = BLOCK
+    hit_ratio: Mapping[int, float] | None = None
+
+    def source(self, seed: int) -> PoolSource:
+        """Of one simulated run."""
+        return PoolSource(self.pool, self.block, seed, self.hit_ratio)
+
+
+_Pair: TypeAlias = tuple[Path, Path, str, Path]
+"""What a calibration is of: the directories of target and draft, the prompts, their folder."""
+
+
+def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, Acceptance]:
+    """The acceptance of every case by its label; equal pairs and prompts are calibrated once.
+
+    Raises ``UserError`` if a case has no acceptance and none can be calibrated.
+    """
+    groups: dict[_Pair, list[Prepared]] = {}
+    found = {}
+    for case in cases:
+        if _needs_calibration(case):
+            groups.setdefault(_pair(case), []).append(case)
+        else:
+            found[case.label] = Acceptance(*acceptance_pool(case.scenario, case.path))
+    for pair, group in groups.items():
+        lengths = {case.longest for case in group}
+        content = _record(group[0], pair, max(lengths), _decoded(cases), say)
+        pools = {n: Acceptance(Pool.from_content(_beginnings(content, n))) for n in lengths}
+        found |= {case.label: pools[case.longest] for case in group}
+    return found
+
+
+def calibration_prompts(prompts: str) -> str:
+    """The reference calibration prompts of the same kind as these.
+
+    >>> calibration_prompts("reference:heldout:code")
+    'reference:calibration:code'
+    >>> calibration_prompts("my_prompts.json")
+    'reference:calibration'
+    """
+    return prompts.replace(HELD_OUT, CALIBRATION) if prompts.startswith(HELD_OUT) else CALIBRATION
+
+
+def _needs_calibration(case: Prepared) -> bool:
+    if case.calibrate_on is not None:
+        return True
+    if isinstance(case.scenario.acceptance, Replay):
+        raise UserError(
+            f"{case.path}: key acceptance.source = 'replay': a recorded run cannot be predicted "
+            f"before it runs; leave the section out, or name a pool or a table"
+        )
+    return case.scenario.acceptance is None and case.scenario.schedule.name != "pp"
+
+
+def _pair(case: Prepared) -> _Pair:
+    launch = case.launch
+    if launch.draft is None or any(d.source != "model" for d in case.scenario.drafts):
+        raise UserError(
+            f"{case.path}: key acceptance is missing; only a model that drafts (drafts.0.source = "
+            f"'model') is calibrated here"
+        )
+    prompts = case.calibrate_on or calibration_prompts(case.scenario.workload.prompts)
+    return launch.target.directory, launch.draft.directory, prompts, case.path.parent
+
+
+def _decoded(cases: Sequence[Prepared]) -> set[tuple[int, ...]]:
+    """All prompts that are going to be decoded, as token ids."""
+    return {request.prompt for case in cases for request in case.launch.plan.requests}
+
+
+def _record(
+    case: Prepared, pair: _Pair, new_tokens: int, decoded: set[tuple[int, ...]], say: Say
+) -> Mapping[str, Any]:
+    """The pool file of a pair's calibration."""
+    target, draft = case.launch.target, case.launch.draft
+    assert draft is not None  # `_pair` has looked
+    _, _, name, folder = pair
+    prompts = [p for p in tokenize(target, load_texts(name, folder)) if p not in decoded]
+    if not prompts:
+        raise UserError(
+            f"{case.path}: all prompts of {name} are decoded, none is left to calibrate"
+        )
+    limit = min(target.max_positions, draft.max_positions)
+    too_long = max(map(len, prompts)) + new_tokens
+    if too_long > limit:
+        raise UserError(
+            f"{name}: a calibration prompt with {new_tokens} new tokens takes {too_long} "
+            f"positions, the models have {limit}"
+        )
+    say("calibrating acceptance", len(prompts))
+    seed = case.launch.plan.seed
+    step = partial(say, "", 1)
+    return record_acceptance(target, draft, prompts, new_tokens, frozenset(), seed, step)
+
+
+def _beginnings(content: Mapping[str, Any], length: int) -> dict[str, Any]:
+    """A pool file of each text's first tokens."""
+    prompts = [
+        {"log_probs": prompt["log_probs"][:length], "ranks": prompt["ranks"][:length]}
+        for prompt in content["prompts"]
+    ]
+    return {**content, "prompts": prompts}

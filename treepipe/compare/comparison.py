@@ -1,0 +1,201 @@
+"""Calibrate, predict, run for real, and compare: what the demonstration and the studies share.
+
+Law of this file: every case is predicted before the first process starts, from acceptance on the
+calibration prompts, which are none of those that are decoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from treepipe.compare.calibration import Acceptance, Prepared, calibrate
+from treepipe.compare.judgement import Cut, Prediction, Row, Texts, Timed, judge
+from treepipe.core.errors import UserError
+from treepipe.executor.cluster import Cluster
+from treepipe.executor.launch import prepare
+from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.measure.machine import is_this_machine
+from treepipe.executor.station import RoleSettings
+from treepipe.profiles.library import find_device
+from treepipe.profiles.schema import DeviceProfile
+from treepipe.results.estimates import summarize
+from treepipe.results.show import Say
+from treepipe.scenario.deployment import Plan
+from treepipe.scenario.read import load_scenario
+from treepipe.scenario.schema import Scenario
+from treepipe.scenario.workload import run_seeds
+from treepipe.sim.world import simulate
+
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to predict and to run: a scenario, with changes as ``--set`` takes them.
+
+    Attributes:
+        calibrate_on: as in ``Prepared``.
+    """
+
+    label: str
+    path: Path
+    overrides: tuple[str, ...] = ()
+    calibrate_on: str | None = None
+
+
+def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> Iterator[Row]:
+    """Predict all cases, then run them; yields a row after each run.
+
+    Cases that differ in nothing the workers are started with share one cluster, so rows come
+    cluster by cluster.
+
+    Args:
+        cases: of different labels.
+        cut: what is measured of a run; all of it if not given.
+    """
+    torch.set_num_threads(1)  # small models; more threads only wait for each other
+    prepared = [_prepare(case) for case in cases]
+    acceptance = calibrate(prepared, say)
+    say("predicting", sum(each.scenario.runs for each in prepared))
+    predictions = {
+        each.label: predict_case(each.launch.plan, each.scenario, acceptance[each.label], say, cut)
+        for each in prepared
+    }
+    texts = _plain_texts([each for each in prepared if _is_greedy(each)], say)
+    for group in _by_cluster(prepared):
+        yield from _run_group(group, predictions, texts, say, cut)
+
+
+def predict_case(
+    plan: Plan, scenario: Scenario, acceptance: Acceptance, say: Say, cut: Cut
+) -> Prediction:
+    """Simulate the scenario's number of runs, each with its own seed."""
+    # A simulated token is a rank, so no token ends a simulated text.
+    requests = tuple(replace(request, end_tokens=frozenset()) for request in plan.requests)
+    traces = []
+    for seed in run_seeds(scenario.seed, scenario.runs):
+        trial = replace(plan, requests=requests, seed=seed)
+        traces.append(simulate(trial, acceptance.source(seed)))
+        say("", 1)
+    return Prediction(*summarize([cut(trace) for trace in traces]), traces[0])
+
+
+def _prepare(case: Case) -> Prepared:
+    scenario = load_scenario(case.path, case.overrides)
+    launch = prepare(scenario, case.path)
+    found = Prepared(case.label, case.path, scenario, launch, case.calibrate_on)
+    if found.longest < 2:
+        raise UserError(
+            f"{case.path}: key workload.new_tokens: no text has a second token, so there is no "
+            f"time between tokens to compare"
+        )
+    return found
+
+
+def _is_greedy(case: Prepared) -> bool:
+    sampling = case.scenario.sampling
+    return not sampling.temperature and sampling.lossless
+
+
+def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[Path, Texts]:
+    """Plain greedy decoding of each unpartitioned target: what every schedule must give."""
+    targets = {case.launch.target.directory: case.launch.target for case in cases}
+    longest: dict[tuple[Path, tuple[int, ...], frozenset[int]], int] = {}
+    for case in cases:
+        for spec in case.launch.plan.requests:
+            key = case.launch.target.directory, spec.prompt, spec.end_tokens
+            longest[key] = max(longest.get(key, 0), spec.max_new_tokens)
+    say("plain greedy decoding", len(longest))
+    texts: dict[Path, dict[tuple[tuple[int, ...], frozenset[int]], tuple[int, ...]]] = {}
+    for directory, target in targets.items():
+        wanted = {key[1:]: length for key, length in longest.items() if key[0] == directory}
+        whole = WholeModel(target, max(len(prompt) + n for (prompt, _), n in wanted.items()))
+        texts[directory] = {}
+        for (prompt, ends), length in wanted.items():
+            texts[directory][prompt, ends] = tuple(whole.greedy(prompt, length, ends))
+            say("", 1)
+    return texts
+
+
+def _by_cluster(prepared: Iterable[Prepared]) -> list[list[Prepared]]:
+    """Cases whose workers would be started alike, in the order of their first ones."""
+    groups: dict[str, list[Prepared]] = {}
+    for each in prepared:
+        groups.setdefault(_cluster_key(each.scenario), []).append(each)
+    return list(groups.values())
+
+
+def _cluster_key(scenario: Scenario) -> str:
+    """All that worker processes are started with but their caches' size.
+
+    Schedule, concurrency, places and admission come with a run; the queue's policy, the groups
+    of stages and central transfers are the workers' own.
+    """
+    content = scenario.model_dump(
+        mode="json", exclude={"name", "runs", "schedule", "acceptance", "workload", "serving"}
+    )
+    serving = scenario.serving.model_dump(mode="json", exclude={"admission", "places"})
+    own = scenario.schedule.model_dump(include={"group_size", "central_transfers"})
+    return json.dumps([content, serving, own], sort_keys=True)
+
+
+def _run_group(
+    group: Sequence[Prepared],
+    predictions: Mapping[str, Prediction],
+    texts: Mapping[Path, Texts],
+    say: Say,
+    cut: Cut,
+) -> Iterator[Row]:
+    roles = _roles_for(group)
+    say(f"starting {len(roles)} processes", 1)
+    with Cluster(roles, group[0].launch.plan) as cluster:
+        say("", 1)
+        for each in group:
+            plan, label = each.launch.plan, each.label
+            plain = texts[each.launch.target.directory] if _is_greedy(each) else None
+            say(f"running {label}", len(plan.requests))
+            _warm_up(cluster, plan)
+            run = cluster.run(plan, lambda: say("", 1))
+            name = each.scenario.schedule.name
+            timed = _timed(each.scenario, each.path)
+            yield judge(label, name, plan, predictions[label], run, plain, cut, timed)
+
+
+def _timed(scenario: Scenario, path: Path) -> Timed:
+    """What the profiles of a scenario's devices are to its run."""
+    if scenario.emulate:
+        return "emulated"
+    devices = [draft.device for draft in scenario.drafts]
+    devices += [stage.device for pipeline in scenario.pipelines for stage in pipeline.stages]
+    for device in devices:
+        if not isinstance(device, str):
+            return "elsewhere"
+        found = find_device(device, f"{path}: a device", path.parent)
+        if not isinstance(found, DeviceProfile) or not is_this_machine(found.origin.hardware):
+            return "elsewhere"
+    return "here"
+
+
+def _warm_up(cluster: Cluster, plan: Plan) -> None:
+    """Decode a few tokens on every pipeline: a process's first passes take longer."""
+    count = max(plan.serving.clients, len(plan.pipelines))
+    requests = tuple(
+        replace(
+            request,
+            max_new_tokens=min(request.max_new_tokens, WARM_UP_TOKENS),
+            arrival_ms=None,
+        )
+        for request in plan.requests[:count]
+    )
+    cluster.run(replace(plan, requests=requests))
+
+
+def _roles_for(group: Sequence[Prepared]) -> list[RoleSettings]:
+    """The first case's roles, with caches that hold every case's trees."""
+    columns = zip(*(each.launch.roles for each in group), strict=True)
+    return [replace(same[0], capacity=max(role.capacity for role in same)) for same in columns]

@@ -1,0 +1,223 @@
+"""The standard grid's report: ``validation.md``, ``validation.json`` and a scatter plot.
+
+Law of this file: entries in, files out; the words around the table say how it was measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+import platform
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from matplotlib.figure import Figure
+
+from treepipe.compare.judgement import METRIC
+from treepipe.compare.validate import summary_sheet
+from treepipe.compare.validation import validation
+from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
+from treepipe.results.result import write_json
+from treepipe.results.sheet import Column, Sheet
+
+KEPT = (METRIC, "time_to_first_token_ms", "tokens_per_round", "hit_rate")
+"""Metrics that the committed file holds."""
+AIMS = (
+    ("duration_error", "median", 0.02, "replayed acceptance, median error"),
+    ("duration_error", "worst", 0.06, "replayed acceptance, worst error"),
+    ("error", "median", 0.05, "prediction, median error"),
+    ("error", "worst", 0.12, "prediction, worst error"),
+    ("utilization", "median", 0.03, "utilization, median difference"),
+)
+MARKS_MS = (10, 20, 50, 100, 200, 500)
+"""On the plot's axes, where they lie inside."""
+FACTORS: Mapping[str, Callable[[Any], Any]] = {
+    "schedule": lambda cell: cell.schedule,
+    "stages": lambda cell: cell.stages,
+    "link (ms)": lambda cell: cell.latency_ms,
+    "stage (ms)": lambda cell: cell.stage_ms,
+    "prompts": lambda cell: cell.kind,
+}
+
+Found: TypeAlias = Sequence[tuple[Any, Mapping[str, Any]]]
+"""Cells of ``validation_grid.py`` and their entries."""
+
+HOW = """\
+A balanced fraction of the grid schedules x {{2, 4, 8}} stages x links of {{0.2, 5, 20}} ms x stages
+of {{10, 20}} ms x {{code, prose}}: every pair of levels occurs. Each cell was predicted before any
+process started, then run on real processes with emulated devices (the draft's is that of
+`emulated-20ms`). Acceptance was calibrated on 160 (code) or 64 (prose) prompts of the cell's kind;
+those decoded come from other texts ({requests} prompts of {new_tokens} tokens per cell,
+{chain_requests} for chains and `specinfer`, {plain_requests} for `pp`). `make validate` measures
+again, and says what changed since `validation.json`.
+
+Measured {date} on {machine}.
+{cells} cells in {minutes:.1f} minutes, calibration, predictions and starts of processes included.
+Other work may have run on these cores meanwhile: the load average was {load:.1f} in the median of
+the cells (column *load*; the grid's own is about 1).
+
+*Durations*: what is left of the error when the simulator replays the run's own acceptance. The rest
+is *acceptance*: a cell's few prompts differ from those that were calibrated on. Errors are relative
+to the measurement.
+
+Why stages of 10 and 20 ms: an emulated device cannot be faster than the real work behind it. A step
+of eight stages and a draft costs about 10 ms of two such cores (a layer's pass over 16 tokens 0.5
+ms; a message, its header and waking up about as much again), so faster devices would measure this
+machine. A worker that the host woke late catches up where its device is slower than the host's
+work, for up to 20 ms (`executor/clock.py`); beyond that it is late, and the figures show it.
+"""
+
+
+def write_report(found: Found, out: Path, settings: Any, took_s: float) -> dict[str, Any]:
+    """Write the three files; returns the JSON file's content. Cells may come in any order."""
+    ordered = sorted(found, key=lambda each: each[0].order)
+    content = {
+        **validation([_short(entry) for _, entry in ordered]),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "machine": machine(),
+        "took_s": round(took_s),
+    }
+    write_json(content, str(out / "validation.json"), "")
+    text = _text(ordered, content, settings)
+    (out / "validation.md").write_text(text, encoding="utf-8")
+    _figure(ordered).savefig(out / "validation.png", dpi=110)
+    return content
+
+
+def machine() -> str:
+    """Processor, cores, and versions."""
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    torch = importlib.metadata.version("torch")
+    python = platform.python_version()
+    return f"{os.cpu_count()} cores ({model}), Python {python}, torch {torch}"
+
+
+def aims(summary: Mapping[str, Any]) -> list[str]:
+    """Each aim, and whether it is met, in a sentence."""
+    found = []
+    for part, figure, limit, name in AIMS:
+        value = summary[part][figure]
+        verdict = "met" if value <= limit else "**missed**"
+        found.append(f"{name}: {value:.1%} (aim {limit:.0%}, {verdict})")
+    return found
+
+
+def by_level(found: Found, factor: str) -> Sheet:
+    """Median sizes of errors per level of one factor, and the bias."""
+    columns = [Column(factor, shown="g"), Column("cells", shown="d")]
+    columns += [
+        Column(f"{part}, {what}", shown=shown)
+        for part in ("error", "durations")
+        for what, shown in (("bias", "+.1%"), ("median", ".1%"), ("worst", ".1%"))
+    ]
+    sheet = Sheet("levels", f"By {factor}", columns)
+    groups: dict[Any, list[Mapping[str, Any]]] = {}
+    for cell, entry in found:
+        groups.setdefault(FACTORS[factor](cell), []).append(entry["metrics"][METRIC])
+    levels = groups if factor == "schedule" else sorted(groups)
+    for level in levels:
+        times = groups[level]
+        cells: list[Any] = [level, len(times)]
+        for part in ("error", "duration_error"):
+            errors = [time[part] for time in times]
+            sizes = [abs(error) for error in errors]
+            cells += [statistics.fmean(errors), statistics.median(sizes), max(sizes)]
+        sheet.add(*cells)
+    return sheet
+
+
+def table(found: Found) -> Sheet:
+    """Every cell."""
+    columns = [Column(name, shown="g") for name in FACTORS]
+    columns += [Column("predicted", "ms"), Column("measured", "ms"), Column("error", shown="+.1%")]
+    columns += [Column("durations", shown="+.1%"), Column("acceptance", shown="+.1%")]
+    columns += [Column("utilization off by", "points"), Column("load"), Column("text right")]
+    sheet = Sheet("cells", "Time between tokens, cell by cell", columns)
+    for cell, entry in found:
+        time = entry["metrics"][METRIC]
+        shares = entry["utilization"].values()
+        off = statistics.median([abs(each["predicted"] - each["measured"]) for each in shares])
+        parts = (time[part] for part in ("error", "duration_error", "acceptance_error"))
+        levels = (level(cell) for level in FACTORS.values())
+        times = time["predicted"], time["measured"], *parts
+        sheet.add(*levels, *times, 100 * off, entry["load"], entry["lossless"])
+    return sheet
+
+
+def _short(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry without what the report does not use."""
+    dropped = {"prediction", "measurement", "metrics"}
+    kept = {name: each for name, each in entry["metrics"].items() if name in KEPT}
+    return {**{key: each for key, each in entry.items() if key not in dropped}, "metrics": kept}
+
+
+def _text(found: Found, content: Mapping[str, Any], settings: Any) -> str:
+    summary = content["summary"]
+    how = HOW.format(
+        **dataclasses.asdict(settings) | {"cells": len(found)},
+        date=content["date"],
+        machine=content["machine"],
+        minutes=content["took_s"] / 60,
+        load=statistics.median([entry["load"] for _, entry in found]),
+    )
+    parts = ["# Validation: the standard grid\n", how]
+    parts += [f"- {sentence}" for sentence in aims(summary)]
+    if summary["pearson_r"] is not None:
+        parts.append(f"- predicted and measured: Pearson's r = {summary['pearson_r']:.4f}")
+    wrong = [entry["scenario"] for _, entry in found if entry["lossless"] is False]
+    parts.append(f"- texts that differ from plain greedy decoding: {', '.join(wrong) or 'none'}")
+    parts += ["", "![predicted against measured](validation.png)", ""]
+    parts.append(summary_sheet(summary).markdown())
+    parts += [by_level(found, factor).markdown() for factor in FACTORS]
+    parts.append(table(found).markdown())
+    warned = {w for _, entry in found for w in _kinds(entry["warnings"])}
+    parts += [f"- {warning}" for warning in sorted(warned)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _kinds(warnings: Sequence[str]) -> list[str]:
+    """Warnings without their figures."""
+    return ["work slower than its profile: " + w.split(":")[0] for w in warnings if "slower" in w]
+
+
+def _figure(found: Found) -> Figure:
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    times = [entry["metrics"][METRIC] for _, entry in found]
+    measured = [time["measured"] for time in times]
+    ends = [0.9 * min(measured), 1.1 * max(measured)]
+    left.plot(ends, ends, color=GREY, lw=0.8)
+    style: dict[str, Any] = {"ls": "none", "ms": 5, "mec": "white", "mew": 0.5}
+    left.plot(measured, [t["predicted"] for t in times], marker="o", color=BLUE, **style)
+    marks = [mark for mark in MARKS_MS if ends[0] <= mark <= ends[1]]
+    left.set(xscale="log", yscale="log")
+    for axis in (left.xaxis, left.yaxis):
+        axis.set_ticks(marks, [f"{mark:g}" for mark in marks])
+        axis.set_ticks([], minor=True)
+    left.set_xlabel("measured time between tokens (ms)")
+    left.set_ylabel("predicted before the run (ms)")
+    places = range(len(times))
+    for part, color, label in (
+        ("error", BLUE, "predicted"),
+        ("duration_error", ORANGE, "with the run's acceptance replayed"),
+    ):
+        sizes = sorted(100 * abs(time[part]) for time in times)
+        shares = [100 * (place + 1) / len(times) for place in places]
+        right.step(sizes, shares, where="post", color=color, label=label)
+    right.set_xlabel("size of the error (%)")
+    right.set_ylabel("cells with at most that (%)")
+    right.set_xlim(left=0)
+    right.set_ylim(0, 101)
+    right.legend(loc="lower right", **LEGEND)
+    clean(left)
+    clean(right)
+    return figure

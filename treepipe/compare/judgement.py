@@ -1,0 +1,210 @@
+"""A run held against what was predicted of it: error, its parts, and whether the text is right."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from treepipe.results.estimates import summarize
+from treepipe.results.metrics import run_metrics
+from treepipe.results.recording import Recording
+from treepipe.results.statistics import Interval
+from treepipe.results.trace import BUSY, Trace
+from treepipe.scenario.deployment import Plan, RequestSpec
+from treepipe.sim.predict import extrapolation_warnings
+from treepipe.sim.replay import ReplaySource
+from treepipe.sim.world import simulate
+
+METRIC = "time_between_tokens_ms"
+OVERRUN = 1.25
+"""Work whose median takes longer than this times its profile's is warned of."""
+
+Timed: TypeAlias = Literal["emulated", "here", "elsewhere"]
+"""What the profiles of a run's devices are to it: padded to, or of this machine, or of others."""
+SLOWER: Mapping[Timed, str] = {
+    "emulated": "this host is slower at it than the device that it emulates",
+    "here": (
+        "slower than when this machine was calibrated, pass by pass and alone: serving adds what "
+        "no profile holds (messages, Python, other roles at work), and clocks differ from hour "
+        "to hour"
+    ),
+    "elsewhere": (
+        "slower than its profile, which was not measured on this machine and holds nothing of "
+        "what serving adds (messages, Python, other roles at work)"
+    ),
+}
+UNSTATED = "slower than its profile, which states no time for it (it is not calibrated)"
+
+Cut: TypeAlias = Callable[[Trace], Trace]
+"""The part of a run that is measured, the same in prediction, replay and execution."""
+Texts: TypeAlias = Mapping[tuple[tuple[int, ...], frozenset[int]], tuple[int, ...]]
+"""Plain greedy continuations by (prompt, end of text)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Metrics and utilization over a case's simulated runs, and the first run's trace."""
+
+    metrics: Mapping[str, Interval]
+    utilization: Mapping[str, Interval]
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One case's prediction and run. ``measured`` and so on are ``METRIC``'s, in milliseconds.
+
+    Attributes:
+        metrics: predicted, over the prediction's runs; made before the run.
+        measured_metrics: of the run.
+        replayed_metrics: simulated with the run's own acceptance: only durations differ.
+        measured_over_requests: METRIC per request of the run, with its interval.
+        lossless: every text equals plain greedy decoding; None: texts were sampled.
+        warnings: of the plan, of the run, and of its replay.
+    """
+
+    label: str
+    schedule: str
+    metrics: Mapping[str, Interval]
+    measured_metrics: Mapping[str, float]
+    replayed_metrics: Mapping[str, float]
+    measured_over_requests: Interval
+    predicted_utilization: Mapping[str, float]
+    utilization: Mapping[str, float]
+    lossless: bool | None
+    warnings: tuple[str, ...]
+    prediction: Trace
+    replay: Trace
+    execution: Trace
+
+    @property
+    def predicted(self) -> Interval:
+        return self.metrics[METRIC]
+
+    @property
+    def measured(self) -> float:
+        return self.measured_metrics[METRIC]
+
+    @property
+    def replayed(self) -> float:
+        return self.replayed_metrics[METRIC]
+
+    @property
+    def tokens_per_round(self) -> float:
+        """In the run."""
+        return self.measured_metrics["tokens_per_round"]
+
+    @property
+    def error(self) -> float:
+        """Signed, relative to the measurement."""
+        return self.predicted.mean / self.measured - 1
+
+    @property
+    def duration_error(self) -> float:
+        """The part of the error that is left when the run's acceptance is replayed."""
+        return self.replayed / self.measured - 1
+
+    @property
+    def halves(self) -> tuple[float, float]:
+        """Half of the interval, predicted and measured (over requests); 0 where there is none."""
+        both = self.predicted, self.measured_over_requests
+        low, high = (0.0 if each.high is None else each.high - each.mean for each in both)
+        return low, high
+
+    def error_of(self, metric: str) -> float:
+        """Of another metric than ``METRIC``."""
+        return self.metrics[metric].mean / self.measured_metrics[metric] - 1
+
+    def duration_error_of(self, metric: str) -> float:
+        return self.replayed_metrics[metric] / self.measured_metrics[metric] - 1
+
+
+def judge(
+    label: str,
+    schedule: str,
+    plan: Plan,
+    prediction: Prediction,
+    run: tuple[Trace, Recording],
+    texts: Texts | None,
+    cut: Cut = lambda trace: trace,
+    timed: Timed = "elsewhere",
+) -> Row:
+    """Hold a run against its prediction, its replay and plain greedy decoding.
+
+    Args:
+        texts: None if they were sampled.
+        timed: what the profiles of its devices are, for warnings.
+    """
+    executed, recording = run
+    source = ReplaySource(recording)
+    replay = simulate(plan, source)
+    part = cut(executed)
+    measured, shares = summarize([part])
+    per_request = [run_metrics(replace(part, requests=[each])) for each in part.requests]
+    return Row(
+        label=label,
+        schedule=schedule,
+        metrics=prediction.metrics,
+        measured_metrics={name: each.mean for name, each in measured.items()},
+        replayed_metrics=run_metrics(cut(replay)),
+        measured_over_requests=Interval.over([m[METRIC] for m in per_request if METRIC in m]),
+        predicted_utilization={name: each.mean for name, each in prediction.utilization.items()},
+        utilization={name: each.mean for name, each in shares.items()},
+        lossless=None if texts is None else _is_lossless(plan.requests, executed, texts),
+        warnings=(
+            *plan.warnings,
+            *executed.warnings,
+            *extrapolation_warnings(plan, executed),
+            *source.warnings(),
+            *overruns(executed, replay, timed),
+        ),
+        prediction=prediction.trace,
+        replay=replay,
+        execution=executed,
+    )
+
+
+def overruns(executed: Trace, replay: Trace, timed: Timed) -> list[str]:
+    """Kinds of work that took longer than the profile says, and what that can be due to.
+
+    Emulation waits until a profile's time is over; it cannot make work faster.
+    """
+    found = []
+    for kind in sorted(BUSY):
+        real, profile = (
+            [span.end_ms - span.start_ms for span in trace.spans if span.kind == kind]
+            for trace in (executed, replay)
+        )
+        if not real or not profile:
+            continue
+        took, wanted = statistics.median(real), statistics.median(profile)
+        if took > OVERRUN * wanted:
+            found.append(
+                f"{kind}: {took:.1f} ms in the median, {wanted:.1f} ms by the profile; "
+                f"{SLOWER[timed] if wanted else UNSTATED}"
+            )
+    return found
+
+
+def warnings_of(rows: Mapping[str, Row]) -> list[str]:
+    """All rows' warnings, each with its row's name."""
+    return [f"{name}: {warning}" for name, row in rows.items() for warning in row.warnings]
+
+
+def faults_of(rows: Mapping[str, Row]) -> list[str]:
+    """Rows whose text is not plain decoding's, in a sentence each."""
+    return [
+        f"{name}: a text differs from plain greedy decoding"
+        for name, row in rows.items()
+        if row.lossless is False
+    ]
+
+
+def _is_lossless(requests: Sequence[RequestSpec], executed: Trace, texts: Texts) -> bool:
+    """A text that ended early, for whatever reason, is none of plain decoding's."""
+    return all(
+        trace.tokens == texts[spec.prompt, spec.end_tokens][: spec.max_new_tokens]
+        for spec, trace in zip(requests, executed.requests, strict=True)
+    )

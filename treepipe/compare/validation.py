@@ -1,0 +1,209 @@
+"""How far off predictions were: errors and their parts, and many scenarios in a few figures.
+
+Law of this file: rows in, the content of a validation file (``treepipe.validation/1``) out; nothing
+is simulated, run or shown here. An error is signed and relative to the measurement; what is left
+of it when the run's acceptance is replayed is duration error, the rest is acceptance error.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from treepipe.compare.judgement import METRIC, Row
+from treepipe.core.errors import UserError
+from treepipe.results.estimates import summarize
+from treepipe.results.metrics import UNITS, utilization
+from treepipe.results.statistics import Interval
+from treepipe.results.trace import Trace
+
+SCHEMA = "treepipe.validation/1"
+NOTICEABLE = 0.01
+"""An error that changed by less than this is called the same."""
+
+
+def entry(row: Row) -> dict[str, Any]:
+    """What a validation file says of one scenario."""
+    measured, shares = summarize([row.execution])
+    replayed = utilization(row.replay)
+    return {
+        "scenario": row.label,
+        "schedule": row.schedule,
+        "prediction": {
+            "metrics": _intervals(row.metrics),
+            "utilization": dict(row.predicted_utilization),
+        },
+        "measurement": {
+            "metrics": _intervals(measured),
+            "utilization": {name: share.as_dict() for name, share in shares.items()},
+        },
+        "metrics": {name: _error(row, name) for name in UNITS if _is_known(row, name)},
+        "utilization": {
+            name: {
+                "predicted": row.predicted_utilization[name],
+                "replayed": replayed[name],
+                "measured": share,
+            }
+            for name, share in row.utilization.items()
+        },
+        "work": work(row.replay, row.execution),
+        "lossless": row.lossless,
+        "warnings": list(row.warnings),
+    }
+
+
+def validation(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The file's content; a single scenario's keys stand at the top level, too."""
+    alone = entries[0] if len(entries) == 1 else {}
+    return {"schema": SCHEMA, **alone, "scenarios": list(entries), "summary": summary(entries)}
+
+
+def work(replay: Trace, execution: Trace) -> dict[str, dict[str, float]]:
+    """Per kind of work (and for transfers): mean milliseconds replayed and measured, and how often
+    a new token needs it in the run."""
+    tokens = sum(len(request.tokens) for request in execution.requests)
+    found: dict[str, dict[str, float]] = {}
+    for kind in sorted({span.kind for span in execution.spans}):
+        ran, simulated = (
+            [span.end_ms - span.start_ms for span in trace.spans if span.kind == kind]
+            for trace in (execution, replay)
+        )
+        if simulated and tokens:
+            found[kind] = {
+                "replayed_ms": statistics.fmean(simulated),
+                "measured_ms": statistics.fmean(ran),
+                "per_token": len(ran) / tokens,
+            }
+    return found
+
+
+def summary(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of ``METRIC`` over all scenarios: bias, median and worst error, correlation; and how many
+    points of utilization predictions were off, over all devices."""
+    cells = {each["scenario"]: each["metrics"][METRIC] for each in entries}
+    found: dict[str, Any] = {"metric": METRIC, "scenarios": len(cells)}
+    for part in ("error", "duration_error", "acceptance_error"):
+        found[part] = _spread({name: cell[part] for name, cell in cells.items()})
+    pairs = [(cell["predicted"], cell["measured"]) for cell in cells.values()]
+    found["pearson_r"] = _correlation(pairs)
+    found["utilization"] = _spread(
+        {
+            f"{each['scenario']}: {device}": share["predicted"] - share["measured"]
+            for each in entries
+            for device, share in each["utilization"].items()
+        }
+    )
+    return found
+
+
+def against(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What got better or worse since an earlier file, by scenario; and what only one of them has.
+
+    Args: ``earlier``, ``now``: contents of validation files.
+    """
+    then, new = (
+        {each["scenario"]: each["metrics"][METRIC] for each in content["scenarios"]}
+        for content in (earlier, now)
+    )
+    common = [name for name in new if name in then]
+    return {
+        "metric": METRIC,
+        "scenarios": {
+            name: {
+                part: _change(then[name][part], new[name][part])
+                for part in ("error", "duration_error", "acceptance_error")
+            }
+            for name in common
+        },
+        "summary": {
+            part: {
+                figure: {"earlier": earlier["summary"][part][figure], "now": value}
+                for figure, value in now["summary"][part].items()
+                if figure != "worst_at"
+            }
+            for part in ("error", "duration_error", "utilization")
+        },
+        "only_earlier": [name for name in then if name not in new],
+        "only_now": [name for name in new if name not in then],
+    }
+
+
+def load_validation(path: Path, key: str) -> dict[str, Any]:
+    """Args: ``key``: what names the file, for the error's sentence. Raises ``UserError``."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"key schema = {content['schema']!r}, not {SCHEMA!r}")
+        for each in content["scenarios"]:
+            _ = each["scenario"], each["metrics"][METRIC]["error"]
+        _ = content["summary"]["error"]["median"], content["summary"]["utilization"]["median"]
+    except FileNotFoundError:
+        raise UserError(f"{key} {path}: there is no such file") from None
+    except KeyError as missing:
+        raise UserError(f"{key} {path}: is no validation: key {missing} is missing") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{key} {path}: is no validation: {error}") from None
+    return dict(content)
+
+
+def _intervals(metrics: Mapping[str, Interval]) -> dict[str, Any]:
+    return {
+        name: {**metrics[name].as_dict(), "unit": unit}
+        for name, unit in UNITS.items()
+        if name in metrics
+    }
+
+
+def _is_known(row: Row, metric: str) -> bool:
+    """In prediction, run and replay."""
+    return all(metric in each for each in (row.metrics, row.measured_metrics, row.replayed_metrics))
+
+
+def _error(row: Row, metric: str) -> dict[str, Any]:
+    """Errors are None where 0 was measured."""
+    predicted, replayed = row.metrics[metric].mean, row.replayed_metrics[metric]
+    measured = row.measured_metrics[metric]
+    known = measured != 0
+    return {
+        "predicted": predicted,
+        "replayed": replayed,
+        "measured": measured,
+        "unit": UNITS[metric],
+        "error": (predicted - measured) / measured if known else None,
+        "duration_error": (replayed - measured) / measured if known else None,
+        "acceptance_error": (predicted - replayed) / measured if known else None,
+    }
+
+
+def _spread(errors: Mapping[str, float]) -> dict[str, Any]:
+    """Of signed errors: their mean (bias), the median and the largest of their sizes, and where."""
+    worst = max(errors, key=lambda name: abs(errors[name]))
+    return {
+        "bias": statistics.fmean(errors.values()),
+        "median": statistics.median([abs(error) for error in errors.values()]),
+        "worst": abs(errors[worst]),
+        "worst_at": worst,
+    }
+
+
+def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Pearson's r; None where fewer than three pairs, or equal ones, say nothing."""
+    table = np.array(pairs, float).T
+    if len(pairs) < 3 or not np.ptp(table, axis=1).all():
+        return None
+    return float(np.corrcoef(table)[0, 1])
+
+
+def _change(earlier: float, now: float) -> dict[str, Any]:
+    smaller = abs(earlier) - abs(now)
+    verdict = "better" if smaller > 0 else "worse"
+    return {
+        "earlier": earlier,
+        "now": now,
+        "verdict": "same" if abs(smaller) < NOTICEABLE else verdict,
+    }

@@ -1,0 +1,75 @@
+"""What a draft server is asked to do, and what it did: records between its desk and a world.
+
+Only records belong here; who is served when is decided in ``draft_desk.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from treepipe.core.messages import Flight, Message
+from treepipe.core.protocol import DraftPass
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A request begins."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """A flight came back: the target's tokens are to be read off its rows."""
+
+    flight: Flight
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Draft passes to be run as one batch."""
+
+    passes: tuple[tuple[int, DraftPass], ...]
+
+    @property
+    def rows(self) -> int:
+        return sum([order.rows for _, order in self.passes])
+
+
+Work: TypeAlias = Begin | Evaluate | Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a draft server: when it began to wait, to be served, and when it was over.
+
+    ``pipeline`` is -1 for a request's beginning.
+    """
+
+    draft: int
+    pipeline: int
+    arrived_ms: float
+    started_ms: float
+    ended_ms: float
+
+    def shifted(self, by_ms: float) -> Turn:
+        """The same with another origin of time."""
+        times = (self.arrived_ms + by_ms, self.started_ms + by_ms, self.ended_ms + by_ms)
+        return Turn(self.draft, self.pipeline, *times)
+
+
+@dataclass(slots=True)
+class Orders:
+    """What the world has to carry out, in order.
+
+    Attributes:
+        messages: (pipeline, message); a ``Flight`` goes to its first stage, others to all of them.
+        emitted: (session, tokens) that are final.
+        finished: (session, reason); the session is closed.
+    """
+
+    messages: list[tuple[int, Message]] = field(default_factory=list)
+    emitted: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    finished: list[tuple[int, str]] = field(default_factory=list)

@@ -1,0 +1,151 @@
+"""What travels between a draft server and the stages: frozen records, validated when made.
+
+Flights of segments go through the pipeline, beats of words from the draft to every stage. Only
+records belong here: no rule, no clock, no tensor. Token ids, node indices and tickets are plain
+integers. Tree indices count the nodes of the tree part in sequence order; committed tokens are not
+counted. A ``Segment``'s indices are valid after ``Segment.version`` words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from treepipe.core.errors import ProtocolError
+
+NO_PARENT = -1
+"""Parent of a root, and of a draft node that hangs at the newest committed token."""
+
+
+def require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise ProtocolError(sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An ordered batch of rows that enters the pipeline as one message.
+
+    Attributes:
+        session: the request it belongs to.
+        ticket: identifies the ``Returned`` that answers it.
+        round: number of the round it was fed in; a stage drops segments of ended rounds.
+        version: how many words of the session its indices take into account.
+        start: tree index of its first row; rows are contiguous. 0 for committed rows.
+        tokens: token id per row.
+        positions: position id per row, counted from the prompt's first token.
+        parents: tree index of each row's parent (``NO_PARENT`` for the root); empty for
+            committed rows, which attend to everything before them.
+        step: place in the round's sequence if the pipeline runs in lock-step (a stage then
+            waits for the word of that step), None if it runs free.
+    """
+
+    session: int
+    ticket: int
+    round: int
+    version: int
+    start: int
+    tokens: tuple[int, ...]
+    positions: tuple[int, ...]
+    parents: tuple[int, ...] = ()
+    step: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.positions):
+            raise ProtocolError("a segment has one position per token")
+        if self.parents and len(self.parents) != len(self.tokens):
+            raise ProtocolError("a segment has one parent per token, or none at all")
+
+    @property
+    def committed(self) -> bool:
+        """True if the rows are committed tokens (prompt or plain decoding), not tree nodes."""
+        return bool(self.tokens) and not self.parents
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """The draft's announcement to every stage: a prune, or "go on" (``retained`` is None).
+
+    Attributes:
+        session: the request it belongs to.
+        round: the round it was decided in.
+        number: count of the session's words before it (word k turns version k into k + 1).
+        retained: ascending tree indices to keep, accepted nodes first; None keeps everything.
+        accepted: how many of the retained nodes become committed.
+        ends_round: nothing but the accepted nodes survives and segments of the round are dropped.
+        lock_step: stages apply it at their own step instead of as soon as it arrives.
+    """
+
+    session: int
+    round: int
+    number: int
+    retained: tuple[int, ...] | None
+    accepted: int
+    ends_round: bool
+    lock_step: bool
+
+    def __post_init__(self) -> None:
+        kept = len(self.retained) if self.retained is not None else 0
+        require(0 <= self.accepted <= kept, "accepted nodes are among the retained ones")
+        require(not self.ends_round or self.accepted == kept, "an ended round keeps no live node")
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Segments of different sessions that travel together and are computed in one pass.
+
+    Attributes:
+        draft: number of the draft server that fed it and that it comes back to.
+        pipeline: number of the pipeline it goes through.
+        segments: at most one per session; none in the empty flights of a pipeline in lock-step.
+        beat: its number if the whole pipeline runs in lock-step (a stage then waits for an earlier
+            ``Beat``), None if it does not wait.
+    """
+
+    draft: int
+    pipeline: int
+    segments: tuple[Segment, ...]
+    beat: int | None = None
+
+    def holding(self, segments: tuple[Segment, ...]) -> Flight:
+        """The same flight with other segments."""
+        return Flight(self.draft, self.pipeline, segments, self.beat)
+
+    @property
+    def rows(self) -> int:
+        return sum([len(segment.tokens) for segment in self.segments])
+
+    @property
+    def session(self) -> int:
+        """The first one's, 0 for none; for traces."""
+        return self.segments[0].session if self.segments else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Words of different sessions, broadcast together to all stages of a pipeline.
+
+    Attributes:
+        draft: number of the draft server that decided them.
+        words: at most one per session.
+        number: of the flight that has come back, if the whole pipeline runs in lock-step.
+    """
+
+    draft: int
+    words: tuple[Word, ...]
+    number: int | None = None
+
+    @property
+    def session(self) -> int:
+        """The first one's, 0 for none; for traces."""
+        return self.words[0].session if self.words else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The session is over: free what belongs to it."""
+
+    session: int
+
+
+Message: TypeAlias = Flight | Beat | Close

@@ -1,0 +1,242 @@
+"""The vocabulary between a schedule and a world: frozen records, validated when made.
+
+Events tell a schedule what happened, commands ask its world to act; what they carry to the stages
+is in ``messages.py``. Only records belong here: no rule of a schedule, no clock, no tensor.
+
+Rules:
+
+* Every command that has an answer carries a ticket and is answered exactly once.
+* The verifying side reports tokens; no record holds a distribution of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from treepipe.core.errors import ProtocolError
+from treepipe.core.messages import Segment, Word, require
+
+# --- events: world -> schedule -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A request begins: ``prompt`` token ids, at most ``max_new_tokens`` more are wanted.
+
+    Any of ``end_tokens`` ends the text before that.
+    """
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    end_tokens: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        require(len(self.prompt) > 0, "a prompt has at least one token")
+        require(self.max_new_tokens > 0, "at least one new token must be wanted")
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A draft pass finished: per asked node its candidates, most probable first.
+
+    ``tokens`` and ``log_probs`` have shape [nodes][top_k].
+    """
+
+    ticket: int
+    tokens: Sequence[Sequence[int]] | npt.NDArray[np.integer[Any]]
+    log_probs: Sequence[Sequence[float]] | npt.NDArray[np.float64]
+
+    def expect(self, nodes: int) -> None:
+        """Raises ``ProtocolError`` unless it answers for so many nodes, for each at length."""
+        if not len(self.tokens) == len(self.log_probs) == nodes:
+            raise ProtocolError("a draft pass answers for every node it was asked about")
+        widths = {*_widths(self.tokens), *_widths(self.log_probs)}
+        if len(widths) > 1 or 0 in widths:
+            raise ProtocolError("a draft pass gives every node as many log_probs as tokens, not 0")
+
+
+def _widths(table: Sequence[Sequence[Any]] | npt.NDArray[Any]) -> set[int]:
+    """How many entries the rows of a table have; an array's are equally long."""
+    if isinstance(table, np.ndarray) and len(table):
+        return {table.shape[1]}
+    return {len(row) for row in table}
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A segment came back: the target's next token at each row that survived.
+
+    Attributes:
+        ticket: of the segment.
+        version: how many words had been applied to the segment when it left the last stage.
+        start: tree index of the first surviving row at that version.
+        next_tokens: the target's next token per surviving row; for committed rows only the last
+            row's token is reported.
+    """
+
+    ticket: int
+    version: int
+    start: int
+    next_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step of a pipeline in lock-step is over; told to every session that takes part in it.
+
+    ``returned`` is the session's own segment, None if the flight that came back held none.
+    """
+
+    returned: Returned | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker is gone; the schedule ends with what is committed."""
+
+    worker: str
+
+
+Event: TypeAlias = Started | Drafted | Returned | Stepped | WorkerLost
+
+
+# --- commands: schedule -> world -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPass:
+    """Run the draft once; answered by ``Drafted``.
+
+    Attributes:
+        ticket: identifies the answer.
+        catch_up: committed tokens that the draft has not read yet; the pass reads them and
+            answers for the last one. Empty if the pass is over scratch nodes.
+        tokens: token id per scratch node (empty if ``catch_up`` is given).
+        parents: per scratch node the index of its parent among the scratch nodes in feeding
+            order, ``NO_PARENT`` if it hangs at the newest committed token.
+        reset: drop all scratch nodes first (a new tree begins).
+        top_k: how many candidates to answer per node.
+        keep: before the pass, keep only the scratch nodes at these ascending indices; None keeps
+            all. ``parents`` count what is left.
+        accepted: the first so many of ``keep`` are committed: read now, and scratch no more.
+        drawn: candidates are draws without replacement from the draft's distribution, in the order
+            drawn, instead of its most probable ones.
+    """
+
+    ticket: int
+    catch_up: tuple[int, ...]
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    reset: bool
+    top_k: int
+    keep: tuple[int, ...] | None = None
+    accepted: int = 0
+    drawn: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Number of tokens the pass computes."""
+        return len(self.catch_up) or len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Send a segment to the first stage; answered by ``Returned``.
+
+    An empty one is a marker: it costs a step of a lock-step pipeline, and no compute.
+    """
+
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Broadcast a word to every stage; not answered."""
+
+    word: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """These tokens are final; not answered."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The request is done ("length", "end of text" or "worker lost"); not answered."""
+
+    reason: str
+
+
+Command: TypeAlias = DraftPass | Feed | Announce | Emit | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a verification rule may want to know of a node: its place, and its children.
+
+    Attributes:
+        path: token ids from the root's child down to the node (empty for the root).
+        position: position id of the node.
+        children: token ids of its children, in the order in which they were drafted.
+    """
+
+    path: tuple[int, ...]
+    position: int
+    children: tuple[int, ...]
+
+
+class Schedule(Protocol):
+    """A decoding schedule of one request: a pure state machine.
+
+    ``handle`` takes one event and returns the commands it causes, in order. It raises
+    ``ProtocolError`` for an illegal event and then has changed nothing.
+    """
+
+    def handle(self, event: Event) -> Sequence[Command]: ...
+
+    def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
+        """Per row of a segment that came back; None for rows that were pruned since.
+
+        Without ``children`` these are left empty, which spares the time to look for them.
+        """
+
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def in_step(self) -> bool:
+        """True while the request takes part in the lock-step of its whole pipeline."""
+
+    @property
+    def listens(self) -> bool:
+        """True if segments that come back are to be told between the passes of a draft."""
+
+    @property
+    def rounds(self) -> Sequence[RoundRecord]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """What one round did: tokens committed, pipeline steps, and what became of its nodes.
+
+    Attributes:
+        tokens: tokens committed in the round.
+        steps: segments (markers included) that came back before the round ended.
+        committed_per_step: tokens committed at each of those steps.
+        fed: nodes fed to the pipeline.
+        accepted: nodes whose key and value became committed.
+    """
+
+    tokens: int
+    steps: int
+    committed_per_step: tuple[int, ...]
+    fed: int
+    accepted: int

@@ -1,0 +1,113 @@
+"""A chain drafted ahead while the window before it is verified (``dsd``).
+
+(DSD, section 3: gamma tokens are verified in one pass over the slow links, and drafting hides
+behind them.) While a window is under way the draft goes on along its own chain, as if all of the
+window and its own next guess were right. If they are, the next window is ready at once.
+"""
+
+from __future__ import annotations
+
+from treepipe.core.errors import ProtocolError
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import (
+    Command,
+    Drafted,
+    DraftPass,
+    Returned,
+)
+from treepipe.core.schedules.tree_decoding import TreeDecoding
+
+
+class ChainAhead(TreeDecoding):
+    """A request decoded window by window."""
+
+    listens = True
+
+    def __init__(self, session: int, prefill_chunk: int, gamma: int, *, drawn: bool) -> None:
+        """Args: ``gamma``: tokens per window; ``drawn``: as in ``DraftPass``."""
+        super().__init__(session, prefill_chunk)
+        self._gamma, self._drawn = gamma, drawn
+        self._restart()
+        self._ticket: int | None = None
+        self._abandoned: set[int] = set()
+
+    def _restart(self) -> None:
+        """Nothing is drafted below the newest committed token."""
+        self._chain: list[tuple[int, float]] = []  # drafted behind what the draft has read
+        self._used = 0  # so many of them are committed, the root last
+        self._slots = 0  # so many of them are in the draft's scratch part
+        self._read = False
+
+    def _begin(self, root_token: int) -> list[Command]:
+        self._flying.open_round(root_token)
+        return self._go_on()
+
+    def _returned(self, event: Returned) -> list[Command]:
+        flying = self._flying
+        if not event.next_tokens:
+            raise ProtocolError("a window comes back with the target's token at its root")
+        flying.take(event)
+        flying.verify(event)
+        walk = flying.walk()
+        assert walk is not None  # the root came back, so at least it is verified
+        commands = flying.commit(walk)
+        flying.record_round()
+        if self.done:
+            return commands
+        guess = self._used + self._gamma
+        whole = len(walk.accepted) == self._gamma + 1
+        if whole and len(self._chain) > guess and self._chain[guess][0] == walk.next_token:
+            self._used = guess + 1
+        else:
+            self._restart()
+            if self._ticket is not None:
+                self._abandoned.add(self._ticket)
+                self._ticket = None
+        word = flying.drop_round(walk, lock_step=False)
+        flying.open_round(walk.next_token)
+        return [word, *commands, *self._go_on()]
+
+    def _drafted(self, event: Drafted) -> list[Command]:
+        if event.ticket in self._abandoned:
+            self._abandoned.remove(event.ticket)
+            return []
+        if event.ticket != self._ticket:
+            raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
+        event.expect(1)
+        self._ticket = None
+        self._chain.append((int(event.tokens[0][0]), float(event.log_probs[0][0])))
+        return self._go_on()
+
+    def _go_on(self) -> list[Command]:
+        """Feed the window if it is complete and none is under way; draft what is still wanted."""
+        commands: list[Command] = []
+        if not self._flying.opened and len(self._chain) >= self._used + self._gamma:
+            commands.append(self._window())
+        ahead = self._gamma + 1 if self._flying.opened else 0
+        if self._ticket is None and len(self._chain) < self._used + self._gamma + ahead:
+            commands.append(self._pass())
+        return commands
+
+    def _window(self) -> Command:
+        window = self._chain[self._used : self._used + self._gamma]
+        for node, (token, log_prob) in enumerate(window):
+            score = self._flying.tree.scores[node] + log_prob
+            self._flying.append_layer([token], [node], [score])
+        return self._flying.feed(self._gamma + 1, None)
+
+    def _pass(self) -> DraftPass:
+        self._ticket = ticket = self._request.ticket()
+        flying = self._flying
+        if not self._read:
+            self._read = True
+            unread, flying.unread = tuple(flying.unread), []
+            return DraftPass(ticket, unread, (), (), True, 1, drawn=self._drawn)
+        committed = min(self._used, self._slots)
+        keep = tuple(range(self._slots)) if committed else None
+        self._chain, self._used = self._chain[committed:], self._used - committed
+        self._slots -= committed
+        flying.unread = flying.unread[committed:]
+        token, parent = self._chain[self._slots][0], self._slots - 1
+        self._slots += 1
+        parents = (parent if parent >= 0 else NO_PARENT,)
+        return DraftPass(ticket, (), (token,), parents, False, 1, keep, committed, self._drawn)

@@ -1,0 +1,172 @@
+"""A draft tree, grown one draft pass at a time. Which nodes go where is not decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from treepipe.core.errors import ProtocolError
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.tree import best, subtree
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a tree grows: one entry of ``children`` per draft pass, the first for the root.
+
+    Attributes:
+        children: candidates per node that is asked about; beyond the end the last entry holds.
+        frontier: how many of the last layer's nodes are asked about, best first; None: all.
+        drawn: candidates are draws from the draft's distribution, not its most probable ones.
+    """
+
+    children: tuple[int, ...]
+    frontier: int | None = None
+    drawn: bool = False
+
+    @classmethod
+    def dynamic(cls, top_k: int, depth: int) -> Growth:
+        """EAGLE-2 as FlowSpec uses it (section 3.1): one catch-up pass yields the root's ``top_k``
+        children, then ``depth`` passes give the ``top_k`` best of the last layer as many each."""
+        return cls((top_k,) * (depth + 1), top_k)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes below the root if every node is asked about."""
+        total, layer = 0, 1
+        for count in self.children:
+            layer *= count
+            total += layer
+        return total
+
+
+class TreeDraft:
+    """Candidates below one root, in insertion order (candidate 0 is the root itself).
+
+    Attributes:
+        tokens, parents, scores: per candidate its token id, its parent's index among the
+            candidates, and the sum of log draft probabilities below the root.
+    """
+
+    def __init__(self, root_token: int, catch_up: Sequence[int], growth: Growth) -> None:
+        """Args: ``catch_up``: committed tokens to read first, the root last."""
+        self.tokens: list[int] = [root_token]
+        self.parents: list[int] = [NO_PARENT]
+        self._scores: list[npt.NDArray[np.float64]] = [np.zeros(1)]  # by layer
+        self._catch_up = tuple(catch_up)
+        self._growth = growth
+        self._pass = 0
+        self._passes = len(growth.children)
+        self._layer = range(1)
+        self._asked: list[int] = []
+        self._asked_scores = self._layer_scores = self._scores[0]
+        self._scratch: dict[int, int] = {0: NO_PARENT}
+        self._ticket: int | None = None
+
+    @property
+    def scores(self) -> npt.NDArray[np.float64]:
+        if len(self._scores) > 1:
+            self._scores = [np.concatenate(self._scores)]
+        return self._scores[0]
+
+    @property
+    def complete(self) -> bool:
+        return self._pass == self._passes
+
+    @property
+    def ticket(self) -> int | None:
+        """Of the pass that is under way."""
+        return self._ticket
+
+    def locate(self, path: Sequence[int]) -> int | None:
+        """The candidate at the end of a token path below the root, None if there is none."""
+        node = 0
+        for token in path:
+            below = range(node + 1, len(self.tokens))
+            found = [i for i in below if self.parents[i] == node and self.tokens[i] == token]
+            if not found:
+                return None
+            node = found[0]
+        return node
+
+    def misses(self, path: Sequence[int]) -> bool:
+        """True if no further pass can bring this path about."""
+        return self.locate(path[: self._pass]) is None
+
+    def extend(self, layers: int) -> None:
+        """Ask for ``layers`` more passes behind a complete tree (score-aware expansion)."""
+        self._passes += layers
+
+    def next_pass(self, ticket: int) -> DraftPass:
+        """The next draft pass to run; ``absorb`` takes its answer."""
+        self._ticket = ticket
+        growth = self._growth
+        top_k = growth.children[min(self._pass, len(growth.children) - 1)]
+        if not self._pass:
+            self._asked = [0]
+            return DraftPass(ticket, self._catch_up, (), (), True, top_k, drawn=growth.drawn)
+        layer = self._layer
+        self._asked, self._asked_scores = list(layer), self._layer_scores
+        if growth.frontier is not None and len(layer) > 1:
+            chosen = best(self._layer_scores, growth.frontier)
+            self._asked = (layer.start + chosen).tolist()
+            self._asked_scores = self._layer_scores[chosen]
+        parents = tuple([self._scratch[self.parents[i]] for i in self._asked])
+        scratch = len(self._scratch) - 1
+        for offset, index in enumerate(self._asked):
+            self._scratch[index] = scratch + offset
+        tokens = tuple([self.tokens[i] for i in self._asked])
+        return DraftPass(ticket, (), tokens, parents, False, top_k, drawn=growth.drawn)
+
+    def expects(self, drafted: Drafted) -> None:
+        """Raises ``ProtocolError`` if this is not the answer that is waited for."""
+        if drafted.ticket != self._ticket:
+            raise ProtocolError(f"no draft pass with ticket {drafted.ticket} is under way")
+        drafted.expect(len(self._asked))
+
+    def absorb(self, drafted: Drafted) -> None:
+        """Append the candidates of the nodes that were asked about."""
+        self.expects(drafted)
+        self._ticket = None
+        self._pass += 1
+        below = self._asked_scores[:, None] + drafted.log_probs
+        tokens: list[int] = np.asarray(drafted.tokens).ravel().tolist()
+        width = below.shape[1]
+        flat: npt.NDArray[np.float64] = below.ravel()
+        parents = [node for node in self._asked for _ in range(width)]
+        if self._growth.drawn:  # a distribution with fewer tokens than asked for ends in -inf
+            there = np.flatnonzero(flat > -np.inf)
+            tokens, parents = [tokens[i] for i in there], [parents[i] for i in there]
+            flat = flat[there]
+        self._layer = range(len(self.tokens), len(self.tokens) + len(tokens))
+        self.tokens += tokens
+        self.parents += parents
+        self._layer_scores = flat
+        self._scores.append(flat)
+        if not self._layer:
+            self._passes = self._pass
+
+    def best_tree(
+        self, size: int, score_order: bool, root: int = 0
+    ) -> tuple[list[int], list[int], list[float]]:
+        """Tokens, parents and scores of ``root`` and the ``size`` best candidates below it.
+
+        Parents are indices into the result. Descending score with ``score_order``, else the
+        order of insertion ("tree order"); both obey the order law.
+        """
+        if root:
+            inside = np.asarray(subtree(self.parents, root)[1:], dtype=np.intp)
+            chosen = inside[best(self.scores[inside], size)]
+        else:
+            chosen = best(self.scores[1:], size) + 1
+        if not score_order:
+            chosen = np.sort(chosen)
+        picked: list[int] = [root, *chosen.tolist()]
+        place = {old: new for new, old in enumerate(picked)}
+        parents = [NO_PARENT] + [place[self.parents[old]] for old in picked[1:]]
+        scores: list[float] = self.scores[picked].tolist()
+        return [self.tokens[old] for old in picked], parents, scores

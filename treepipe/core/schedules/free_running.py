@@ -1,0 +1,97 @@
+"""FlowSpec without the per-step barrier (``flowspec_free``): our own step beyond the paper.
+
+Stages never wait for the draft's word: they compute a segment as soon as it is there, and prune
+when a prune arrives. The draft evaluates whatever comes back between its own passes; a tree that
+it drafts while the root moves on is merged from where the root is by then. Nothing else differs
+from FlowSpec with context-aware expansion (section 3).
+"""
+
+from __future__ import annotations
+
+from treepipe.core.protocol import Command, Drafted, Returned
+from treepipe.core.schedules.continuous import Expansion
+from treepipe.core.schedules.drafting import Growth, TreeDraft
+from treepipe.core.schedules.in_flight import Walk
+from treepipe.core.schedules.tree_schedule import TreeParameters, TreeSchedule
+
+
+class FreeRunning(TreeSchedule):
+    """Evaluates, prunes and expands without any step.
+
+    At most ``parts`` segments are in the pipeline; what is drafted beyond waits at the draft,
+    where a prune costs nothing, and goes out together.
+    """
+
+    listens = True
+
+    def __init__(
+        self,
+        session: int,
+        prefill_chunk: int,
+        parameters: TreeParameters,
+        parts: int,
+        expansion: Expansion,
+    ) -> None:
+        super().__init__(session, prefill_chunk, parameters, parts)
+        self._expansion = expansion
+        self._abandoned: set[int] = set()
+        self._moved: list[int] = []  # tokens committed below the root of the draft under way
+
+    def _step_of(self, index: int) -> int | None:
+        return None
+
+    def _drafted(self, event: Drafted) -> list[Command]:
+        if event.ticket in self._abandoned:
+            self._abandoned.remove(event.ticket)
+            return []
+        return super()._drafted(event)
+
+    def _start_draft(self, growth: Growth) -> list[Command]:
+        if self._draft is not None and self._draft.ticket is not None:
+            self._abandoned.add(self._draft.ticket)
+        self._moved = []
+        return super()._start_draft(growth)
+
+    def _on_returned(self, event: Returned) -> list[Command]:
+        flying = self._flying
+        walk = flying.walk()
+        if walk is None:
+            flying.nothing_committed()
+            return self._feed_rest()
+        if walk.next_node is None:
+            return self._end_round(walk, lock_step=False)
+        commands = flying.commit(walk)
+        if self.done:
+            flying.record_round()
+            return commands
+        tokens = self._tokens(walk)
+        word = flying.prune(walk, flying.tree.subtree(walk.next_node), lock_step=False)
+        return [word, *commands, *self._feed_rest(), *self._follow(tokens)]
+
+    def _tokens(self, walk: Walk) -> list[int]:
+        tree = self._flying.tree
+        return [*(tree.tokens[node] for node in walk.accepted[1:]), walk.next_token]
+
+    def _follow(self, tokens: list[int]) -> list[Command]:
+        """Expand below the new root, unless the draft under way can still bring that about."""
+        if self._draft is not None:
+            self._moved += tokens
+            if not self._draft.misses(self._moved):
+                return []
+        return self._start_draft(self._expansion.growth())
+
+    def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:
+        moved, self._moved = self._moved, []
+        root = draft.locate(moved)
+        if root is not None:
+            size, order = self._expansion.size, self._parameters.score_order
+            self._flying.append(*draft.best_tree(size, order, root))
+        # What was drafted from an older root reaches less deep: go on from the root of now.
+        again = self._start_draft(self._expansion.growth()) if moved else []
+        return self._feed_rest() + again
+
+    def _feed_rest(self) -> list[Command]:
+        flying = self._flying
+        if not flying.waiting or len(flying.outstanding) >= self._parts:
+            return []
+        return [self._feed(flying.waiting, 0)]

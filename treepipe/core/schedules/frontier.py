@@ -1,0 +1,105 @@
+"""What the draft knows of a layered tree: candidates per node, and its own cache's contents.
+
+Law of this file: the draft's cache holds the committed tokens it has read and, behind them, the
+scratch nodes in the order in which they were fed; a prune of the tree prunes the cache likewise,
+with the next pass (the draft keeps two caches as every stage does: PipeDec, section 3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import Drafted
+from treepipe.core.tree import TokenTree
+
+Candidates: TypeAlias = tuple[Drafted, int]
+"""What the draft proposes below one node: a pass's answer, and the node's row in it."""
+
+
+class Frontier:
+    """The draft's side of one tree.
+
+    Attributes:
+        candidates: per tree node what the draft proposes below it, None if it was not asked.
+        root_read: whether the draft has been given the round's root to read.
+    """
+
+    def __init__(self) -> None:
+        self.candidates: list[Candidates | None] = [None]
+        self.root_read = False
+        self._slots: list[int | None] = []  # tree node per scratch node, None if it was pruned
+        self._accepted: list[int] = []  # scratch nodes that were committed since the last pass
+        self._chain: list[int] = []  # tokens committed since the round began, the root last
+
+    @property
+    def moved(self) -> bool:
+        """True if the root is not the one that the round began with."""
+        return bool(self._chain)
+
+    def answer(self, asked: Sequence[int], drafted: Drafted) -> None:
+        """The draft's candidates below these nodes; they are the last ones it answered for."""
+        first = len(drafted.tokens) - len(asked)
+        for row, node in enumerate(asked, start=first):
+            self.candidates[node] = (drafted, row)
+
+    def offers(
+        self, layer: Sequence[int]
+    ) -> tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.float64]]:
+        """Candidates [nodes, top_k] of a layer, whose nodes are always asked about together."""
+        found = [known for node in layer if (known := self.candidates[node]) is not None]
+        drafted, rows = found[0][0], [row for _, row in found]
+        if len(rows) == len(drafted.tokens):
+            return np.asarray(drafted.tokens), np.asarray(drafted.log_probs)
+        return np.asarray(drafted.tokens)[rows], np.asarray(drafted.log_probs)[rows]
+
+    def prune(self, accepted: Sequence[int], kept: Sequence[int], tree: TokenTree) -> None:
+        """The tree keeps ``kept``, whose first node is the new root; ``tree`` is still as before.
+
+        ``accepted`` are the nodes that became committed, the old root first.
+        """
+        root = kept[0]
+        path = [*accepted[1:], root]
+        self._chain += [tree.tokens[node] for node in path]
+        self.candidates = [self.candidates[node] for node in kept]
+        if root not in self._slots:
+            self._slots, self._accepted = [], []
+            self.root_read = False
+            return
+        self._accepted += [self._slots.index(node) for node in path]
+        moved: dict[int | None, int] = dict(zip(kept[1:], range(1, len(kept)), strict=True))
+        self._slots = [moved.get(node) for node in self._slots]
+
+    def take_prune(self) -> tuple[tuple[int, ...] | None, int]:
+        """What the draft's cache keeps from now on, and how much of it is committed."""
+        accepted, alive = self._accepted, [i for i, n in enumerate(self._slots) if n is not None]
+        if len(alive) == len(self._slots):
+            return None, 0
+        self._slots = [node for node in self._slots if node is not None]
+        self._accepted = []
+        return (*accepted, *alive), len(accepted)
+
+    def extend(
+        self, tree: TokenTree, asked: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Tokens and scratch parents of nodes that the draft computes for the first time."""
+        above = [tree.parents[node] for node in asked]
+        first = len(self._slots)
+        while first and self._slots[first - 1] in range(min(above), asked[0]):
+            first -= 1  # scratch nodes come in sequence order; most of them lie further up
+        places: dict[int | None, int] = dict(
+            zip(self._slots[first:], range(first, len(self._slots)), strict=True)
+        )
+        parents = tuple([places.get(parent, NO_PARENT) for parent in above])
+        self._slots += asked
+        return tuple([tree.tokens[node] for node in asked]), parents
+
+    def whole(self, tree: TokenTree) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Tokens and scratch parents of everything below the root that the round began with."""
+        offset = len(self._chain) - 1
+        parents = [*range(NO_PARENT, offset), *[p + offset for p in tree.parents[1:]]]
+        return (*self._chain, *tree.tokens[1:]), tuple(parents)

@@ -1,0 +1,188 @@
+"""One tree layer per step of a pipeline in lock-step: ``pipedec``, ``specpipe``, ``specpipe_db``.
+
+(PipeDec, section 3; SpecPipe, section 3.) Every group of stages holds one layer; while they
+compute, the draft extends the tree below its deepest layer. When the root's layer has passed, the
+target's next token is known: a hit keeps its subtree everywhere, a miss clears all and the token
+becomes the root of a new tree, whose first layers follow it through the emptied pipeline step by
+step. Several requests that share the steps (SpecPipe-DB) are so many of these machines.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+
+from treepipe.core.errors import ProtocolError
+from treepipe.core.protocol import (
+    Command,
+    Drafted,
+    DraftPass,
+    Returned,
+    Stepped,
+)
+from treepipe.core.schedules.frontier import Frontier
+from treepipe.core.schedules.in_flight import Walk
+from treepipe.core.schedules.tree_decoding import TreeDecoding
+from treepipe.core.tree import best
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParameters:
+    """The layers (SpecPipe, section 4.1, for the width; both papers leave ``children`` open).
+
+    Attributes:
+        width: most nodes of a layer (``w``).
+        children: candidates that each node of the deepest layer offers (``c``).
+        layers: layers drafted and fed per step.
+        draft_reuse: the draft keeps what it computed for surviving nodes, as in the papers; False:
+            it runs the whole tree again for every layer, below the context it had when the round
+            began (the public code of FlowSpec, where PipeDec is a baseline).
+    """
+
+    width: int = 16
+    children: int = 16
+    layers: int = 1
+    draft_reuse: bool = True
+
+
+class Layered(TreeDecoding):
+    """A request that feeds a layer at every step of its pipeline."""
+
+    def __init__(self, session: int, prefill_chunk: int, parameters: LayerParameters) -> None:
+        super().__init__(session, prefill_chunk)
+        self._parameters = parameters
+        self._frontier = Frontier()
+        self._decoding = False
+        self._layers_left = 0
+        self._asked: list[int] = []
+        self._expected = 0
+        self._ticket: int | None = None
+
+    @property
+    def in_step(self) -> bool:
+        """From the first token on (new requests are prefilled first)."""
+        return self._decoding and not self.done
+
+    def _begin(self, root_token: int) -> list[Command]:
+        self._decoding = True
+        self._new_tree(root_token)
+        return self._draft()
+
+    def _returned(self, event: Returned) -> list[Command]:
+        raise ProtocolError("segments of a pipeline in lock-step come back with its step")
+
+    # --- a step ----------------------------------------------------------------------------------
+
+    def _stepped(self, event: Stepped) -> list[Command]:
+        """What came back is decided, then what waits is fed and the next layer is drafted."""
+        if not self.in_step:
+            raise ProtocolError("the request does not take part in the pipeline's steps")
+        if self._ticket is not None and self._flying.opened:
+            raise ProtocolError("a step ends after the draft's layer is there")
+        commands = self._evaluate(event.returned) if event.returned is not None else []
+        if self.done:
+            return commands
+        if event.returned is None:
+            self._flying.nothing_committed()
+        if self._flying.waiting:
+            commands.append(self._flying.feed(self._flying.waiting, None))
+        if self._ticket is None:
+            commands += self._draft()
+        return commands
+
+    def _evaluate(self, event: Returned) -> list[Command]:
+        flying = self._flying
+        if not flying.take(event):
+            return []
+        flying.verify(event)
+        walk = flying.walk()
+        if walk is None:
+            flying.nothing_committed()
+            return []
+        commands = flying.commit(walk)
+        if self.done:
+            flying.record_round()
+            return commands
+        if walk.next_node is None:
+            return [self._miss(walk), *commands]
+        kept = flying.tree.subtree(walk.next_node)
+        self._frontier.prune(walk.accepted, kept, flying.tree)
+        return [flying.prune(walk, kept, lock_step=False), *commands]
+
+    def _miss(self, walk: Walk) -> Command:
+        """Only the accepted nodes stay; the emptied segments travel on as markers."""
+        self._flying.record_round()
+        word = self._flying.announce(walk.accepted, len(walk.accepted), lock_step=False)
+        self._new_tree(walk.next_token)
+        return word
+
+    def _new_tree(self, root_token: int) -> None:
+        self._flying.open_round(root_token)
+        self._frontier = Frontier()
+
+    # --- drafting --------------------------------------------------------------------------------
+
+    def _draft(self) -> list[Command]:
+        """Start on this step's layers; nothing to run if all candidates are known already."""
+        self._layers_left = self._parameters.layers
+        return self._next_layer()
+
+    def _next_layer(self) -> list[Command]:
+        while self._layers_left:
+            deepest = self._deepest_layer()
+            self._asked = [
+                node
+                for node in deepest
+                if self._frontier.candidates[node] is None or not self._parameters.draft_reuse
+            ]
+            if self._asked:
+                order = self._pass()
+                self._expected = 1 if order.catch_up else order.rows
+                return [order]
+            self._grow(deepest)
+            self._layers_left -= 1
+        return []
+
+    def _deepest_layer(self) -> range:
+        depths = self._flying.tree.depths
+        return range(bisect_left(depths, depths[-1]), len(depths))
+
+    def _pass(self) -> DraftPass:
+        self._ticket = ticket = self._request.ticket()
+        frontier, flying, top_k = self._frontier, self._flying, self._parameters.children
+        if not frontier.root_read and (self._parameters.draft_reuse or not frontier.moved):
+            self._asked = [0]
+            frontier.root_read = True
+            unread, flying.unread = tuple(flying.unread), []
+            return DraftPass(ticket, unread, (), (), True, top_k)
+        if self._parameters.draft_reuse:
+            keep, accepted = frontier.take_prune()
+            flying.unread = []
+            tokens, parents = frontier.extend(flying.tree, self._asked)
+            return DraftPass(ticket, (), tokens, parents, False, top_k, keep, accepted)
+        tokens, parents = frontier.whole(flying.tree)
+        return DraftPass(ticket, (), tokens, parents, True, top_k)
+
+    def _drafted(self, event: Drafted) -> list[Command]:
+        if event.ticket != self._ticket:
+            raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
+        event.expect(self._expected)
+        self._ticket = None
+        self._frontier.answer(self._asked, event)
+        self._grow(self._deepest_layer())
+        self._layers_left -= 1
+        return self._next_layer()
+
+    def _grow(self, layer: range) -> None:
+        """Append the ``width`` best of the layer's offers as the next layer."""
+        tree = self._flying.tree
+        tokens, log_probs = self._frontier.offers(layer)
+        scores = np.asarray(tree.scores[layer.start :])[:, None] + log_probs
+        flat = scores.ravel()
+        chosen = best(flat, self._parameters.width)
+        parents = layer.start + chosen // scores.shape[1]
+        picked = tokens.ravel()[chosen].tolist(), parents.tolist(), flat[chosen].tolist()
+        self._flying.append_layer(*picked)
+        self._frontier.candidates += [None] * len(chosen)

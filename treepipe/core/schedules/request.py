@@ -1,0 +1,99 @@
+"""What every schedule of one request shares: tickets, the output so far, prefill, the end.
+
+Rules of a particular schedule do not belong here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from treepipe.core.errors import ProtocolError
+from treepipe.core.messages import Segment
+from treepipe.core.protocol import Command, Emit, Feed, Finish, Returned, Started
+from treepipe.core.tree import split
+
+
+class Request:
+    """One request's bookkeeping.
+
+    Attributes:
+        session: number that every message of the request carries.
+        length: positions that the prompt and the output so far take, the root excluded: the
+            position id of the root.
+        wanted: new tokens that are still to come.
+        finished: why the request is done, None while it is not.
+        prefill: tickets of the prompt's segments that have not come back.
+    """
+
+    def __init__(self, session: int, prefill_chunk: int) -> None:
+        self.session = session
+        self.finished: str | None = None
+        self.length = 0
+        self.prefill: deque[int] = deque()
+        self._prefill_chunk = prefill_chunk
+        self._tickets = 0
+        self.wanted = 0
+        self._end_tokens: frozenset[int] = frozenset()
+        self._started = False
+
+    def ticket(self) -> int:
+        """A ticket that was not used before in this request."""
+        self._tickets += 1
+        return self._tickets
+
+    def start(self, event: Started) -> list[Command]:
+        """Feed the prompt as committed segments (FlowSpec, section 3.1: long ones in chunks)."""
+        if self._started:
+            raise ProtocolError("the request has been started before")
+        self._started = True
+        self.wanted = event.max_new_tokens
+        self._end_tokens = event.end_tokens
+        self.length = len(event.prompt)
+        parts = -(-len(event.prompt) // self._prefill_chunk)
+        segments, first = [], 0
+        for count in split(len(event.prompt), parts, self._prefill_chunk):
+            segments.append(self.committed_segment(event.prompt[first : first + count], first))
+            first += count
+        self.prefill.extend(segment.ticket for segment in segments)
+        return [Feed(segment) for segment in segments]
+
+    def prefilled(self, event: Returned) -> int | None:
+        """A segment of the prompt came back; returns the first token when it was the last one.
+
+        Raises ``ProtocolError`` if it is not the next one to come back.
+        """
+        if event.ticket != self.prefill[0]:
+            raise ProtocolError(f"no segment with ticket {event.ticket} is next to come back")
+        if len(self.prefill) > 1:
+            self.prefill.popleft()
+            return None
+        if not event.next_tokens:
+            raise ProtocolError("a prompt comes back with the target's next token")
+        self.prefill.popleft()
+        return event.next_tokens[-1]
+
+    def committed_segment(self, tokens: tuple[int, ...], position: int) -> Segment:
+        """Rows that every later row may attend to: prompt chunks, or plain decoding."""
+        positions = tuple(range(position, position + len(tokens)))
+        return Segment(self.session, self.ticket(), 0, 0, 0, tokens, positions)
+
+    def emit(self, tokens: Sequence[int]) -> list[Command]:
+        """Emit what is still wanted of the tokens; ``Finish`` behind it if that was the end."""
+        wanted = tuple(tokens[: self.wanted])
+        end = next((i for i, token in enumerate(wanted) if token in self._end_tokens), None)
+        if end is not None:
+            wanted = wanted[: end + 1]
+            self.finished = "end of text"
+        self.wanted -= len(wanted)
+        if self.wanted == 0 and self.finished is None:
+            self.finished = "length"
+        commands: list[Command] = [Emit(wanted)]
+        if self.finished is not None:
+            commands.append(Finish(self.finished))
+        return commands
+
+    def lose(self) -> list[Command]:
+        """A worker was lost: what was emitted stays."""
+        self.finished = "worker lost"
+        return [Finish(self.finished)]

@@ -1,0 +1,37 @@
+"""One static tree per round, decided when all of it is back.
+
+``naive_pp`` (FlowSpec's baseline, section 4.1): the EAGLE-2 tree is cut into one segment more than
+there are stages; they flow through the pipeline one behind another, in plain tree order in the
+authors' code. With one part it is a tree verified in one batch: ``eagle`` (EAGLE-2 tree under PP),
+``specinfer`` (fixed branching), ``chain`` (no branching), and each session of ``starsd``.
+"""
+
+from __future__ import annotations
+
+from treepipe.core.protocol import Command, Returned
+from treepipe.core.schedules.drafting import TreeDraft
+from treepipe.core.schedules.tree_schedule import TreeSchedule
+
+
+class StaticTree(TreeSchedule):
+    """Evaluates once per round; the stages run free within it."""
+
+    def _step_of(self, index: int) -> int | None:
+        return None
+
+    def _on_returned(self, event: Returned) -> list[Command]:
+        flying = self._flying
+        if flying.waiting and len(flying.outstanding) < self._parts:
+            flying.nothing_committed()
+            return [self._feed(min(self._parameters.segment, flying.waiting), self._parts)]
+        if flying.outstanding:
+            flying.nothing_committed()
+            return []
+        walk = flying.walk()
+        assert walk is not None  # the root came back, so at least it is verified
+        if self._parameters.observe is not None:
+            self._parameters.observe(len(walk.accepted) - 1, flying.tree.depths[-1])
+        return self._end_round(walk, lock_step=False)
+
+    def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:
+        raise AssertionError("a static tree is not drafted again within a round")

@@ -1,0 +1,91 @@
+"""What every schedule that drafts trees does with an event, and what it shows of itself.
+
+Here: whose turn an event is, the prompt, the end. What follows from a draft pass or a segment that
+came back is decided by the subclasses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from treepipe.core.errors import ProtocolError
+from treepipe.core.messages import Segment
+from treepipe.core.protocol import (
+    Command,
+    Drafted,
+    Event,
+    Offer,
+    Returned,
+    RoundRecord,
+    Started,
+    Stepped,
+    WorkerLost,
+)
+from treepipe.core.schedules.in_flight import TreeInFlight
+from treepipe.core.schedules.request import Request
+
+
+class TreeDecoding(ABC):
+    """A request, its tree in flight, and the events of both."""
+
+    listens = False
+
+    def __init__(self, session: int, prefill_chunk: int) -> None:
+        self._request = Request(session, prefill_chunk)
+        self._flying = TreeInFlight(self._request)
+
+    @property
+    def done(self) -> bool:
+        return self._request.finished is not None
+
+    @property
+    def in_step(self) -> bool:
+        return False
+
+    @property
+    def rounds(self) -> Sequence[RoundRecord]:
+        return self._flying.rounds
+
+    def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
+        return self._flying.offers(returned, children=children)
+
+    def handle(self, event: Event) -> Sequence[Command]:
+        if self.done:
+            raise ProtocolError("the request is done")
+        if isinstance(event, Started):
+            commands = self._request.start(event)
+            self._flying.unread.extend(event.prompt)
+            return commands
+        if isinstance(event, Drafted):
+            return self._drafted(event)
+        if isinstance(event, Returned):
+            return self._prefilled(event) if self._request.prefill else self._returned(event)
+        if isinstance(event, Stepped):
+            return self._stepped(event)
+        if isinstance(event, WorkerLost):
+            return self._request.lose()
+        raise ProtocolError(f"{type(event).__name__} is no event of a schedule")
+
+    def _prefilled(self, event: Returned) -> list[Command]:
+        token = self._request.prefilled(event)
+        if token is None:
+            return []
+        commands = self._request.emit((token,))
+        return commands if self.done else commands + self._begin(token)
+
+    @abstractmethod
+    def _begin(self, root_token: int) -> list[Command]:
+        """The prompt is there: decode below its first new token."""
+
+    @abstractmethod
+    def _drafted(self, event: Drafted) -> list[Command]:
+        """A draft pass is answered."""
+
+    @abstractmethod
+    def _returned(self, event: Returned) -> list[Command]:
+        """A segment of tree nodes came back."""
+
+    def _stepped(self, event: Stepped) -> list[Command]:
+        """A step of the pipeline is over, for schedules that take part in it."""
+        raise ProtocolError("this schedule takes no part in a pipeline's steps")

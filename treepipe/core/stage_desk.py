@@ -1,0 +1,288 @@
+"""All sessions of one pipeline stage: which message is due, and what is computed together.
+
+Law of this file: a flight is computed when every segment of it is due in its own session
+(``stage.py``) and, if its pipeline runs in lock-step, its step is: group g of G computes the first
+G + 1 - g flights at once; then beats and flights alternate, whichever arrives early waits (PipeDec,
+section 3.1). Sessions take turns in the order in which their messages arrived.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from treepipe.core.errors import ProtocolError
+from treepipe.core.messages import Beat, Close, Flight, Message, Segment
+from treepipe.core.stage import Prune, Run, StageSession
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Compute what is left of a flight in one pass and send it on; no rows cost nothing.
+
+    Attributes:
+        flight: with up-to-date segments.
+        rows: per segment the positions, in the segment as it arrived, of the rows that are left;
+            None means all of them.
+        payloads: per segment what the world gave with it.
+    """
+
+    flight: Flight
+    rows: tuple[tuple[int, ...] | None, ...]
+    payloads: tuple[Any, ...]
+
+    @property
+    def tokens(self) -> int:
+        return self.flight.rows
+
+
+StageWork: TypeAlias = Prune | Move
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """A flight whose segments become due one by one."""
+
+    flight: Flight
+    payloads: dict[int, Any]
+    due: dict[int, tuple[Segment, tuple[int, ...] | None]] = field(default_factory=dict)
+
+    def move(self) -> Move:
+        if len(self.flight.segments) == 1:
+            ((segment, rows),) = self.due.values()
+            same = segment is self.flight.segments[0]
+            flight = self.flight if same else self.flight.holding((segment,))
+            return Move(flight, (rows,), tuple(self.payloads.values()))
+        segments = [self.due[each.session] for each in self.flight.segments]
+        return Move(
+            self.flight.holding(tuple([segment for segment, _ in segments])),
+            tuple([rows for _, rows in segments]),
+            tuple([self.payloads[segment.session] for segment, _ in segments]),
+        )
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The lock-step of one draft server's flights.
+
+    Attributes:
+        applied, taken: beats and flights that this stage is done with.
+    """
+
+    applied: int = 0
+    taken: int = 0
+    beats: deque[Beat] = field(default_factory=deque)
+    flights: deque[tuple[Flight, tuple[Any, ...]]] = field(default_factory=deque)
+
+
+class StageDesk:
+    """What one stage does next, over all its sessions."""
+
+    def __init__(self, stage: int, stages: int, group_size: int = 1) -> None:
+        """Args: ``stage`` counts from 1 to ``stages``; ``group_size`` stages in a row form a
+        group whose members work one after another within a step."""
+        self._stage, self._stages = stage, stages
+        self._free_beats = -(-stages // group_size) - (stage - 1) // group_size
+        self._sessions: dict[int, StageSession] = {}
+        self._waiting: dict[int, dict[int, _Gathering]] = {}
+        self._turns: dict[int, None] = {}
+        self._gathered: set[int] = set()
+        self._lanes: dict[int, _Lane] = {}
+        self._ready: deque[Move] = deque()
+        self._closed: set[int] = set()
+        self._idle = True
+
+    @property
+    def sessions(self) -> frozenset[int]:
+        """Sessions that were heard of and are not closed."""
+        return frozenset(self._sessions)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``next_action`` may find something."""
+        return not self._idle
+
+    @property
+    def state(self) -> str:
+        """For the report of a deadlock."""
+        waiting = {session: len(found) for session, found in self._waiting.items() if found}
+        if waiting:
+            words = {session: self._sessions[session].version for session in waiting}
+            return f"holds segments of requests {waiting} and waits for words {words}"
+        held = sum(len(lane.flights) for lane in self._lanes.values())
+        return f"holds {held} flights and waits for a beat" if held else "waits for a segment"
+
+    def receive(self, message: Message, payloads: Sequence[Any] = ()) -> list[int]:
+        """Take note of a message; returns the sessions that are new with it.
+
+        Args:
+            payloads: per segment of a flight, handed back in the ``Move``; none if empty.
+        """
+        known = len(self._sessions)
+        if isinstance(message, Flight) and not payloads:
+            payloads = (None,) * len(message.segments)
+        if isinstance(message, Close):
+            self._close(message.session)
+        elif isinstance(message, Beat):
+            self._beat(message)
+        elif message.beat is None:
+            self._release(message, payloads)
+        else:
+            lane = self._lanes.setdefault(message.draft, _Lane())
+            lane.flights.append((message, tuple(payloads)))
+            self._advance(lane)
+        return list(self._sessions)[known:]
+
+    def next_action(self) -> StageWork | None:
+        """The next thing to do, None if the stage must wait for a message."""
+        if self._idle:
+            return None
+        if self._ready:
+            return self._take(self._ready.popleft())
+        for session in [*self._turns]:
+            if session in self._gathered:
+                continue
+            action = self._sessions[session].next_action()
+            if action is None:
+                if not self._waiting[session]:
+                    del self._turns[session]
+            elif isinstance(action, Prune):
+                self._forget_ended_rounds(session)
+                return action
+            else:
+                rows = action.rows if isinstance(action, Run) else ()
+                move = self._gather(action.segment, rows)
+                if move is not None:
+                    return self._take(move)
+        self._idle = True
+        return None
+
+    def parts(self, flight: Flight) -> list[tuple[int, int]]:
+        """Rows of each segment of a move's flight, and the tokens in the caches before them:
+        committed ones, and those of the tree."""
+        found = []
+        for segment in flight.segments:
+            if segment.committed:
+                found.append((len(segment.tokens), segment.positions[0]))
+            elif segment.tokens:
+                committed = self._sessions[segment.session].committed
+                found.append((len(segment.tokens), committed + segment.start))
+        return found
+
+    def _take(self, move: Move) -> Move:
+        if move.flight.beat is not None:
+            lane = self._lanes[move.flight.draft]
+            lane.taken += 1
+            self._advance(lane)
+        return move
+
+    def _gather(self, segment: Segment, rows: tuple[int, ...] | None) -> Move | None:
+        gathering = self._waiting[segment.session].pop(segment.ticket)
+        gathering.due[segment.session] = segment, rows
+        self._gathered.add(segment.session)
+        return self._complete(gathering)
+
+    def _complete(self, gathering: _Gathering) -> Move | None:
+        """The flight's move once all its segments are due; its sessions go to the back."""
+        if len(gathering.due) < len(gathering.flight.segments):
+            return None
+        for session in gathering.due:
+            self._gathered.discard(session)
+            del self._turns[session]
+            self._turns[session] = None
+        return gathering.move()
+
+    def _beat(self, beat: Beat) -> None:
+        if beat.number is None:
+            self._tell(beat)
+            return
+        lane = self._lanes.setdefault(beat.draft, _Lane())
+        if beat.number != lane.applied + len(lane.beats):
+            raise ProtocolError(f"beat {beat.number} arrived out of turn")
+        lane.beats.append(beat)
+        self._advance(lane)
+
+    def _tell(self, beat: Beat) -> None:
+        """Hand the words on to their sessions."""
+        self._idle = False
+        for word in beat.words:
+            if word.session not in self._closed:
+                self._session(word.session).receive(word)
+                self._turns.setdefault(word.session)
+
+    def _forget_ended_rounds(self, session: int) -> None:
+        """Segments of ended rounds will never be due."""
+        current = self._sessions[session].round
+        for ticket, gathering in [*self._waiting[session].items()]:
+            if all(each.round < current for each in gathering.flight.segments):
+                del self._waiting[session][ticket]
+
+    def _advance(self, lane: _Lane) -> None:
+        """Apply the beats and release the flights whose step has come."""
+        while True:
+            if lane.beats and lane.taken >= lane.applied + self._free_beats:
+                self._tell(lane.beats.popleft())
+                lane.applied += 1
+            elif lane.flights and self._is_due(lane.flights[0][0], lane):
+                self._release(*lane.flights.popleft())
+            else:
+                return
+
+    def _is_due(self, flight: Flight, lane: _Lane) -> bool:
+        assert flight.beat is not None  # others never wait in a lane
+        return flight.beat - self._free_beats < lane.applied
+
+    def _release(self, flight: Flight, payloads: Sequence[Any]) -> None:
+        self._idle = False
+        alive = [
+            (segment, payload)
+            for segment, payload in zip(flight.segments, payloads, strict=True)
+            if segment.session not in self._closed
+            and segment.round >= self._session(segment.session).round
+        ]
+        segments = tuple([segment for segment, _ in alive])
+        if not segments:
+            if flight.beat is not None:
+                self._ready.append(Move(flight.holding(()), (), ()))
+            return
+        if len(segments) < len(flight.segments):
+            flight = flight.holding(segments)
+        gathering = _Gathering(flight, {s.session: payload for s, payload in alive})
+        for segment in segments:
+            self._waiting[segment.session][segment.ticket] = gathering
+            self._sessions[segment.session].receive(segment)
+            self._turns.setdefault(segment.session)
+
+    def _session(self, number: int) -> StageSession:
+        state = self._sessions.get(number)
+        if state is None:
+            state = self._sessions[number] = StageSession(self._stage, self._stages)
+            self._waiting[number] = {}
+        return state
+
+    def _close(self, session: int) -> None:
+        self._idle = False
+        self._closed.add(session)
+        self._sessions.pop(session, None)
+        self._turns.pop(session, None)
+        self._gathered.discard(session)
+        for gathering in self._waiting.pop(session, {}).values():
+            self._leave(gathering, session)
+        # A flight may wait for others with this session's segment gathered already.
+        for gathering in {id(g): g for w in self._waiting.values() for g in w.values()}.values():
+            if session in gathering.due:
+                del gathering.due[session]
+                self._leave(gathering, session)
+
+    def _leave(self, gathering: _Gathering, session: int) -> None:
+        """The others of a flight go on without a session that was closed."""
+        segments = tuple([s for s in gathering.flight.segments if s.session != session])
+        gathering.flight = gathering.flight.holding(segments)
+        gathering.payloads.pop(session, None)
+        if gathering.flight.beat is None and not segments:
+            return
+        move = self._complete(gathering)
+        if move is not None:
+            self._ready.append(move)

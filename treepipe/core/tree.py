@@ -1,0 +1,237 @@
+"""The token tree: flat lists in sequence order, and the operations the schedules are made of.
+
+Law of this file (the *order law*): a node comes after all its ancestors, in every tree and in
+every result of an operation here; pruning keeps the relative order. Nothing here knows a
+schedule, a stage or a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from treepipe.core.messages import NO_PARENT
+
+
+class TokenTree:
+    """Drafted tokens below a root, the newest committed token (node 0).
+
+    Attributes:
+        tokens: token id per node.
+        parents: index of the parent per node, ``NO_PARENT`` for the root.
+        depths: edges from the root per node.
+        scores: sum of log draft probabilities along the path from the root (root: 0.0). After
+            ``retain`` the scores of old nodes keep their old reference on purpose
+            (FlowSpec, section 3.4: expansion appends behind what is there).
+    """
+
+    __slots__ = ("depths", "parents", "scores", "tokens")
+
+    def __init__(self, root_token: int) -> None:
+        self.tokens: list[int] = [root_token]
+        self.parents: list[int] = [NO_PARENT]
+        self.depths: list[int] = [0]
+        self.scores: list[float] = [0.0]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def append(self, token: int, parent: int, score: float) -> int:
+        """Append one node behind the last one and return its index.
+
+        Raises:
+            ValueError: the parent is not in the tree, or has a child with this token.
+        """
+        index = len(self.tokens)
+        if not 0 <= parent < index:
+            raise ValueError(f"parent {parent} is not among the {index} nodes before it")
+        if self.child(parent, token) is not None:
+            raise ValueError(f"node {parent} already has a child with token {token}")
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        self.scores.append(score)
+        return index
+
+    def append_layer(
+        self, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]
+    ) -> None:
+        """Append nodes, none of which is another one's parent.
+
+        Raises:
+            ValueError: as in ``append``; nothing is changed then.
+        """
+        known = range(len(self.tokens))
+        if parents and not (min(parents) in known and max(parents) in known):
+            raise ValueError(f"a parent is not among the {len(known)} nodes before the layer")
+        new = set(zip(parents, tokens, strict=True))
+        fresh = set(parents).isdisjoint(self.parents)  # nearly always: parents without children
+        if len(new) < len(tokens) or not (
+            fresh or new.isdisjoint(zip(self.parents, self.tokens, strict=True))
+        ):
+            raise ValueError("a node of the layer is there already, or twice in it")
+        depths = self.depths
+        depths += [depths[parent] + 1 for parent in parents]
+        self.tokens += tokens
+        self.parents += parents
+        self.scores += scores
+
+    def child(self, node: int, token: int) -> int | None:
+        """Index of the child of ``node`` that holds ``token``, None if there is none."""
+        for child in self._children(node):
+            if self.tokens[child] == token:
+                return child
+        return None
+
+    def children(self, node: int) -> list[int]:
+        """Tokens of the node's children, in sequence order."""
+        return [self.tokens[child] for child in self._children(node)]
+
+    def _children(self, node: int) -> Iterator[int]:
+        find, child = self.parents.index, node
+        for _ in range(self.parents.count(node)):
+            child = find(node, child + 1)
+            yield child
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """Node indices from the root down to ``node``, both included."""
+        nodes = [node]
+        while (node := self.parents[node]) != NO_PARENT:
+            nodes.append(node)
+        return tuple(reversed(nodes))
+
+    def path_tokens(self, node: int) -> tuple[int, ...]:
+        """Token ids from the root down to ``node``, both included."""
+        return tuple(self.tokens[i] for i in self.path(node))
+
+    def subtree(self, node: int) -> list[int]:
+        """Ascending indices of ``node`` and everything below it."""
+        return subtree(self.parents, node)
+
+    def retain(self, retained: Sequence[int], accepted: int) -> None:
+        """Keep the nodes at ``retained``; the first ``accepted`` of them leave as committed.
+
+        What remains must be a tree whose root is the first retained node behind the accepted
+        ones (FlowSpec, section 3.3: a prune is announced as the indices to retain).
+
+        Raises:
+            ValueError: nothing remains, or the parent of a remaining node does not.
+        """
+        kept = list(retained[accepted:])
+        if not kept:
+            raise ValueError("a tree keeps at least its root")
+        new_index = dict(zip(kept, range(len(kept)), strict=True))
+        try:
+            parents = [NO_PARENT] + [new_index[self.parents[old]] for old in kept[1:]]
+        except KeyError as missing:
+            raise ValueError(f"node {missing} is dropped, but a child of it is retained") from None
+        base = self.depths[kept[0]]
+        self.tokens = [self.tokens[old] for old in kept]
+        self.depths = [self.depths[old] - base for old in kept]
+        self.scores = [self.scores[old] for old in kept]
+        self.parents = parents
+
+    def reroot(self, node: int) -> tuple[int, ...]:
+        """Make ``node`` the root; return the retained indices (``node`` and its subtree)."""
+        kept = tuple(self.subtree(node))
+        self.retain(kept, 0)
+        return kept
+
+    def merge(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        scores: Sequence[float],
+    ) -> range:
+        """Append those candidates whose token path is new, in the given order.
+
+        Nodes already here keep their place: they may be in flight or verified (FlowSpec,
+        section 3.4, context-aware expansion). Returns the range of the appended indices.
+        """
+        first = last = len(self.tokens)
+        known = dict(zip(zip(self.parents, self.tokens, strict=True), range(first), strict=True))
+        here, added = [0], []
+        for token, old_parent in zip(tokens[1:], parents[1:], strict=True):
+            place = here[old_parent], token
+            node = known.setdefault(place, last)
+            if node == last:
+                added.append((*place, len(here)))
+                last += 1
+            here.append(node)
+        for parent, token, index in added:
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.depths.append(self.depths[parent] + 1)
+            self.scores.append(scores[index])
+        return range(first, last)
+
+    def ancestor_mask(self) -> npt.NDArray[np.bool_]:
+        """[n, n] boolean: row i marks node i itself and its ancestors."""
+        return ancestor_mask(self.parents)
+
+
+def subtree(parents: Sequence[int], node: int) -> list[int]:
+    """Ascending indices of ``node`` and everything below it in a parent list.
+
+    >>> subtree([-1, 0, 0, 1, 2], 1)
+    [1, 3]
+    """
+    inside = [False] * len(parents)
+    inside[node] = True
+    kept = [node]
+    for index, parent in enumerate(parents[node + 1 :], start=node + 1):
+        if inside[parent]:
+            inside[index] = True
+            kept.append(index)
+    return kept
+
+
+def ancestor_mask(parents: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """[n, n] boolean ancestor closure of a parent list in sequence order.
+
+    >>> ancestor_mask([-1, 0, 0, 1]).astype(int).tolist()
+    [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
+    """
+    mask = np.eye(len(parents), dtype=np.bool_)
+    for index, parent in enumerate(parents):
+        if parent != NO_PARENT:
+            mask[index] |= mask[parent]
+    return mask
+
+
+def best(scores: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.intp]:
+    """Indices of the ``size`` highest scores, descending; ties keep insertion order.
+
+    If scores never rise from parent to child and parents are inserted first, the result holds
+    the ancestors of every node in it, each before its descendants (order law).
+
+    >>> best(np.array([-1.0, -3.0, -1.0, -2.0]), 3).tolist()
+    [0, 2, 3]
+    """
+    falling = -scores
+    if not 0 < size < len(scores) // 4:
+        return falling.argsort(kind="stable")[:size]
+    bound = np.partition(falling, size - 1)[size - 1]
+    among: npt.NDArray[np.intp] = (falling <= bound).nonzero()[0]
+    chosen: npt.NDArray[np.intp] = among[falling[among].argsort(kind="stable")[:size]]
+    return chosen
+
+
+def split(count: int, parts: int, limit: int) -> list[int]:
+    """Lengths of the segments a sequence of ``count`` nodes is cut into (FlowSpec, section 3.2).
+
+    As equal as possible, larger ones last, ``parts`` of them; where the shorter ones would exceed
+    ``limit``: ``parts`` segments of ``limit``, and the rest waits (is not listed). A tree of
+    fewer nodes than parts goes in node by node, then as empty markers.
+
+    >>> split(81, 5, 16), split(100, 5, 16), split(3, 5, 16)
+    ([16, 16, 16, 16, 17], [16, 16, 16, 16, 16], [1, 1, 1, 0, 0])
+    """
+    length, longer = divmod(count, parts)
+    if length == 0:
+        return [1] * longer + [0] * (parts - longer)
+    if length > limit:
+        return [limit] * parts
+    return [length] * (parts - longer) + [length + 1] * longer

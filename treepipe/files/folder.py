@@ -1,0 +1,23 @@
+"""Folders for results: made if they are not there, refused if they hold something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from treepipe.core.errors import UserError
+from treepipe.files.outputs import claim_folder
+
+
+def claim(out: Path, mark: str, what: str) -> None:
+    """Make the folder of ``--out``; raises ``UserError`` if it is not ours to write to.
+
+    Args:
+        mark: the file by which an earlier result of the same kind is known.
+        what: that kind, for the error's sentence.
+    """
+    if out.is_dir() and any(out.iterdir()) and not (out / mark).exists():
+        raise UserError(
+            f"--out {out}: the folder holds something else than an earlier {what}; "
+            f"name an empty or a new one"
+        )
+    claim_folder(out, "--out")

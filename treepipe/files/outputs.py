@@ -1,0 +1,257 @@
+"""Files that a command writes: checked before the work, put in place whole, never lost after it.
+
+Law of this file: it knows paths and options, not what is written. A command calls
+``check_outputs`` (and ``claim_folder``) first; everything is written by ``write_file``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from treepipe.core.errors import RunError, UserError
+
+STANDARD_OUTPUT = "-"
+PICTURES = ("--plot",)
+"""Options whose file is drawn, in a format that its ending names."""
+SHOWN = 3
+"""Most files that a sentence names."""
+
+_written: list[Path] = []
+
+
+class WriteError(RunError):
+    """A file could not be written after the work; the sentence says where its content is."""
+
+
+class Faults:
+    """Goes on after a fault and tells all of them at the end; a context manager.
+
+    A file that cannot be written must not cost the others, nor the table on the terminal.
+    """
+
+    def __init__(self) -> None:
+        self._sentences: list[str] = []
+
+    def attempt(self, action: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        """Call it; a ``RunError`` is told at the end."""
+        try:
+            action(*arguments, **options)
+        except RunError as error:
+            self._sentences.append(str(error))
+
+    def __enter__(self) -> Faults:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._sentences or not (error is None or isinstance(error, RunError)):
+            return
+        last = [] if error is None else [str(error)]
+        raise RunError("; ".join([*self._sentences, *last])) from None
+
+
+def check_outputs(
+    files: Mapping[str, Path | str | None],
+    *,
+    inputs: Collection[Path | None] = (),
+    keep: Collection[str] = (),
+) -> None:
+    """Refuse, before the work, what could not be written after it.
+
+    Args:
+        files: by option; None is not asked for, and ``--json -`` is standard output.
+        inputs: files that the command reads; none of them is written over.
+        keep: options whose file must not exist yet (they have a ``--force``).
+
+    Raises:
+        UserError: a folder is missing, a file cannot be written, must stay or is named twice, or a
+            picture's format is not known.
+    """
+    taken: dict[str, str] = {}
+    read = {os.path.realpath(path) for path in inputs if path is not None}
+    for option, given in files.items():
+        if given is None or (option == "--json" and given == STANDARD_OUTPUT):
+            continue
+        path, name = Path(given), f"{option} {given}"
+        if str(path) == STANDARD_OUTPUT:
+            raise UserError(f"{name}: only --json can be written to standard output")
+        if option in PICTURES:
+            _check_format(path, name)
+        place = os.path.realpath(path)
+        if place in read:
+            raise UserError(f"{name}: is a file that this command reads; name another one")
+        _check_file(path, name, new=option in keep)
+        if place in taken and (path.is_file() or not path.exists()):
+            raise UserError(f"{name}: {taken[place]} is the same file; each needs its own")
+        taken[place] = option
+
+
+def claim_folder(path: Path, option: str) -> None:
+    """Make a folder for results. Raises ``UserError`` if it cannot be made or written to."""
+    name = f"{option} {path}"
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{name}: is a file, not a folder")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{name}: cannot be made: {error.strerror}") from None
+    try:
+        _try_folder(path)
+    except OSError as error:
+        raise UserError(f"{name}: cannot be written to: {error.strerror}") from None
+
+
+def write_file(path: Path, content: str | bytes, option: str = "") -> None:
+    """Put a whole file in place; what was there before stays until the new one is complete.
+
+    Args:
+        option: that asked for the file, for the error's sentence.
+
+    Raises:
+        WriteError: it cannot be written; its content is in a folder for temporary files, or, of
+            ``--json``, on standard output.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        _place(path, data)
+    except OSError as error:
+        raise _rescued(path.name, data, f"{option} {path}".strip(), option, error) from None
+    _written.append(path)
+
+
+def write_standard_output(text: str, option: str) -> None:
+    """The same for standard output; a closed pipe stays a ``BrokenPipeError``."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_standard_output()
+        raise _rescued("result.json", text.encode(), f"{option} -", "", error) from None
+
+
+def drop_standard_output() -> None:
+    """What standard output could not take is not tried again when the process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with contextlib.suppress(OSError):  # there may be no file behind it
+        os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def forget_written() -> None:
+    """A command begins: it has written nothing."""
+    _written.clear()
+
+
+def what_is_kept() -> str:
+    """What of an interrupted command's work is kept, as the end of a sentence."""
+    names = list(dict.fromkeys(map(str, _written)))
+    if not names:
+        return "nothing was written"
+    more = [] if len(names) <= SHOWN else [f"{len(names) - SHOWN} more"]
+    verb = "holds" if len(names) == 1 else "hold"
+    return f"{', '.join([*names[:SHOWN], *more])} {verb} what was done until then"
+
+
+def _check_format(path: Path, name: str) -> None:
+    """Draw an empty picture, as some formats need libraries that may be missing."""
+    from matplotlib.figure import Figure
+
+    figure, ending = Figure(figsize=(1, 1)), path.suffix[1:].lower()
+    known = sorted(figure.canvas.get_supported_filetypes())
+    if ending not in known:
+        raise UserError(f"{name}: a picture's name ends in one of .{', .'.join(known)}")
+    figure.text(0.5, 0.5, "0")
+    try:
+        figure.savefig(io.BytesIO(), format=ending)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{name}: matplotlib cannot write .{ending} here: {reason}") from None
+
+
+def _check_file(path: Path, name: str, *, new: bool) -> None:
+    place = Path(os.path.realpath(path))
+    try:
+        if path.is_dir():
+            raise UserError(f"{name}: is a folder, not a file")
+        if not place.parent.is_dir():
+            raise UserError(f"{name}: there is no folder {path.parent}")
+        if _exists(place):
+            if new:
+                raise UserError(f"{name}: there is such a file already; --force overwrites it")
+            if not os.access(place, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        else:
+            _try_folder(place.parent)
+    except OSError as error:
+        raise UserError(f"{name}: cannot be written: {error.strerror}") from None
+
+
+def _exists(path: Path) -> bool:
+    """As ``Path.exists``, but a name that is too long is an ``OSError`` on every Python."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _try_folder(folder: Path) -> None:
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def _place(path: Path, data: bytes) -> None:
+    target = Path(os.path.realpath(path))  # a link stays a link
+    if _is_written_in_place(path, target):
+        with path.open("wb") as file:
+            file.write(data)
+        return
+    draft = target.with_name(f".treepipe-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        with draft.open("xb") as file:
+            file.write(data)
+        if target.exists():
+            shutil.copymode(target, draft)
+        draft.replace(target)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _is_written_in_place(path: Path, target: Path) -> bool:
+    """Devices and pipes cannot be replaced, nor files in a folder that may not be changed."""
+    if not path.exists():
+        return False
+    is_device = not path.is_file() or Path("/dev") in path.absolute().parents
+    return is_device or not os.access(target.parent, os.W_OK)
+
+
+def _rescued(name: str, data: bytes, label: str, option: str, cause: OSError) -> WriteError:
+    """Keep what could not be put in place; the error that says where it is."""
+    try:
+        kept = Path(tempfile.mkdtemp(prefix="treepipe-")) / name
+        kept.write_bytes(data)
+        where = f"it is in {kept}"
+    except OSError:
+        where = f"nor in the folder {tempfile.gettempdir()}, so it is lost"
+        if option == "--json":
+            sys.stdout.write(data.decode())
+            where = "it is on standard output"
+    return WriteError(f"{label}: cannot be written: {cause.strerror}; {where}")

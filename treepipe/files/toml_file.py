@@ -1,0 +1,183 @@
+"""Reading, validating and writing TOML files; every fault is worded as one sentence.
+
+What the files say is in ``scenario.py`` and ``profiles/schema.py``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from treepipe.core.errors import UserError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Model = TypeVar("Model", bound=BaseModel)
+
+UNITS = ("ms", "mib", "kib", "mbit_s", "gb_s", "w", "usd_per_hour", "tokens")
+"""Ends of key names that are units, for a better sentence where one was left out."""
+
+TAGGED_UNIONS = ("acceptance", "arrivals", "prompt_tokens", "new_tokens")
+"""Keys whose table says by one of its keys what it is."""
+
+UNION_TAGS = {
+    *("device-times", "device-hardware", "device-extended", "device-name"),
+    *("link-times", "link-extended", "link-name"),
+    *("str", "float", "[key]"),
+}
+"""What members of a union are called, and a table's own name for one of its keys."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The file's content. Raises ``UserError`` if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: is not valid TOML: {error}") from None
+
+
+def validated(model: type[Model], data: Mapping[str, Any], path: Path | str) -> Model:
+    """``data`` as a ``model``; ``UserError`` with the first fault in one sentence.
+
+    Args: ``path``: of the file, or another start of the sentence.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise UserError(f"{path}: {_sentence(model, error)}") from None
+
+
+def toml_value(text: str) -> Any:
+    """A TOML value; text that is none is taken as a string, so quotes can be left out."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def toml_text(data: Mapping[str, Any]) -> str:
+    """A file's text: plain keys, then its tables; tables inside lists or tables stay inline.
+
+    >>> print(toml_text({"name": "a", "links": {"default": "wan"}, "stages": [{"count": 2}]}))
+    name = "a"
+    stages = [{ count = 2 }]
+    <BLANKLINE>
+    [links]
+    default = "wan"
+    <BLANKLINE>
+    """
+    plain = [f"{_key(key)} = {_inline(v)}" for key, v in data.items() if not isinstance(v, Mapping)]
+    tables = []
+    for key, table in data.items():
+        if isinstance(table, Mapping):
+            lines = [f"{_key(name)} = {_inline(value)}" for name, value in table.items()]
+            tables.append("\n".join([f"\n[{_key(key)}]", *lines]))
+    return "\n".join([*plain, *tables]) + "\n"
+
+
+def _inline(value: Any) -> str:
+    """A value on one line; what JSON writes of text, numbers and truth is TOML, too."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(str(key))} = {_inline(each)}" for key, each in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_inline(each) for each in value) + "]"
+    if isinstance(value, str | int | float):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)  # a date
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _sentence(model: type[BaseModel], error: ValidationError) -> str:
+    """The fault of the first error; an unknown key before others, as it may be their cause."""
+    errors = error.errors(include_url=False)
+    fault = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+    location = _without_union_tags(fault["loc"])
+    key = ".".join(str(part) for part in location)
+    if fault["type"] == "extra_forbidden":
+        return _unknown_key(model, location, key)
+    if fault["type"] == "missing":
+        return f"key {key} is missing"
+    if fault["type"] == "union_tag_not_found":
+        return f"key {key}.{fault['ctx']['discriminator'].strip(chr(39))} is missing"
+    message = fault["msg"].removeprefix("Value error, ")
+    if not location or message.startswith(f"key {key}."):
+        return message
+    # A table's content would hide the sentence.
+    value = fault["input"]
+    shown = "" if isinstance(value, Mapping) else f" = {json.dumps(value, default=str)}"
+    return f"key {key}{shown}: {message[0].lower()}{message[1:]}"
+
+
+def _without_union_tags(location: Sequence[Any]) -> list[Any]:
+    """The keys of the file only: pydantic also names which member of a union it tried."""
+    return [
+        part
+        for before, part in zip((None, *location), location, strict=False)
+        if not (
+            before in TAGGED_UNIONS
+            or part in UNION_TAGS
+            or (isinstance(part, str) and part.startswith(("constrained", "function")))
+        )
+    ]
+
+
+def _unknown_key(model: type[BaseModel], location: Sequence[Any], key: str) -> str:
+    names = sorted(_names_at(model, location[:-1]))
+    last = str(location[-1])
+    unit = next((f"{last}_{unit}" for unit in UNITS if f"{last}_{unit}" in names), None)
+    if unit is not None:
+        return f"key {key} has no unit; it must be {unit!r}"
+    near = difflib.get_close_matches(last, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(names)}"
+    return f"key {key} is unknown; {hint}"
+
+
+def _names_at(annotation: Any, location: Sequence[Any]) -> set[str]:
+    """Field names of the models that a location in the file may hold."""
+    models, named = list(models_in(annotation)), list(_values(annotation))
+    if not location:
+        return {name for model in models for name in model.model_fields}
+    step = location[0]
+    if isinstance(step, int):
+        return _names_at(annotation, location[1:])
+    inner = [m.model_fields[step].annotation for m in models if step in m.model_fields]
+    return set().union(*(_names_at(each, location[1:]) for each in (*inner, *named)))
+
+
+def models_in(annotation: Any) -> Iterable[type[BaseModel]]:
+    """The pydantic models that a type annotation allows (in unions, tuples, Annotated)."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        if issubclass(annotation, BaseModel):
+            yield annotation
+    elif typing.get_origin(annotation) is not dict:
+        for argument in typing.get_args(annotation):
+            yield from models_in(argument)
+
+
+def _values(annotation: Any) -> Iterable[Any]:
+    """What the tables hold that a type annotation allows by names of the author's choice."""
+    if typing.get_origin(annotation) is dict:
+        yield typing.get_args(annotation)[1]
+    else:
+        for argument in typing.get_args(annotation):
+            yield from _values(argument)

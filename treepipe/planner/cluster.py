@@ -1,0 +1,198 @@
+"""The cluster file: a scenario whose schedule is open, and what is searched for.
+
+Only the shape of the file and reading it belong here; every key is documented by its field's
+description and in ``docs/planning.md``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from pydantic import Field, field_validator, model_validator
+
+from treepipe.core.errors import UserError
+from treepipe.files.section import Positive, Section
+from treepipe.files.toml_file import read_toml, validated
+from treepipe.profiles.schema import Share
+from treepipe.scenario.read import override_key, take_acceptance
+from treepipe.scenario.schedule_factory import KEYS
+from treepipe.scenario.schema import Replay, Scenario, ScheduleName, ScheduleSection
+
+Goal: TypeAlias = Literal[
+    "time_between_tokens_ms",
+    "p99_time_between_tokens_ms",
+    "throughput_tokens_s",
+    "per_session_throughput_tokens_s",
+    "time_to_first_token_ms",
+    "request_latency_ms",
+    "usd_per_million_tokens",
+    "joules_per_token",
+]
+PartitionRule: TypeAlias = Literal["even", "balanced", "fastest_first"]
+RUNS = 18
+"""Of the last rung, where the file does not say it."""
+Values: TypeAlias = Annotated[tuple[Any, ...], Field(min_length=1)]
+
+
+class Limits(Section):
+    """What a plan keeps to besides the devices' memory; throughputs at least, others at most."""
+
+    memory_share: Share = Field(1.0, description="of each stage's memory that may be taken")
+    price_usd_per_hour: Positive | None = Field(None, description="of all devices together")
+    time_between_tokens_ms: Positive | None = None
+    p99_time_between_tokens_ms: Positive | None = None
+    time_to_first_token_ms: Positive | None = None
+    request_latency_ms: Positive | None = None
+    usd_per_million_tokens: Positive | None = None
+    joules_per_token: Positive | None = None
+    throughput_tokens_s: Positive | None = None
+    per_session_throughput_tokens_s: Positive | None = None
+
+    @property
+    def of_metrics(self) -> dict[str, float]:
+        """The bounds of simulated figures, by metric."""
+        given = {name: getattr(self, name) for name in get_args(Goal)}
+        return {name: bound for name, bound in given.items() if bound is not None}
+
+
+class Search(Section):
+    """The table ``[search]``."""
+
+    goal: Goal = "time_between_tokens_ms"
+    schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = get_args(ScheduleName)
+    partitions: Annotated[tuple[PartitionRule, ...], Field(min_length=1)] = get_args(PartitionRule)
+    grid: dict[str, Values] = Field({}, description="dotted key -> values, instead of defaults")
+    limits: Limits = Limits()
+    first_runs: Annotated[int, Field(ge=2)] = Field(2, description="of the first rung")
+    keep: Annotated[int, Field(ge=2)] = Field(
+        3, description="one of so many of a schedule's candidates survives a rung"
+    )
+
+    @field_validator("grid", mode="before")
+    @classmethod
+    def _dotted(cls, grid: Any) -> Any:
+        """Keys without quotes arrive as tables inside tables."""
+        return dict(_flattened(grid)) if isinstance(grid, Mapping) else grid
+
+    @model_validator(mode="after")
+    def _schedule_keys_exist(self) -> Search:
+        names = sorted({*ScheduleSection.model_fields} - {"name"})
+        for key in self.grid:
+            table, _, name = key.partition(".")
+            if table == "schedule" and name not in names:
+                near = difflib.get_close_matches(name, names, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+                raise ValueError(f"key search.grid.{key} is unknown; {hint}")
+            if table == "search":
+                raise ValueError(f"key search.grid.{key}: the search itself is not searched")
+        return self
+
+
+class Cluster(Scenario):
+    """The whole file; ``schedule`` holds what all candidates have in common."""
+
+    search: Search = Search()
+
+    @model_validator(mode="after")
+    def _can_be_searched(self) -> Cluster:
+        if self.runs < self.search.first_runs:
+            raise ValueError(
+                f"key runs = {self.runs}: a ranking needs at least search.first_runs = "
+                f"{self.search.first_runs} runs"
+            )
+        if isinstance(self.acceptance, Replay):
+            raise ValueError(
+                "key acceptance.source = 'replay': a search draws texts anew in every run; use "
+                "'pool', 'hit_ratio', 'bernoulli' or 'profile'"
+            )
+        if self.acceptance is None and set(self.search.schedules) != {"pp"}:
+            raise ValueError("key acceptance is missing; all schedules but pp need it")
+        for key in self.search.grid:
+            name = key.removeprefix("schedule.")
+            if name != key and not any(name in _read_keys(each) for each in self.search.schedules):
+                raise ValueError(f"key search.grid.{key} is read by no schedule that is searched")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """A cluster as it was read.
+
+    Attributes:
+        path: names in it count from here.
+        cluster: validated, with all defaults.
+        data: the file's own keys, without ``[search]``.
+    """
+
+    path: Path
+    cluster: Cluster
+    data: Mapping[str, Any]
+
+    @property
+    def search(self) -> Search:
+        return self.cluster.search
+
+    @property
+    def fixed(self) -> set[str]:
+        """Keys of the schedule that the file sets for all candidates."""
+        return set(self.data.get("schedule", {})) - {"name"}
+
+
+def load_cluster(path: Path, overrides: Sequence[str] = ()) -> ClusterFile:
+    """Read and validate; ``overrides`` are ``dotted.key=value``, as for a scenario.
+
+    A schedule that the file names is the only one that is searched, unless ``search.schedules``
+    says otherwise.
+
+    Raises:
+        UserError: names the file and the key.
+    """
+    data = read_toml(path)
+    scenario = "search" not in data and _names_schedule(data)
+    for override in overrides:
+        override_key(data, override)
+    if scenario and "search" not in data:
+        raise UserError(
+            f"{path}: is a scenario (it names its schedule and has no table [search]), not a "
+            f"cluster file; treepipe simulate takes it, and a [search] says what else to try"
+        )
+    data.setdefault("runs", RUNS)
+    if not isinstance(data.get("schedule", {}), dict) or not isinstance(
+        data.get("search", {}), dict
+    ):
+        raise UserError(f"{path}: keys schedule and search are tables")
+    name = data.get("schedule", {}).get("name")
+    search = dict(data.get("search", {}))
+    if name is not None:
+        search.setdefault("schedules", [name])
+    whole = {**data, "search": search, "schedule": {"name": "pp", **data.get("schedule", {})}}
+    take_acceptance(whole, path)
+    cluster = validated(Cluster, whole, path)
+    return ClusterFile(path, cluster, {key: data[key] for key in data if key != "search"})
+
+
+def _names_schedule(data: Mapping[str, Any]) -> bool:
+    section = data.get("schedule")
+    return isinstance(section, Mapping) and "name" in section
+
+
+def _read_keys(schedule: ScheduleName) -> set[str]:
+    return KEYS[schedule] | {"prefill_chunk"}
+
+
+def _flattened(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """
+    >>> _flattened({"schedule": {"width": [8, 16]}, "drafts.0.device": ["l40"]})
+    [('schedule.width', [8, 16]), ('drafts.0.device', ['l40'])]
+    """
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found += _flattened(value, f"{prefix}{key}.")
+        else:
+            found.append((prefix + key, value))
+    return found

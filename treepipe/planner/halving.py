@@ -1,0 +1,188 @@
+"""Successive halving: many candidates on few runs, the survivors on more (Jamieson and Talwalkar,
+AISTATS 2016), on common random numbers.
+
+Law of this file: candidates are compared on the same runs, that is, on the same texts. Every
+schedule keeps its best candidates to the last rung, so that the ranking tells who wins by how much;
+whatever is not ranked there was outrun by a candidate of its own schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, comb
+
+from treepipe.core.errors import UserError
+from treepipe.planner.candidates import Candidate, Refused, find_candidates
+from treepipe.planner.cluster import ClusterFile
+from treepipe.planner.gaps import may_be_equal, relative_gap
+from treepipe.planner.limits import Miss, is_least_best, misses
+from treepipe.results.statistics import Interval
+from treepipe.scenario.schema import ScheduleName
+from treepipe.sim.points import Outcome, Point, simulate_points
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate of the last rung.
+
+    Attributes:
+        gap: its goal's relative difference to the best one's, on the same runs; None for the best,
+            and where no plan keeps the limits.
+        tied: it cannot be told from the best one (the gap's interval holds 0).
+        misses: limits that it breaks, the worst first.
+    """
+
+    candidate: Candidate
+    outcome: Outcome
+    gap: Interval | None
+    tied: bool
+    misses: tuple[Miss, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """How many candidates were simulated, on how many runs each."""
+
+    candidates: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        ranking: best first, at least one; where no plan keeps the limits all of the last rung,
+            by the limit that each misses most, nearest first.
+    """
+
+    file: ClusterFile
+    ranking: Sequence[Ranked]
+    refused: Sequence[Refused]
+    rungs: Sequence[Rung]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a plan keeps the limits."""
+        return not self.best.misses
+
+    @property
+    def runs(self) -> int:
+        """Of every plan of the ranking."""
+        return self.rungs[-1].runs
+
+    @property
+    def comparisons(self) -> int:
+        """Pairs of plans in the ranking: whichever came out best, its intervals hold together."""
+        return comb(len(self.ranking), 2) if self.feasible else 0
+
+    @property
+    def best(self) -> Ranked:
+        return self.ranking[0]
+
+    @property
+    def best_of_each(self) -> dict[ScheduleName, Ranked]:
+        """The first of every schedule."""
+        first: dict[ScheduleName, Ranked] = {}
+        for each in self.ranking:
+            first.setdefault(each.candidate.schedule, each)
+        return first
+
+
+def search(file: ClusterFile, say: Callable[[str, int], None]) -> Found:
+    """Find the best plans for a cluster.
+
+    Raises:
+        UserError: the file is wrong, or no plan is possible.
+        RunError: a simulation came to a standstill.
+    """
+    alive, refused = find_candidates(file)
+    rungs, runs, last = list[Rung](), file.search.first_runs, file.cluster.runs
+    while True:
+        rungs.append(Rung(len(alive), runs))
+        outcomes = _simulated(alive, file, runs, say)
+        if runs == last:
+            break
+        alive = _survivors(alive, outcomes, file)
+        runs = min(last, runs * file.search.keep)
+    last_rung = list(zip(alive, outcomes, strict=True))
+    limits = file.search.limits
+    kept = [pair for pair in last_rung if not misses(pair[1], limits)]
+    if not kept:
+        return Found(file, _by_nearness(last_rung, file), refused, rungs)
+    for candidate, outcome in last_rung:
+        for worst in misses(outcome, limits)[:1]:
+            chosen = candidate.schedule, candidate.settings, candidate.partition
+            refused.append(Refused(*chosen, str(worst), worst.excess))
+    return Found(file, _ranking(kept, file), refused, rungs)
+
+
+def _simulated(
+    candidates: Sequence[Candidate],
+    file: ClusterFile,
+    runs: int,
+    say: Callable[[str, int], None],
+) -> list[Outcome]:
+    points = [
+        Point(str(i), file.path, scenario=each.scenario.model_copy(update={"runs": runs}))
+        for i, each in enumerate(candidates)
+    ]
+    outcomes = list(simulate_points(points, say, f"{len(points)} plans, {runs} runs").values())
+    for candidate, outcome in zip(candidates, outcomes, strict=True):
+        if file.search.goal not in outcome.metrics:
+            raise UserError(
+                f"{file.path}: key search.goal = {file.search.goal!r} does not apply: "
+                f"{candidate.label} has {', '.join(outcome.metrics) or 'no metric'}"
+            )
+    return outcomes
+
+
+def _cost(outcome: Outcome, file: ClusterFile) -> tuple[float, float]:
+    """What is least for the best: how far the limits are missed (0: kept), then the goal."""
+    goal, missed = file.search.goal, misses(outcome, file.search.limits)
+    value = outcome.metrics[goal].mean
+    return (
+        missed[0].excess if missed else 0.0,
+        value if is_least_best(goal) else -value,
+    )
+
+
+def _survivors(
+    candidates: Sequence[Candidate], outcomes: Sequence[Outcome], file: ClusterFile
+) -> list[Candidate]:
+    """The best ones of every schedule."""
+    by_schedule: dict[ScheduleName, list[tuple[Candidate, Outcome]]] = {}
+    for candidate, outcome in zip(candidates, outcomes, strict=True):
+        by_schedule.setdefault(candidate.schedule, []).append((candidate, outcome))
+    kept = []
+    for each in by_schedule.values():
+        most = ceil(len(each) / file.search.keep)
+        kept += [candidate for candidate, _ in _sorted(each, file)[:most]]
+    return kept
+
+
+def _sorted(
+    pairs: Sequence[tuple[Candidate, Outcome]], file: ClusterFile
+) -> list[tuple[Candidate, Outcome]]:
+    return sorted(pairs, key=lambda pair: _cost(pair[1], file))
+
+
+def _ranking(kept: Sequence[tuple[Candidate, Outcome]], file: ClusterFile) -> list[Ranked]:
+    """Of plans that keep the limits."""
+    goal = file.search.goal
+    (candidate, best), *others = _sorted(kept, file)
+    ranking = [Ranked(candidate, best, None, True)]
+    for candidate, outcome in others:
+        runs = best.observations[goal], outcome.observations[goal]
+        gap = relative_gap(*runs, comb(len(kept), 2))
+        ranking.append(Ranked(candidate, outcome, gap, may_be_equal(gap)))
+    return ranking
+
+
+def _by_nearness(broken: Sequence[tuple[Candidate, Outcome]], file: ClusterFile) -> list[Ranked]:
+    """Of plans that all break a limit."""
+    return [
+        Ranked(candidate, outcome, None, False, misses(outcome, file.search.limits))
+        for candidate, outcome in _sorted(broken, file)
+    ]

@@ -1,0 +1,128 @@
+"""Limits of a search: what is refused before a simulation, and what after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from treepipe.core.errors import UserError
+from treepipe.planner.cluster import Limits, Search
+from treepipe.results.metrics import UNITS
+from treepipe.scenario.deployment import Plan
+from treepipe.scenario.machines import Machine
+from treepipe.scenario.memory import Need
+from treepipe.sim.points import Outcome
+
+SMALL_IS_GOOD = ("_ms", "_per_token", "_per_million_tokens")
+"""Ends of the names of such metrics; throughputs are better large."""
+
+
+class LimitError(UserError):
+    """A limit is broken, by ``excess`` of it."""
+
+    def __init__(self, sentence: str, excess: float) -> None:
+        super().__init__(sentence)
+        self.excess = excess
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A bound of a simulated figure that a plan breaks.
+
+    Attributes:
+        limit: the metric that is bounded.
+        value: what the plan reaches; None if it has no such figure.
+        excess: how far the value is beyond the bound, as a factor less 1: 0.2 is a fifth too
+            much, and for what should be large that the bound is a fifth more than the value.
+    """
+
+    limit: str
+    value: float | None
+    bound: float
+    excess: float
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"it has no {self.limit}, which search.limits bounds"
+        side = "above" if is_least_best(self.limit) else "below"
+        return (
+            f"{self.limit} is {self.value:.4g} {UNITS[self.limit]}, {side} "
+            f"search.limits.{self.limit} = {self.bound:g} (by a factor of {1 + self.excess:.3g})"
+        )
+
+
+def check_limits(plan: Plan, needs: Sequence[Need], search: Search) -> None:
+    """Raises ``UserError`` if a limit that needs no simulation is broken, or if the devices do not
+    state what the goal or a limit is reckoned from."""
+    limits = search.limits
+    _check_data(plan, search.goal, f"key search.goal = {search.goal!r}")
+    for metric in limits.of_metrics:
+        _check_data(plan, metric, f"key search.limits.{metric}")
+    if limits.price_usd_per_hour is not None:
+        _check_price(plan, limits.price_usd_per_hour)
+    if limits.memory_share < 1:
+        _check_share(plan, needs, limits.memory_share)
+
+
+def misses(outcome: Outcome, limits: Limits) -> tuple[Miss, ...]:
+    """The bounds of simulated figures that are broken, the worst first."""
+    found = []
+    for name, bound in limits.of_metrics.items():
+        if name not in outcome.metrics:
+            found.append(Miss(name, None, bound, inf))
+            continue
+        value = outcome.metrics[name].mean
+        above, below = (value, bound) if is_least_best(name) else (bound, value)
+        if above > below:
+            found.append(Miss(name, value, bound, above / below - 1 if below else inf))
+    return tuple(sorted(found, key=lambda miss: -miss.excess))
+
+
+def is_least_best(metric: str) -> bool:
+    """Whether less of it is better."""
+    return metric.endswith(SMALL_IS_GOOD)
+
+
+def _check_data(plan: Plan, metric: str, key: str) -> None:
+    """Energy and price are sums over all devices, so each must state its own."""
+    if metric == "usd_per_million_tokens":
+        _check_stated(plan, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
+    if metric == "joules_per_token":
+        _check_stated(plan, key, "power", lambda machine: machine.power_w)
+
+
+def _check_stated(plan: Plan, key: str, needed: str, of: Callable[[Machine], object]) -> None:
+    lacking = [machine.name for machine in plan.machines if of(machine) is None]
+    if lacking:
+        others = f", nor do those of {', '.join(lacking[1:])}" if lacking[1:] else ""
+        raise UserError(f"{key}: the device of {lacking[0]} states no {needed}{others}")
+
+
+def _check_price(plan: Plan, most: float) -> None:
+    key = "key search.limits.price_usd_per_hour"
+    _check_stated(plan, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
+    price = sum(machine.usd_per_hour or 0.0 for machine in plan.machines)
+    if price > most:
+        raise LimitError(
+            f"its devices cost {price:g} USD per hour, above search.limits.price_usd_per_hour = "
+            f"{most:g}",
+            price / most - 1,
+        )
+
+
+def _check_share(plan: Plan, needs: Sequence[Need], share: float) -> None:
+    """As ``check_memory``, with a share of every device's memory."""
+    if not needs:
+        raise UserError(
+            "key search.limits.memory_share: nothing tells the target's size (target.profile, or "
+            "target.layer_mib and target.kv_kib)"
+        )
+    for machine in plan.machines:
+        needed = sum(need.total for need in needs if need.role in machine.roles)
+        if machine.memory_mib is not None and needed > share * machine.memory_mib:
+            raise LimitError(
+                f"{', '.join(machine.roles)} would take {needed:.1f} MiB, but of the device's "
+                f"{machine.memory_mib:g} MiB search.limits.memory_share = {share:g} may be taken",
+                needed / (share * machine.memory_mib) - 1,
+            )

@@ -1,0 +1,231 @@
+"""What a search says: a table, the file ``treepipe.plan/1``, and the best plan as a scenario."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import isfinite
+from os.path import relpath
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from treepipe.core.errors import RunError
+from treepipe.files.outputs import write_file
+from treepipe.files.toml_file import toml_text
+from treepipe.planner.gaps import shown
+from treepipe.planner.halving import Found, Ranked
+from treepipe.profiles.library import is_path
+from treepipe.results.metrics import UNITS
+from treepipe.results.statistics import CONFIDENCE
+
+SCHEMA = "treepipe.plan/1"
+NAMED = 4
+"""More plans that cannot be told apart are counted, as the table marks them."""
+
+
+def plan_content(found: Found) -> dict[str, Any]:
+    """Of the JSON file; keys as in ``docs/planning.md``."""
+    search = found.file.search
+    return {
+        "schema": SCHEMA,
+        "cluster": found.file.cluster.name,
+        "goal": search.goal,
+        "unit": UNITS[search.goal],
+        "seed": found.file.cluster.seed,
+        "feasible": found.feasible,
+        "rungs": [{"candidates": rung.candidates, "runs": rung.runs} for rung in found.rungs],
+        "confidence": CONFIDENCE,
+        "comparisons": found.comparisons,
+        "ranking": [_entry(each, search.goal) for each in found.ranking],
+        "refused": [
+            {
+                "schedule": each.schedule,
+                "settings": dict(each.settings),
+                "partition": each.partition,
+                "reason": each.reason,
+            }
+            for each in found.refused
+        ],
+    }
+
+
+def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
+    candidate, outcome = ranked.candidate, ranked.outcome
+    return {
+        "schedule": candidate.schedule,
+        "settings": dict(candidate.settings),
+        "partition": candidate.partition,
+        "layers": [list(counts) for counts in candidate.layers],
+        goal: outcome.metrics[goal].as_dict(),
+        "relative_to_best": None if ranked.gap is None else ranked.gap.as_dict(),
+        "indistinguishable": ranked.tied,
+        "misses": [
+            {
+                "limit": miss.limit,
+                "value": miss.value,
+                "bound": miss.bound,
+                "excess": miss.excess if isfinite(miss.excess) else None,
+            }
+            for miss in ranked.misses
+        ],
+        "lossless": candidate.scenario.sampling.lossless,
+        "metrics": {name: value.as_dict() for name, value in outcome.metrics.items()},
+        "utilization": {name: value.as_dict() for name, value in outcome.utilization.items()},
+        "warnings": list(outcome.warnings),
+    }
+
+
+def show_plan(found: Found, out: Path, console: Console) -> None:
+    """Print the ranking, what was refused, and the verdict."""
+    console.print(_ranking_table(found) if found.feasible else _misses_table(found))
+    for sentence in verdict(found):
+        console.print(sentence, highlight=False)
+    for (schedule, reason), count in _refusals(found).items():
+        plans = "" if count == 1 else f" ({count} plans)"
+        console.print(f"refused: {schedule}{plans}: {reason}", highlight=False)
+    which = "best" if found.feasible else "nearest"
+    for warning in found.best.outcome.warnings:
+        console.print(f"warning, {which} plan: {warning}", highlight=False)
+    if found.feasible:
+        console.print(f"best plan as a scenario: {out}", highlight=False)
+
+
+def verdict(found: Found) -> list[str]:
+    """Who wins, and who cannot be told from it; or which plan is the nearest to the limits."""
+    best, goal = found.best, found.file.search.goal
+    if not found.feasible:
+        return [f"no plan keeps the limits; the nearest one: {best.candidate.label}"]
+    value = best.outcome.metrics[goal]
+    sentences = [f"best: {best.candidate.label}, {goal} = {value.mean:.4g} {UNITS[goal]}"]
+    if best.candidate.partition != "even":
+        dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
+        sentences.append(f"its layers per stage: {dealt}")
+    return sentences + _comparison(found)
+
+
+def _comparison(found: Found) -> list[str]:
+    """What the intervals of the ranking say, and what they rest on."""
+    others, sentences = found.ranking[1:], list[str]()
+    tied = [each for each in others if each.tied]
+    if tied:
+        labels = "; ".join(each.candidate.label for each in tied)
+        if len(tied) > NAMED:
+            some = len(tied) < len(others)
+            labels = f"{len(tied)} of the other {len(others)} plans" if some else "all others"
+        sentences.append(f"not distinguishable from it: {labels}")
+    if any(each.gap is None or each.gap.low != each.gap.high for each in tied):
+        sentences.append(
+            f"{found.runs} runs cannot tell whether these are worse; more may (--runs)"
+        )
+    if len(tied) < len(others):
+        worse = f"the other {len(others) - len(tied)}" if tied else "all others"
+        verb = "is" if worse == "the other 1" else "are"
+        sentences.append(f"{worse} {verb} worse beyond doubt")
+    if others:
+        sentences.append(
+            f"differences: {CONFIDENCE:.0%} intervals that hold for all pairs of these plans "
+            f"({found.comparisons}) together, over {found.runs} runs on the same texts"
+        )
+    return sentences
+
+
+def check_feasible(found: Found) -> None:
+    """Raises ``RunError`` if no plan keeps the limits."""
+    if not found.feasible:
+        nearest = found.best
+        reasons = " and ".join(str(miss) for miss in nearest.misses)
+        raise RunError(
+            f"{found.file.path}: no plan keeps the limits; of the nearest one, "
+            f"{nearest.candidate.label}, {reasons}"
+        )
+
+
+def _ranking_table(found: Found) -> Table:
+    goal = found.file.search.goal
+    table = Table(title=_title(found))
+    for heading in ("", "plan"):
+        table.add_column(heading)
+    for heading in (UNITS[goal], "95 % interval", "against the best", "95 %, all together", ""):
+        table.add_column(heading, justify="right")
+    for rank, each in enumerate(found.ranking, 1):
+        value = each.outcome.metrics[goal]
+        interval = "" if value.low is None else f"{value.low:.4g} … {value.high:.4g}"
+        cells = ("", "", "best") if rank == 1 else _gap_cells(each)
+        table.add_row(str(rank), each.candidate.label, f"{value.mean:.4g}", interval, *cells)
+    return table
+
+
+def _gap_cells(ranked: Ranked) -> tuple[str, str, str]:
+    gap, tied = ranked.gap, "not distinguishable" if ranked.tied else ""
+    if gap is None:
+        return "", "", tied
+    interval = ""
+    if gap.low is not None and gap.high is not None:
+        interval = f"{shown(gap.low)} … {shown(gap.high)}"
+    return f"{gap.mean:+.1%}", interval, tied
+
+
+def _misses_table(found: Found) -> Table:
+    goal = found.file.search.goal
+    table = Table(title=f"{_title(found)}: no plan keeps the limits, nearest first")
+    for heading in ("", "plan"):
+        table.add_column(heading)
+    table.add_column(UNITS[goal], justify="right")
+    table.add_column("limits missed, the worst first")
+    for rank, each in enumerate(found.ranking, 1):
+        value = each.outcome.metrics[goal].mean
+        missed = "; ".join(str(miss) for miss in each.misses)
+        table.add_row(str(rank), each.candidate.label, f"{value:.4g}", missed)
+    return table
+
+
+def _title(found: Found) -> str:
+    rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in found.rungs)
+    goal = found.file.search.goal
+    return f"{found.file.cluster.name}: {goal} (plans simulated: {rungs})"
+
+
+def _refusals(found: Found) -> Mapping[tuple[str, str], int]:
+    """How many plans of a schedule were refused for the same reason, in order."""
+    return Counter((each.schedule, each.reason) for each in found.refused)
+
+
+def default_out(cluster: Path) -> Path:
+    """Beside the cluster's file, as names in it count from there."""
+    return cluster.with_name(f"{cluster.stem}-best.toml")
+
+
+def write_best(found: Found, out: Path) -> None:
+    """The best plan as a scenario file; nothing where no plan keeps the limits.
+
+    Raises:
+        WriteError: it cannot be written there.
+    """
+    if not found.feasible:
+        return
+    best, search = found.best, found.file.search
+    value = best.outcome.metrics[search.goal]
+    comment = [
+        f"Found by treepipe plan {found.file.path.name}: the best of {found.rungs[0].candidates} "
+        f"plans for {search.goal}.",
+        f"Predicted: {value.mean:.4g} {UNITS[search.goal]} (mean of {found.runs} runs).",
+    ]
+    name = f"{found.file.cluster.name}: {best.candidate.schedule}"
+    text = "".join(f"# {line}\n" for line in comment)
+    data = _moved(best.candidate.data, found.file.path.resolve().parent, out.resolve().parent)
+    text += toml_text({**data, "name": name})
+    write_file(out, text, "--out")
+
+
+def _moved(value: Any, old: Path, new: Path, key: str = "") -> Any:
+    """A file's content; names of files that count from ``old`` are made to count from ``new``."""
+    if isinstance(value, Mapping):
+        return {name: _moved(each, old, new, name) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_moved(each, old, new, key) for each in value]
+    if isinstance(value, str) and (is_path(value) or key == "file") and (old / value).exists():
+        return value if Path(value).is_absolute() else relpath(old / value, new)
+    return value

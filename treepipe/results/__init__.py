@@ -1,0 +1,1 @@
+"""What a run leaves behind: trace, recording, metrics, statistics, tables and pictures."""

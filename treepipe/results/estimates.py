@@ -1,0 +1,260 @@
+"""Traces -> estimates: warm-up, observations from runs or from batches of one run, intervals.
+
+Law of this file: it decides what counts as one observation; sums per run or batch come from
+``metrics.py``, intervals from ``statistics.py``. Explained in ``docs/statistics.md``.
+"""
+
+from __future__ import annotations
+
+import warnings as python_warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import numpy as np
+
+from treepipe.core.errors import UserError
+from treepipe.results.metrics import (
+    PER_TIME,
+    UNITS,
+    Floats,
+    Ratio,
+    Windows,
+    metric_ratios,
+    range_of,
+    timeless,
+    token_gaps,
+    utilization_ratios,
+)
+from treepipe.results.statistics import (
+    LEAST_BATCHES,
+    MSER_BATCH,
+    SHARE,
+    Interval,
+    batch_count,
+    mser5,
+    ratio_observations,
+    stays_correlated,
+)
+from treepipe.results.trace import Trace
+
+MANY_REQUESTS = 100
+"""Fewer per run tell too little about where a warm-up ends; none is removed on its own."""
+NEGLIGIBLE = 1e-3
+"""Relative half-width of an interval that is not worth a warning."""
+ROUGH = 2.718
+"""Times a value (e; a half-width of the value itself): an interval beyond this is warned of."""
+LEAST_GAPS = 100
+"""A batch with fewer gaps between tokens has no 99th percentile of its own."""
+UNSETTLED = (
+    "warm-up: the first half of the requests differs from the rest; more requests "
+    "(workload.requests) would tell where it ends"
+)
+P99 = "p99_time_between_tokens_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Observations of every metric and of every device's utilization.
+
+    Attributes:
+        over: what one observation is; None where there is one in all.
+        warmup: requests at the beginning of each run that are not counted.
+        metrics, utilization: their observations; a metric's mean is its value over all of them.
+        settled: False if the runs' first halves differ from the rest (see ``mser5``).
+        timeless: metrics that were left out, as no time passes in any run.
+    """
+
+    over: Literal["runs", "batches"] | None
+    warmup: int
+    metrics: Mapping[str, Floats]
+    utilization: Mapping[str, Floats]
+    settled: bool = True
+    timeless: tuple[str, ...] = ()
+
+    @property
+    def intervals(self) -> tuple[dict[str, Interval], dict[str, Interval]]:
+        """Of the metrics, and of the devices' utilization."""
+        estimate = Interval.over_batches if self.over == "batches" else Interval.over
+        metrics = {name: estimate(each, range_of(name)) for name, each in self.metrics.items()}
+        return metrics, {name: estimate(each, SHARE) for name, each in self.utilization.items()}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the intervals doubtful, in a sentence each."""
+        found = []
+        if not self.settled:
+            found.append(UNSETTLED)
+        if self.timeless:
+            found.append(
+                f"no time passes (all times are 0), so these have no value: "
+                f"{', '.join(self.timeless)}"
+            )
+        intervals = self.intervals[0]
+        rough = [name for name, each in intervals.items() if _is_rough(each)]
+        if rough:
+            others = f" and {len(rough) - 1} others" if rough[1:] else ""
+            found.append(
+                f"{self.over} are so few or so unlike that the interval of {rough[0]}{others} is a "
+                f"rough one; more runs (--runs) or requests (workload.requests) narrow it"
+            )
+        if self.over == "batches":
+            names = [
+                name
+                for name, values in self.metrics.items()
+                if stays_correlated(values) and not _is_negligible(intervals[name])
+            ]
+            if names:
+                found.append(
+                    f"successive batches of the run are correlated, so intervals were widened "
+                    f"({', '.join(names)}); more requests or several runs (--runs) are safer"
+                )
+        return found
+
+
+def summarize(
+    traces: Sequence[Trace], warmup: int = 0
+) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    """Metrics and utilization over runs (or one run's batches), each with its interval."""
+    return observe(traces, warmup).intervals
+
+
+def observe(
+    traces: Sequence[Trace], warmup: int | None = None, batches: int | None = None
+) -> Estimates:
+    """Estimates of the runs' metrics: over runs if there are several, else over batches of one.
+
+    Args:
+        traces: one per run, of equal requests.
+        warmup: requests to leave out of each run; None: found in the runs (``find_warmup``).
+        batches: of a single run; None: as many as it allows (``possible_batches``).
+
+    Raises ``UserError`` if ``warmup`` leaves no request.
+    """
+    traces = [trace for trace in traces if trace.requests]
+    if not traces:
+        return Estimates(None, 0, {}, {})
+    settled = True
+    if warmup is None:
+        warmup, settled = find_warmup(traces)
+    least = min(len(trace.requests) for trace in traces)
+    if warmup >= least:
+        raise UserError(
+            f"key workload.warmup_requests = {warmup} leaves nothing of a run's {least} requests"
+        )
+    if len(traces) == 1:
+        count = possible_batches(traces[0], warmup) if batches is None else batches
+        windows = [Windows.of(traces[0], count, warmup)]
+    else:
+        count = len(traces)
+        windows = [Windows.of(trace, 1, warmup) for trace in traces]
+    pairs = list(zip(traces, windows, strict=True))
+    metrics = _observations([metric_ratios(t, w) for t, w in pairs if w.answered])
+    utilization = _observations([utilization_ratios(t, w) for t, w in pairs])
+    lacking = set[str]()
+    if not (utilization and metrics.keys() >= set(PER_TIME)):
+        lacking = {name for t, w in pairs if w.answered for name in timeless(t, w)}
+    percentiles = _percentiles(windows, of_batches=len(traces) == 1)
+    if len(percentiles):
+        metrics[P99] = percentiles
+    return Estimates(
+        over=None if count == 1 else "batches" if len(traces) == 1 else "runs",
+        warmup=warmup,
+        metrics={name: metrics[name] for name in UNITS if name in metrics},
+        utilization=utilization,
+        settled=settled,
+        timeless=tuple(sorted(lacking - {*metrics, *(["utilization"] if utilization else [])})),
+    )
+
+
+def find_warmup(traces: Sequence[Trace]) -> tuple[int, bool]:
+    """Requests at the beginning of the runs that are unlike the rest, and whether it settles.
+
+    By MSER-5 on the requests' latency per token, in the order in which they were asked for,
+    averaged over the runs. None where requests are fewer than ``MANY_REQUESTS`` or never overlap:
+    then each finds an empty system, and all are alike.
+    """
+    least = min(len(trace.requests) for trace in traces)
+    if least < MANY_REQUESTS or not any(_overlap(trace) for trace in traces):
+        return 0, True
+    series = np.array([_latency_per_token(trace)[:least] for trace in traces])
+    with python_warnings.catch_warnings():  # a request that every run has refused
+        python_warnings.simplefilter("ignore", RuntimeWarning)
+        means = np.nanmean(series, axis=0)
+    known = means[~np.isnan(means)]
+    warmup = mser5(known)
+    return warmup, warmup < len(known) // MSER_BATCH // 2 * MSER_BATCH
+
+
+def possible_batches(trace: Trace, warmup: int) -> int:
+    """How many batches a run can be cut into; 1: it is too short.
+
+    Where requests never overlap, one is a batch of its own. Else a batch has at least twice as many
+    requests as are open at once on average, so that few of them reach into the next one.
+    """
+    least = 1
+    if _overlap(trace):
+        requests = trace.requests
+        span = max(r.finished_ms for r in requests) - min(r.started_ms for r in requests)
+        least = max(2, ceil(2 * sum(r.finished_ms - r.started_ms for r in requests) / span))
+    return batch_count(len(trace.requests) - warmup, least)
+
+
+def _is_rough(interval: Interval) -> bool:
+    """Whether it reaches so far from the value that the delta method's line is no good there."""
+    return interval.high is not None and interval.high > ROUGH * interval.mean > 0
+
+
+def _is_negligible(interval: Interval) -> bool:
+    return interval.high is None or interval.high - interval.mean <= NEGLIGIBLE * abs(interval.mean)
+
+
+def _overlap(trace: Trace) -> bool:
+    """Whether a request was asked for while another one was open."""
+    latest = -np.inf
+    for request in sorted(trace.requests, key=lambda request: request.started_ms):
+        if request.started_ms < latest:
+            return True
+        latest = max(latest, request.finished_ms)
+    return False
+
+
+def _latency_per_token(trace: Trace) -> Floats:
+    requests = sorted(trace.requests, key=lambda request: request.session)
+    return np.array(
+        [(r.finished_ms - r.started_ms) / len(r.tokens) if r.emitted else np.nan for r in requests]
+    )
+
+
+def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
+    """Linearized ratios over the windows of all runs; one value where only one window has any."""
+    found = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        ratios = [part[name] for part in parts if name in part]
+        above, below = (np.concatenate(column) for column in zip(*ratios, strict=True))
+        values = ratio_observations(above, below)
+        found[name] = values if np.count_nonzero(below) > 1 else np.array([values.mean()])
+    return found
+
+
+def _percentiles(windows: Sequence[Windows], *, of_batches: bool) -> Floats:
+    """99th percentiles of the gaps between tokens: each run's own, or those of a run's batches.
+
+    A percentile is no ratio of sums. Batches' own, shifted so that their mean is the whole run's,
+    tell its spread; batches that are too short are merged in pairs (sectioning: Asmussen and
+    Glynn, Stochastic Simulation (2007), section III.5).
+    """
+    gaps = [token_gaps(requests) for each in windows for requests in each.requests]
+    given = [each for each in gaps if len(each)]
+    if not given:
+        return np.array([])
+    if not of_batches:
+        return np.array([np.percentile(each, 99) for each in given])
+    whole = float(np.percentile(np.concatenate(given), 99))
+    if min(map(len, gaps)) < LEAST_GAPS and len(gaps) >= 2 * LEAST_BATCHES:
+        gaps = [np.concatenate(pair) for pair in zip(gaps[::2], gaps[1::2], strict=True)]
+    if min(map(len, gaps)) < LEAST_GAPS:
+        return np.array([whole])
+    values = np.array([np.percentile(each, 99) for each in gaps])
+    return np.asarray(values - values.mean() + whole)

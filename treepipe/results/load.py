@@ -1,0 +1,129 @@
+"""Open arrivals against what the resources can serve, from a run's trace: is a system overloaded?
+
+A resource (a device, a shared machine, a link, the places for open requests) that is busy for D per
+request cannot serve more than 1 / D requests per second, however they are scheduled, and a system
+no more than its busiest resource: the load is rate x D, largest over resources, and from 1 on the
+queue grows as long as requests come (the utilization law and the bottleneck's bound of operational
+analysis: Denning and Buzen, ACM Computing Surveys 1978). D is taken from the trace, where batches,
+rejected nodes and waiting for shared machines are as they are under this very load; what a run was
+busy is at most as long as the run, so a load above 1 means that the run did last longer than its
+requests took to arrive (with few requests, as by the last one's own time).
+
+In a closed loop a client waits for its answer before it asks again: nothing can pile up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from treepipe.results.trace import BUSY, RequestTrace, Trace
+from treepipe.scenario.deployment import HEADER_BYTES, Plan
+from treepipe.scenario.distributions import ArrivalTrace
+from treepipe.scenario.schema import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Of the busiest resource.
+
+    Attributes:
+        at: its name.
+        rate_s: requests per second that arrive.
+        work_ms: what it is busy for one request, over its capacity.
+    """
+
+    at: str
+    rate_s: float
+    work_ms: float
+
+    @property
+    def load(self) -> float:
+        return self.rate_s * self.work_ms / 1e3
+
+
+def overload_warnings(scenario: Scenario, plan: Plan, traces: Sequence[Trace]) -> list[str]:
+    """One sentence if requests arrive faster than they are served, else none."""
+    found = bottleneck(scenario, plan, traces)
+    if found is None or found.load < 1:
+        return []
+    what = (
+        f"load {found.load:.3g} at {found.at} ({found.rate_s:.3g} requests/s, "
+        f"{found.work_ms / 1e3:.3g} s of work each): requests arrive faster than they are served"
+    )
+    if plan.serving.admission is None:
+        return [f"{what}, so waiting times grow with the length of the run (workload.arrivals)"]
+    requests = [request for trace in traces for request in trace.requests]
+    refused = sum(request.reason == "refused" for request in requests)
+    return [f"{what}, and {refused} of {len(requests)} were refused (serving.admission)"]
+
+
+def bottleneck(scenario: Scenario, plan: Plan, traces: Sequence[Trace]) -> Load | None:
+    """The busiest resource over all runs; None in a closed loop, and where nothing was served.
+
+    Args: ``plan``: of any of the runs.
+    """
+    rate = _arrival_rate_s(scenario, plan)
+    served = [[request for request in trace.requests if request.emitted] for trace in traces]
+    requests = sum(map(len, served))
+    if rate is None or not requests:
+        return None
+    work = Counter[str]()
+    for trace, each in zip(traces, served, strict=True):
+        work.update(_busy_ms(plan, trace))
+        work.update(_place_ms(plan, each))
+    at, busy_ms = max(work.items(), key=lambda item: item[1], default=("any device", 0.0))
+    return Load(at, rate, busy_ms / requests)
+
+
+def _arrival_rate_s(scenario: Scenario, plan: Plan) -> float | None:
+    """Of the process; of a trace its own, None if its requests all come at once."""
+    arrivals = scenario.workload.arrivals
+    if arrivals is None:
+        return None
+    if not isinstance(arrivals, ArrivalTrace):
+        return arrivals.rate_per_s
+    times = plan.arrivals_ms
+    return 1e3 * (len(times) - 1) / (times[-1] - times[0]) if times[-1] > times[0] else None
+
+
+def _busy_ms(plan: Plan, trace: Trace) -> dict[str, float]:
+    """How long each device, shared machine, link and medium was busy, over its capacity."""
+    busy, links = defaultdict[str, float](float), defaultdict[str, float](float)
+    for span in trace.spans:
+        if span.kind in BUSY:
+            busy[span.device] += span.end_ms - span.start_ms
+        else:
+            sender, receiver = span.device.split("->")
+            link = plan.link(sender, receiver)
+            # A word's indices are left out, they are few bytes; a lost message is sent again.
+            size = HEADER_BYTES + span.tokens * (plan.row_bytes + 8)
+            occupied = link.occupied_ms(size) / (1 - link.loss)
+            for name in {f"link {span.device}", *plan.held(sender, receiver)}:
+                links[name] += occupied
+    shared = [machine for machine in plan.machines if len(machine.roles) > 1]
+    machines: Mapping[str, float] = {
+        f"host {machine.name}": sum(busy[role] for role in machine.roles) / machine.capacity
+        for machine in shared
+    }
+    return {**busy, **links, **machines}
+
+
+def _place_ms(plan: Plan, requests: Sequence[RequestTrace]) -> dict[str, float]:
+    """How long the places for open requests were taken; empty where they are not limited.
+
+    Requests get a place in the order in which they were asked for, so the k-th one waits until
+    all but ``places`` - 1 of the k - 1 before it are over.
+    """
+    if plan.serving.limit is None:
+        return {}
+    places = plan.serving.limit * len(plan.pipelines)
+    asked = sorted(requests, key=lambda request: request.session)
+    ends = sorted(request.finished_ms for request in requests)
+    taken = 0.0
+    for number, request in enumerate(asked):
+        free_ms = ends[number - places] if number >= places else 0.0
+        taken += request.finished_ms - max(request.started_ms, free_ms)
+    kind = "place" if places == 1 else "places"
+    return {f"the {places} {kind} for open requests": taken / places}

@@ -1,0 +1,67 @@
+"""How everything here is drawn: one palette, and the same styles for the same things.
+
+Law of this file: no other file has a colour of its own. The colours are those of Okabe and Ito
+(2008), which colour-blind readers tell apart; a plot also differs in marks, lines, hatching or
+direct labels where colours would look alike in grey.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from treepipe.files.outputs import write_file
+from treepipe.results.statistics import Interval
+
+BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+SKY, AMBER, YELLOW = "#56b4e9", "#e69f00", "#f0e442"
+BLACK, GREY, SILVER, IDLE, MIST = "#222222", "#777777", "#dddddd", "#ebebeb", "#f2f2f2"
+"""Text and marks, lines of less weight, grids, and what lies behind."""
+PALE, DEEP = "#a9cde4", "#00395a"
+"""Blue, lighter and darker, for three steps of one thing."""
+PREDICTED = {"color": BLUE, "label": "predicted before the run (95 % interval of the mean)"}
+MEASURED = {
+    "color": ORANGE,
+    "marker": "o",
+    "ls": "none",
+    "ms": 7,
+    "mec": "white",
+    "label": "measured on real processes",
+}
+REPLAYED = {
+    "color": BLUE,
+    "marker": "D",
+    "ls": "none",
+    "ms": 6,
+    "mfc": "none",
+    "label": "simulated with the run's own acceptance",
+}
+LEGEND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "framealpha": 1.0}
+"""What lies behind a legend does not show through."""
+
+
+def save_figure(figure: Figure, path: Path, dpi: float, option: str = "") -> None:
+    """Write a picture in the format of its name. Raises ``WriteError`` if it cannot be written."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=dpi)
+    write_file(path, drawn.getvalue(), option)
+
+
+def band(panel: Any, x: Sequence[float], values: Sequence[Interval], style: dict[str, Any]) -> None:
+    """A line through the means, and its interval as a band (none where there is no interval)."""
+    means = [value.mean for value in values]
+    panel.plot(x, means, marker=".", **style)
+    low = [value.mean if value.low is None else value.low for value in values]
+    high = [value.mean if value.high is None else value.high for value in values]
+    panel.fill_between(x, low, high, color=style["color"], alpha=0.2, lw=0)
+
+
+def clean(panel: Any, axis: str = "y") -> None:
+    """A light grid along the values' axis, and no frame above and to the right."""
+    panel.grid(axis=axis, color=SILVER, lw=0.7)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)

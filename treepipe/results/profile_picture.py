@@ -1,0 +1,184 @@
+"""The picture of a profile's times: solid where they were measured, dashed where they were not.
+
+Colours tell kinds of work apart, marks and widths contexts, and every line is named at its end, so
+that nothing rests on colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
+
+from treepipe.profiles.curves import Curve, Shown
+from treepipe.results.plots import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    LEGEND,
+    MIST,
+    ORANGE,
+    PURPLE,
+    clean,
+    save_figure,
+)
+
+COLORS = (BLUE, ORANGE, GREEN, PURPLE)
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+MARKED = 32
+"""A table of more points than this is drawn without marks, which would run together."""
+TOKENS = tuple(2**power for power in range(12))
+BYTES = {2**10: "1 KiB", 2**14: "16 KiB", 2**18: "256 KiB", 2**22: "4 MiB", 2**26: "64 MiB"}
+JOINED = {"shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
+"""A line from a label's left end to its curve."""
+LINE = 0.036
+"""Height of a label, of the panel's."""
+
+
+def draw_curves(shown: Shown, title: str, path: Path) -> None:
+    """Write the picture to a file. Raises ``WriteError`` if it cannot be written."""
+    save_figure(curves_figure(shown, title), path, 120, "--plot")
+
+
+def curves_figure(shown: Shown, title: str) -> Figure:
+    """Milliseconds against tokens or bytes, both logarithmic; a panel for each model."""
+    groups = list(shown.curves.items())
+    figure = Figure(figsize=(1.0 + 7.0 * len(groups), 6), layout="constrained")
+    axes: Any = figure.subplots(1, len(groups), sharey=True, squeeze=False)
+    for panel, (group, curves) in zip(axes[0], groups, strict=True):
+        _draw_panel(panel, curves, shown)
+        panel.set_title(group if len(groups) > 1 or group not in title else "", fontsize=10)
+    axes[0][0].set_ylabel("milliseconds")
+    # Labels go where the lines end once all panels have agreed on a scale.
+    for panel, (_, curves) in zip(axes[0], groups, strict=True):
+        _label_ends(panel, curves, _sizes(shown)[-1])
+    figure.legend(
+        handles=_explanation(shown), loc="outside lower center", ncols=3, fontsize=9, **LEGEND
+    )
+    figure.suptitle(title)
+    return figure
+
+
+def _sizes(shown: Shown) -> list[int]:
+    """Sizes at which curves are drawn."""
+    if shown.unit == "tokens":
+        return list(range(1, TOKENS[-1] + 1))
+    return [round(2 ** (power / 16)) for power in range(160, 417)]
+
+
+def _styles(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """Of every curve: colour by kind of work, mark and width by context."""
+    kinds = list(dict.fromkeys(curve.what for curve in curves))
+    contexts = sorted({curve.context or 0 for curve in curves})
+    styles = []
+    for curve in curves:
+        place = contexts.index(curve.context or 0)
+        color = COLORS[kinds.index(curve.what) % len(COLORS)]
+        mark = MARKS[place % len(MARKS)]
+        styles.append({"color": color, "marker": mark, "lw": 1.2 + 0.5 * place})
+    return styles
+
+
+def _draw_panel(panel: Any, curves: Sequence[Curve], shown: Shown) -> None:
+    sizes = np.array(_sizes(shown))
+    ends = [curve.known[1] for curve in curves if curve.known is not None]
+    if ends and max(ends) < 0.7 * sizes[-1]:
+        panel.axvspan(max(ends), sizes[-1], color=MIST, lw=0, zorder=0)
+        text = {"ha": "right", "va": "bottom", "fontsize": 9, "color": GREY}
+        panel.text(0.99, 0.01, f"not {shown.basis}", transform=panel.transAxes, **text)
+    for curve, style in zip(curves, _styles(curves), strict=True):
+        times = np.array([curve.ms(int(size)) for size in sizes])
+        line = {"color": style["color"], "lw": style["lw"]}
+        inside = np.array([curve.measured(int(size)) for size in sizes])
+        panel.plot(sizes, np.where(inside, times, np.nan), **line)
+        panel.plot(sizes, np.where(inside, np.nan, times), ls=(0, (4, 2)), alpha=0.6, **line)
+        marked = [n for n in curve.points if sizes[0] <= n <= sizes[-1]]
+        if 0 < len(marked) <= MARKED:
+            marks = {"marker": style["marker"], "color": style["color"], "mec": "white", "ms": 6}
+            panel.plot(marked, [curve.ms(n) for n in marked], ls="none", **marks)
+        if shown.uncertainty is not None:
+            low, high = max(0.02, 1 - shown.uncertainty), 1 + shown.uncertainty
+            panel.fill_between(sizes, times * low, times * high, color=style["color"], alpha=0.12)
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_locator(NullLocator())
+    if shown.unit == "tokens":
+        panel.set_xticks(TOKENS, [str(tick) for tick in TOKENS])
+    else:
+        panel.set_xticks(list(BYTES), list(BYTES.values()))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.set_xlim(sizes[0], sizes[-1])
+    panel.set_xlabel(shown.unit)
+    clean(panel, "both")
+
+
+def _label_ends(panel: Any, curves: Sequence[Curve], last: int) -> None:
+    """Names to the right of the panel, at the lines' ends but not over each other."""
+    low, high = np.log(panel.get_ylim())
+    ends = [(np.log(max(curve.ms(last), 1e-9)) - low) / (high - low) for curve in curves]
+    for curve, style, end, place in zip(
+        curves, _styles(curves), ends, spread(ends, LINE), strict=True
+    ):
+        panel.annotate(
+            curve.heading,
+            (1.0, end),
+            (1.05, place),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            va="center",
+            fontsize=9,
+            color=BLACK,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": style["color"], "lw": 1.2, **JOINED},
+        )
+
+
+def spread(places: Sequence[float], apart: float) -> list[float]:
+    """Places in the same order, near the given ones and at least ``apart`` from each other.
+
+    >>> spread([0.5, 0.9, 0.5], 0.1)
+    [0.45, 0.9, 0.55]
+    """
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    groups: list[tuple[list[int], float]] = []  # members, and the place of their middle
+    for index in order:
+        members, middle = [index], places[index]
+        while groups:
+            before, centre = groups[-1]
+            if middle - centre >= apart * (len(members) + len(before)) / 2:
+                break
+            members = before + members
+            middle = sum(places[each] for each in members) / len(members)
+            groups.pop()
+        groups.append((members, middle))
+    found = [0.0] * len(places)
+    for members, middle in groups:
+        for rank, index in enumerate(members):
+            found[index] = round(middle + (rank - (len(members) - 1) / 2) * apart, 6)
+    return found
+
+
+def _explanation(shown: Shown) -> list[Line2D]:
+    """What marks and dashes mean, as far as they are there."""
+    curves = [curve for group in shown.curves.values() for curve in group]
+    handles = [Line2D([], [], color=BLACK, label=shown.basis)]
+    if any(0 < len(curve.points) <= MARKED for curve in curves):
+        dots: dict[str, Any] = {
+            "ls": "none",
+            "marker": "o",
+            "label": f"points that are {shown.basis}",
+        }
+        handles[0].set_label("between them")
+        handles.insert(0, Line2D([], [], color=BLACK, **dots))
+    if shown.unmeasured:
+        dashed: dict[str, Any] = {"ls": (0, (4, 2)), "alpha": 0.6, "label": shown.unmeasured}
+        handles.append(Line2D([], [], color=BLACK, **dashed))
+    return handles

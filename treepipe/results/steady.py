@@ -1,0 +1,77 @@
+"""The steady part of a run: while every pipeline is at work.
+
+A closed loop begins with prefills and ends with some pipelines idle; neither tells how a shared
+draft server does. Both worlds are cut alike, and ``metrics.py`` measures what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from treepipe.results.trace import RequestTrace, Trace
+
+
+def steady(trace: Trace) -> Trace:
+    """From when every pipeline has emitted a token to when the first one has no request left.
+
+    Rounds stay whole; requests without an emission in between are left out. Raises ``ValueError``
+    if the run has no such part.
+    """
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for request in trace.requests:
+        if request.emitted:
+            key = request.pipeline
+            first[key] = min(first.get(key, request.first_token_ms), request.first_token_ms)
+            last[key] = max(last.get(key, request.finished_ms), request.finished_ms)
+    if not first:
+        raise ValueError("no request has a token")
+    start, end = max(first.values()), min(last.values())
+    if start >= end:
+        raise ValueError("the pipelines are never all at work: more requests are needed")
+    parts = [_part(request, start, end) for request in trace.requests]
+    return replace(
+        trace,
+        spans=[s for s in trace.spans if s.end_ms > start and s.start_ms < end],
+        requests=[part for part in parts if part is not None],
+        turns=[t for t in trace.turns if start <= t.started_ms and t.ended_ms <= end],
+    )
+
+
+def _part(request: RequestTrace, start: float, end: float) -> RequestTrace | None:
+    """Emissions in [start, end], and their tokens."""
+    before = sum(count for time, count in request.emitted if time < start)
+    inside = tuple((time, count) for time, count in request.emitted if start <= time <= end)
+    if not inside:
+        return None
+    tokens = request.tokens[before : before + sum(count for _, count in inside)]
+    return replace(
+        request,
+        started_ms=max(request.started_ms, start),
+        finished_ms=min(request.finished_ms, end),
+        emitted=inside,
+        tokens=tokens,
+    )
+
+
+def return_times(trace: Trace) -> list[float]:
+    """Milliseconds from a turn's end to the arrival of what it sent (StarSD's Z), per turn.
+
+    Of pipelines that serve one request at a time; beginnings of requests are left out.
+    """
+    found = []
+    ended: dict[tuple[int, int], float] = {}
+    for turn in sorted(trace.turns, key=lambda turn: turn.started_ms):
+        key = turn.draft, turn.pipeline
+        if turn.pipeline >= 0:
+            if key in ended:
+                found.append(turn.arrived_ms - ended[key])
+            ended[key] = turn.ended_ms
+    return found
+
+
+def median(values: list[float]) -> float:
+    """Of at least one value: a request's change has other times than its rounds."""
+    return float(np.median(values))

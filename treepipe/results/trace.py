@@ -1,0 +1,306 @@
+"""What a run did, whichever world it ran in: spans of work, and the requests' results.
+
+Both worlds write these records and ``metrics.py`` reads nothing else. Times are milliseconds
+from the start of the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from treepipe.core.draft_work import Turn
+from treepipe.core.protocol import RoundRecord
+from treepipe.files.outputs import write_file
+from treepipe.scenario.machines import Machine
+
+Kind: TypeAlias = Literal["compute", "draft", "evaluate", "decide", "prune", "transfer"]
+BUSY: frozenset[str] = frozenset({"compute", "draft", "evaluate", "decide", "prune"})
+"""Kinds that occupy the device they are on; transfers occupy a link."""
+
+
+RUN_ENDED = "run ended"
+"""Why a request ended that was open when its run failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A device (or a link, "a->b") was at one thing from ``start_ms`` to ``end_ms``.
+
+    ``tokens`` counts the rows worked on, 0 where that means nothing.
+    """
+
+    device: str
+    kind: Kind
+    start_ms: float
+    end_ms: float
+    session: int
+    tokens: int = 0
+
+    def shifted(self, by_ms: float) -> Span:
+        """The same with another origin of time."""
+        return replace(self, start_ms=self.start_ms + by_ms, end_ms=self.end_ms + by_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrace:
+    """One finished request.
+
+    Attributes:
+        started_ms: when it was asked for; it may have waited since.
+        emitted: (time, tokens) of each emission, in order.
+        tokens: the text that was emitted.
+        reason: why it ended ("length", "end of text", "worker lost", "refused", "run ended").
+        pipeline: number of the pipeline that served it.
+    """
+
+    session: int
+    prompt_tokens: int
+    started_ms: float
+    finished_ms: float
+    emitted: tuple[tuple[float, int], ...]
+    tokens: tuple[int, ...]
+    rounds: tuple[RoundRecord, ...]
+    reason: str
+    pipeline: int = 0
+
+    @classmethod
+    def refused(cls, session: int, prompt_tokens: int, now_ms: float) -> RequestTrace:
+        """A request that was not admitted."""
+        return cls(session, prompt_tokens, now_ms, now_ms, (), (), (), "refused")
+
+    def shifted(self, by_ms: float) -> RequestTrace:
+        """The same with another origin of time."""
+        return replace(
+            self,
+            started_ms=self.started_ms + by_ms,
+            finished_ms=self.finished_ms + by_ms,
+            emitted=tuple((time + by_ms, count) for time, count in self.emitted),
+        )
+
+    @property
+    def first_token_ms(self) -> float:
+        return self.emitted[0][0]
+
+
+@dataclass(slots=True)
+class Trace:
+    """One run: devices in the order they are shown, spans, requests, turns, warnings.
+
+    ``devices`` are roles; ``machines`` is what they work on, as far as it is known. A run
+    that failed underway is not ``complete``: it holds requests with the text they had, no spans.
+    """
+
+    devices: tuple[str, ...]
+    spans: list[Span] = field(default_factory=list)
+    requests: list[RequestTrace] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    machines: tuple[Machine, ...] = ()
+    complete: bool = True
+
+    def dumps(self) -> str:
+        """The whole trace as JSON text; equal runs give equal text, byte for byte."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+# --- Chrome and Perfetto trace events ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """A span in whole nanoseconds, and the track (thread) it is drawn on."""
+
+    span: Span
+    start: int
+    end: int
+    pid: int
+    tid: int
+
+    def event(self) -> dict[str, Any]:
+        args = {"session": self.span.session, "tokens": self.span.tokens}
+        return {
+            **self._at("X", self.span.kind, self.span.kind, self.start),
+            "dur": _microseconds(self.end - self.start),
+            "args": args,
+        }
+
+    def flow(self, phase: Literal["s", "f"], number: int) -> dict[str, Any]:
+        """An arrow's tail or head; viewers bind it to the slice that encloses its time."""
+        at = self.end - 1 if phase == "s" else self.start
+        return {**self._at(phase, "segment", "flow", at), "id": number, "bp": "e"}
+
+    def _at(self, phase: str, name: str, category: str, ns: int) -> dict[str, Any]:
+        place = {"pid": self.pid, "tid": self.tid, "ts": _microseconds(ns)}
+        return {"name": name, "cat": category, "ph": phase, **place}
+
+
+def chrome_events(trace: Trace, process: str, numbers: Iterator[int]) -> list[dict[str, Any]]:
+    """The trace as Chrome/Perfetto trace events (microseconds): one process, a thread per device
+    in the order of ``trace.devices``, the links' threads below.
+
+    Viewers drop slices that overlap another one of their thread partly, so what is under way at the
+    same time on a device or link gets further threads, "a->b (2)" and so on.
+
+    Args:
+        numbers: gives the ids of the process and its threads, ascending.
+    """
+    pid = next(numbers)
+    events = [
+        _metadata("process_name", pid, 0, name=process),
+        _metadata("process_sort_index", pid, 0, sort_index=pid),
+    ]
+    slices = list[_Slice]()
+    for name, spans in _by_track(trace).items():
+        for lane, members in enumerate(_lanes(spans) or [[]], start=1):
+            tid = next(numbers)
+            shown = name if lane == 1 else f"{name} ({lane})"
+            events.append(_metadata("thread_name", pid, tid, name=shown))
+            events.append(_metadata("thread_sort_index", pid, tid, sort_index=tid))
+            slices += [_Slice(span, start, end, pid, tid) for start, end, span in members]
+    slices.sort(key=lambda each: each.start)
+    flows = [
+        event
+        for number, (sent, taken) in enumerate(_hops(slices), start=1)
+        for event in (sent.flow("s", pid << 32 | number), taken.flow("f", pid << 32 | number))
+    ]
+    # A viewer that reads in this order knows a slice before the arrows that are bound to it.
+    return events + sorted([each.event() for each in slices] + flows, key=lambda e: e["ts"])
+
+
+def write_chrome_trace(traces: Iterable[tuple[str, Trace]], path: Path, option: str = "") -> None:
+    """Write named traces into one file that Perfetto and chrome://tracing open.
+
+    Raises ``WriteError`` if it cannot be written; ``option`` is what asked for it.
+    """
+    numbers = itertools.count(1)
+    events = [event for name, trace in traces for event in chrome_events(trace, name, numbers)]
+    content = {"traceEvents": events, "displayTimeUnit": "ns"}
+    write_file(path, json.dumps(content, indent=None), option)
+
+
+def _metadata(what: str, pid: int, tid: int, **args: object) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
+def _microseconds(ns: int) -> float:
+    """What gives these nanoseconds again when it is multiplied by 1,000, whether the product is
+    rounded or cut off (as Perfetto does)."""
+    us = ns / 1e3
+    return us if int(us * 1e3) == ns else math.nextafter(us, math.copysign(math.inf, ns))
+
+
+def _by_track(trace: Trace) -> dict[str, list[Span]]:
+    """Spans by device, all devices first, then by link in the order of senders and receivers."""
+    order = {name: place for place, name in enumerate(trace.devices)}
+    found: dict[str, list[Span]] = {name: [] for name in trace.devices}
+    others: dict[str, list[Span]] = {}
+    for span in trace.spans:
+        (found if span.device in order else others).setdefault(span.device, []).append(span)
+    ends = {name: [order.get(end, len(order)) for end in name.split("->")] for name in others}
+    return found | {name: others[name] for name in sorted(others, key=lambda n: (ends[n], n))}
+
+
+def _lanes(spans: Iterable[Span]) -> list[list[tuple[int, int, Span]]]:
+    """(start, end, span) in nanoseconds, in as few lists as need be for none to overlap."""
+    timed = [(round(s.start_ms * 1e6), round(s.end_ms * 1e6), s) for s in spans]
+    lanes: list[list[tuple[int, int, Span]]] = []
+    for each in sorted(timed, key=lambda t: t[:2]):
+        free = next((lane for lane in lanes if lane[-1][1] <= each[0]), None)
+        if free is None:
+            lanes.append([each])
+        else:
+            free.append(each)
+    return lanes
+
+
+def _hops(slices: Sequence[_Slice]) -> Iterator[tuple[_Slice, _Slice]]:
+    """Work and transfer, transfer and work, of segments that travel: what sent, what took it up.
+
+    Spans do not say which segment they are about, so this follows from the order: a link keeps it,
+    and so does a stage. Where no work fits, or is too short to hold an arrow, there is none.
+
+    Args:
+        slices: in the order of their starts.
+    """
+    work: dict[tuple[str, int], list[_Slice]] = {}
+    sent: dict[tuple[str, int], list[_Slice]] = {}
+    arrived: dict[tuple[str, int], list[_Slice]] = {}
+    for each in slices:
+        span = each.span
+        if span.kind != "transfer":
+            work.setdefault((span.device, span.session), []).append(each)
+        elif span.tokens:  # the others are words and empty segments
+            sender, _, receiver = span.device.partition("->")
+            sent.setdefault((sender, span.session), []).append(each)
+            arrived.setdefault((receiver, span.session), []).append(each)
+    pairs = [pair for key, each in sent.items() for pair in _senders(work.get(key, []), each)]
+    pairs += [pair for key, each in arrived.items() for pair in _takers(each, work.get(key, []))]
+    for tail, head in pairs:
+        if tail.end > tail.start and head.end > head.start:
+            yield tail, head
+
+
+def _senders(work: Sequence[_Slice], sent: Sequence[_Slice]) -> Iterator[tuple[_Slice, _Slice]]:
+    """What a stage computes it sends on, one by one and in order; a draft server feeds what it
+    has after its newest work."""
+    computed = [each for each in work if each.span.kind == "compute"]
+    if computed:
+        pairs = zip(computed, sent, strict=False)
+        yield from ((tail, head) for tail, head in pairs if tail.end <= head.start + 1)
+        return
+    ends = [each.end for each in work]
+    for head in sent:
+        if before := bisect_right(ends, head.start + 1):
+            yield work[before - 1], head
+
+
+def _takers(arrived: Sequence[_Slice], work: Sequence[_Slice]) -> Iterator[tuple[_Slice, _Slice]]:
+    """Each pass takes up one segment, in order, but some segments are never computed: all their
+    rows were pruned while they waited. A pair that is neither the first nor the last that the
+    order allows is not sure, and left out."""
+    arrived = sorted(arrived, key=lambda each: each.end)
+    passes = [each for each in work if each.span.kind in ("compute", "evaluate")]
+    ends = [each.end for each in arrived]
+    sure = [_arrival(ends, head.start) for head in passes]
+    first = _in_order(arrived, passes, sure, 1)
+    last = _in_order(arrived, passes, sure, -1)
+    for head, tail, other in zip(passes, first, last, strict=True):
+        if tail is not None and tail == other:
+            yield arrived[tail], head
+
+
+def _arrival(ends: Sequence[int], start: int) -> int | None:
+    """The one arrival that a pass began with, None if there is none at its start, or several."""
+    low, high = bisect_left(ends, start - 1), bisect_right(ends, start + 1)
+    return low if high - low == 1 else None
+
+
+def _in_order(
+    arrived: Sequence[_Slice], passes: Sequence[_Slice], sure: Sequence[int | None], step: int
+) -> list[int | None]:
+    """Indices of the segments taken up, each the next one possible; ``step`` -1: from the end."""
+    taken: list[int | None] = []
+    place = 0 if step > 0 else len(arrived) - 1
+    for head, begun_with in list(zip(passes, sure, strict=True))[::step]:
+        if begun_with is not None and _fits(arrived[begun_with], head):
+            place = begun_with
+        while 0 <= place < len(arrived) and not _fits(arrived[place], head):
+            if step > 0 and arrived[place].end > head.start + 1:
+                break  # so are all behind it, which later passes may take up
+            place += step
+        found = 0 <= place < len(arrived) and _fits(arrived[place], head)
+        taken.append(place if found else None)
+        place += step if found else 0
+    return taken[::step]
+
+
+def _fits(arrived: _Slice, head: _Slice) -> bool:
+    """Rows may have been pruned meanwhile; a time may be rounded by a nanosecond."""
+    return arrived.end <= head.start + 1 and arrived.span.tokens >= head.span.tokens

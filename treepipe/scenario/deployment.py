@@ -1,0 +1,189 @@
+"""A scenario with every name resolved to numbers: what both worlds are started with.
+
+Nothing here reads a file; ``planning.py`` builds plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from treepipe.core.draft_desk import DraftDesk
+from treepipe.core.messages import Close, Flight, Message
+from treepipe.core.protocol import Schedule, Started
+from treepipe.core.schedules.shared_draft import ArrivalQueue, Dispatcher, Policy, ServiceLevels
+from treepipe.core.stage_desk import StageDesk
+from treepipe.physics.timing import DeviceTimes, LinkTimes
+from treepipe.physics.transfers import Held
+from treepipe.scenario.machines import Machine
+
+HEADER_BYTES = 64
+"""Size that a message's header is counted with, on top of its rows."""
+SWITCH = "switch"
+"""Name of the process that lets transfers wait for each other; it is no device of the plan."""
+
+AT_ONCE = LinkTimes(0.0)
+"""A link that takes no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A role on a device.
+
+    Attributes:
+        name: as metrics and traces show it ("draft0", "pipeline0.stage1").
+        times: what its device needs for each kind of work.
+        layers: the target's layers it holds (empty for a draft).
+    """
+
+    name: str
+    times: DeviceTimes
+    layers: range = range(0)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """A request: prompt token ids (for the simulator only their number counts) and its length.
+
+    ``end_tokens``, any of which ends a text, are token ids: they mean nothing where a simulation's
+    tokens are ranks.
+    ``arrival_ms`` counts from the start of the run; None: a client of the closed loop asks for it.
+    """
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    end_tokens: frozenset[int] = frozenset()
+    arrival_ms: float | None = None
+
+    @property
+    def started(self) -> Started:
+        return Started(self.prompt, self.max_new_tokens, self.end_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How requests share draft servers and pipelines; see ``schedules/shared_draft.py``."""
+
+    clients: int = 1
+    limit: int | None = None
+    admission: int | None = None
+    policy: Policy = "fifo"
+    levels: ServiceLevels = field(default_factory=ServiceLevels)
+
+
+NewSchedule = Callable[[int, int, Callable[[], int]], Schedule]
+"""Session number, number of stages, how many turns wait for the draft -> a fresh schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Draft servers, pipelines, the links between them, and the schedule to run.
+
+    Attributes:
+        default_link, links: link times, by (sender, receiver) where they differ.
+        local_link: between roles of one machine.
+        row_bytes: bytes of one row's hidden state between stages.
+        group_size: stages in a row that work one after another within a step.
+        central_transfers: a device takes part in one transfer at a time.
+        never_misses: the verification rule takes a child wherever there is one.
+        requests: in the order in which they are asked for; all of them arrive, or none does.
+        seed: root of every random stream.
+        warnings: what the times rest on besides measurements; for the result.
+        machines: what the roles work on; one that is in none has a plain device of its own.
+    """
+
+    name: str
+    drafts: tuple[Placed, ...]
+    pipelines: tuple[tuple[Placed, ...], ...]
+    new_schedule: NewSchedule
+    requests: tuple[RequestSpec, ...]
+    default_link: LinkTimes
+    links: Mapping[tuple[str, str], LinkTimes] = field(default_factory=dict)
+    row_bytes: int = 0
+    serving: Serving = Serving()
+    group_size: int = 1
+    central_transfers: bool = False
+    never_misses: bool = False
+    seed: int = 0
+    warnings: tuple[str, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    local_link: LinkTimes = AT_ONCE
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(placed.name for placed in self.placed)
+
+    @property
+    def placed(self) -> tuple[Placed, ...]:
+        """Draft servers, then the stages of every pipeline."""
+        return (*self.drafts, *(stage for stages in self.pipelines for stage in stages))
+
+    def link(self, sender: str, receiver: str) -> LinkTimes:
+        """Times of one direction between two roles."""
+        found = self.links.get((sender, receiver))
+        if found is not None:
+            return found
+        local = any({sender, receiver} <= set(machine.roles) for machine in self.machines)
+        return self.local_link if local else self.default_link
+
+    def held(self, sender: str, receiver: str) -> Held:
+        """What a transfer between two roles has to itself while it lasts; mostly nothing."""
+        link = self.link(sender, receiver)
+        found = (sender, receiver) if self.central_transfers else ()
+        if link.medium is not None:
+            return (*found, f"medium {link.medium}")
+        return (*found, "<->".join(sorted((sender, receiver)))) if link.half_duplex else found
+
+    @property
+    def queues_transfers(self) -> bool:
+        """Whether any transfer may have to wait for one of another link."""
+        links = (self.default_link, self.local_link, *self.links.values())
+        shared = any(link.half_duplex or link.medium is not None for link in links)
+        return self.central_transfers or shared
+
+    def machine(self, role: str) -> Machine:
+        """What a role works on."""
+        return next((m for m in self.machines if role in m.roles), Machine(role, (role,)))
+
+    @property
+    def arrivals_ms(self) -> tuple[float, ...]:
+        """Of the requests; empty for a closed loop."""
+        times = [request.arrival_ms for request in self.requests]
+        return tuple(time for time in times if time is not None)
+
+    def most_open(self, pipeline: int) -> int:
+        """Most requests that a pipeline serves at once."""
+        serving, pipelines = self.serving, len(self.pipelines)
+        asked = len(self.requests) if self.arrivals_ms else serving.clients
+        inside = min(asked, serving.admission or asked, len(self.requests))
+        share = inside // pipelines + (pipeline < inside % pipelines)
+        return min(share, serving.limit) if serving.limit is not None else share
+
+    def draft_desk(self, draft: int) -> DraftDesk:
+        groups = [-(-len(stages) // self.group_size) for stages in self.pipelines]
+        return DraftDesk(draft, groups, ArrivalQueue(self.serving.policy, self.serving.levels))
+
+    def stage_desk(self, pipeline: int, number: int) -> StageDesk:
+        """Of the ``number``-th stage (from 1) of a pipeline."""
+        return StageDesk(number, len(self.pipelines[pipeline]), self.group_size)
+
+    def dispatcher(self) -> Dispatcher:
+        serving = self.serving
+        return Dispatcher(
+            len(self.requests),
+            serving.clients,
+            len(self.drafts),
+            len(self.pipelines),
+            serving.limit,
+            serving.admission,
+            self.arrivals_ms,
+        )
+
+
+def message_bytes(message: Message, row_bytes: int) -> int:
+    """Bytes on a link: hidden states and ids per row, or one index per retained node."""
+    if isinstance(message, Flight):
+        return HEADER_BYTES + message.rows * (row_bytes + 8)
+    if isinstance(message, Close):
+        return HEADER_BYTES
+    return HEADER_BYTES + 4 * sum([len(word.retained or ()) for word in message.words])

@@ -1,0 +1,288 @@
+"""Who works where, and how long it takes there: roles on devices, layers dealt out, times resolved.
+
+A device says either a role's whole times, or what a layer costs on it; the second needs to know
+the model (``profiles/service.py``). What the times rest on besides measurements is collected in
+``Placement.warnings`` and ``Placement.estimates``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from treepipe.core.errors import UserError
+from treepipe.core.tree import split
+from treepipe.physics.timing import DeviceTimes, TimeTable
+from treepipe.profiles.library import (
+    checkpoint_directory,
+    find_model,
+    load_model,
+    resolve_device,
+    shape_of,
+)
+from treepipe.profiles.schema import (
+    AnyDevice,
+    Device,
+    DeviceProfile,
+    EmulatedProfile,
+    ExtendedDevice,
+    Hardware,
+    Origin,
+)
+from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
+from treepipe.scenario.deployment import Placed
+from treepipe.scenario.machines import Home, Machine, make_machines
+from treepipe.scenario.memory import Footprint
+from treepipe.scenario.schema import Draft, Model, Pipeline, Scenario
+
+NO_WORK = TimeTable({1: 0.0})
+"""Times of what a role never does."""
+
+
+class Placement:
+    """The roles of a scenario on their devices.
+
+    Attributes:
+        target: what is known of the target from a profile or a checkpoint's ``config.json``; None
+            where nothing asks for it.
+        draft_footprints: per draft server, as far as they are known, with the number of layers.
+        estimates: relative uncertainty of each named profile that states one.
+    """
+
+    def __init__(self, scenario: Scenario, path: Path, layers: int | None = None) -> None:
+        """Args: ``path``: of the scenario; ``layers``: of the target's checkpoint, if opened."""
+        self._scenario, self._path = scenario, path
+        self.estimates: dict[str, float] = {}
+        self._remarks: list[Remark] = []
+        self._services: dict[str, ServiceTimes] = {}
+        self._homes: list[Home] = []
+        self.draft_footprints: dict[str, tuple[Footprint, int]] = {}
+        self._stages_known: dict[tuple[str, int], TimeTable] = {}
+        self.target: ServedModel | None = None
+        if scenario.target.profile is not None or self._names_hardware():
+            self.target = self._model(scenario.target, "target", "target")
+        self._layers = self._all_layers(layers)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the times rest on besides measurements; a sentence names all devices it is of."""
+        devices: dict[str, list[str]] = {}
+        for device, sentence in self._remarks:
+            devices.setdefault(sentence, []).append(device)
+        return [
+            f"device{'s' * (len(names) > 1)} {', '.join(names)}: {sentence}"
+            for sentence, names in devices.items()
+        ]
+
+    @property
+    def row_bytes(self) -> int:
+        """One row of hidden states, 0 if nothing tells the target's width."""
+        if self.target is not None:
+            return self.target.shape.row_bytes(self.target.dtype)
+        return 4 * (self._scenario.target.hidden_size or 0)
+
+    @property
+    def footprint(self) -> Footprint | None:
+        """Of the target, as the scenario or its profile gives it; None if neither does."""
+        given = Footprint.of(self._scenario.target)
+        if given is not None or self.target is None:
+            return given
+        return Footprint.of_shape(self.target.shape, self.target.dtype)
+
+    def drafts(self) -> tuple[Placed, ...]:
+        """The draft servers."""
+        placed: list[Placed] = []
+        for index, draft in enumerate(self._scenario.drafts):
+            key = f"drafts.{index}"
+            device = self._device(draft.device, f"{key}.device")
+            if isinstance(device, Device):
+                times = _device_times(device)
+            else:
+                times = self._draft_times(device, draft, key)
+            footprint = self._draft_footprint(draft, device, key)
+            for _ in range(draft.count):
+                role = f"draft{len(placed)}"
+                if footprint is not None:
+                    self.draft_footprints[role] = footprint
+                self._homes.append(Home(role, device, draft.host, f"key {key}"))
+                placed.append(Placed(role, times))
+        return tuple(placed)
+
+    def pipelines(self) -> tuple[tuple[Placed, ...], ...]:
+        """The stages of every pipeline."""
+        pipelines: list[tuple[Placed, ...]] = []
+        for index, pipeline in enumerate(self._scenario.pipelines):
+            for _ in range(pipeline.count):
+                name = f"pipeline{len(pipelines)}"
+                pipelines.append(self._stages(pipeline, name, f"pipelines.{index}"))
+        return tuple(pipelines)
+
+    def machines(self) -> tuple[Machine, ...]:
+        """What the draft servers and stages placed so far work on."""
+        return make_machines(self._homes, self._scenario.hosts, self._path)
+
+    def _stages(self, pipeline: Pipeline, name: str, key: str) -> tuple[Placed, ...]:
+        """Args: ``name``: of the pipeline's first copy or a further one; ``key``: in the file."""
+        sections = [
+            (i, stage) for i, stage in enumerate(pipeline.stages) for _ in range(stage.count)
+        ]
+        given = [stage.layers for _, stage in sections]
+        counts = _deal_layers(given, self._layers, f"{self._path}: key {key}")
+        placed, first = [], 0
+        for number, ((index, stage), count) in enumerate(zip(sections, counts, strict=True), 1):
+            at = f"{key}.stages.{index}.device"
+            device = self._device(stage.device, at)
+            if isinstance(device, Device):
+                times = _device_times(device)
+            else:
+                times = self._stage_times(device, stage.device, at, count)
+            role = f"{name}.stage{number}"
+            self._homes.append(Home(role, device, stage.host, f"key {key}.stages.{index}"))
+            placed.append(Placed(role, times, range(first, first + count)))
+            first += count
+        return tuple(placed)
+
+    def _stage_times(
+        self, hardware: Hardware, named: AnyDevice, key: str, layers: int
+    ) -> DeviceTimes:
+        service = self._service(hardware, named, key)
+        known = (named if isinstance(named, str) else key, layers)
+        if known not in self._stages_known:
+            self._stages_known[known] = service.stage(self._known_target(key), layers)
+        stage = self._stages_known[known]
+        return DeviceTimes(stage, NO_WORK, NO_WORK, hardware.decide_ms, hardware.prune_ms)
+
+    def _draft_times(self, hardware: Hardware, draft: Draft, key: str) -> DeviceTimes:
+        service = self._service(hardware, draft.device, f"{key}.device")
+        target = self._known_target(f"{key}.device")
+        passes = NO_WORK
+        if draft.source != "ngram":
+            model = self._draft_model(draft, key)
+            passes = service.draft(model, target.shape if model.shape.eagle else None)
+        evaluation = service.evaluation(target)
+        return DeviceTimes(NO_WORK, passes, evaluation, hardware.decide_ms, hardware.prune_ms)
+
+    def _draft_footprint(
+        self, draft: Draft, device: Device | Hardware, key: str
+    ) -> tuple[Footprint, int] | None:
+        if draft.source == "ngram":
+            return Footprint(0.0, 0.0), 0
+        given, layers = Footprint.of(draft.model), draft.model.layers
+        if given is not None and layers is not None:
+            return given, layers
+        if draft.model.profile is None and not isinstance(device, Hardware):
+            return None
+        model = self._draft_model(draft, key)
+        return Footprint.of_shape(model.shape, model.dtype), model.shape.layers
+
+    def _service(self, hardware: Hardware, named: AnyDevice, key: str) -> ServiceTimes:
+        """One per device, so that each of its warnings is given once."""
+        device = named if isinstance(named, str) else key
+        if device not in self._services:
+            name = named.profile if isinstance(named, ExtendedDevice) else device
+            self._services[device] = ServiceTimes(name, hardware, shape_of, self._remarks)
+        return self._services[device]
+
+    def _device(self, device: AnyDevice, key: str) -> Device | Hardware:
+        found = resolve_device(device, f"{self._path}: key {key}", self._path.parent)
+        name = device.profile if isinstance(device, ExtendedDevice) else device
+        if isinstance(name, str) and isinstance(found, DeviceProfile | EmulatedProfile):
+            self._note_estimate(f"device {name}", found.origin)
+        return found
+
+    def _note_estimate(self, name: str, origin: Origin) -> None:
+        if origin.uncertainty is not None:
+            self.estimates[name] = origin.uncertainty
+
+    def _names_hardware(self) -> bool:
+        """Whether any device says what a layer costs, so that models must be known."""
+        devices = [
+            (f"drafts.{i}.device", draft.device) for i, draft in enumerate(self._scenario.drafts)
+        ]
+        for i, pipeline in enumerate(self._scenario.pipelines):
+            for j, stage in enumerate(pipeline.stages):
+                devices.append((f"pipelines.{i}.stages.{j}.device", stage.device))
+        return any(isinstance(self._device(device, key), Hardware) for key, device in devices)
+
+    def _known_target(self, key: str) -> ServedModel:
+        if self.target is None:
+            raise self._unknown("target.profile", key)
+        return self.target
+
+    def _draft_model(self, draft: Draft, key: str) -> ServedModel:
+        if draft.source == "eagle":
+            section = draft.model.model_copy(update={"checkpoint": draft.head})
+            model = self._model(section, f"{key}.model", "eagle")
+        else:
+            model = self._model(draft.model, f"{key}.model", "draft")
+        if model is None:
+            raise self._unknown(f"{key}.model.profile", f"{key}.device")
+        if draft.source == "eagle":
+            shape = model.shape.model_copy(update={"eagle": True})
+            return ServedModel(model.name, shape, model.dtype)
+        return model
+
+    def _unknown(self, key: str, device: str) -> UserError:
+        return UserError(
+            f"{self._path}: key {key} is missing; {device} says what a layer costs, so the "
+            f"model must be known"
+        )
+
+    def _model(self, section: Model, key: str, role: str) -> ServedModel | None:
+        """By its profile, else by its checkpoint's ``config.json``; None if it has neither."""
+        base, name = self._path.parent, section.profile
+        if name is not None:
+            profile = find_model(name, f"{self._path}: key {key}.profile", base)
+            self._note_estimate(f"model {name}", profile.origin)
+        elif section.checkpoint is not None:
+            name = section.checkpoint
+            profile = load_model(checkpoint_directory(name, role, base) / "config.json")
+        else:
+            return None
+        return ServedModel(name, profile, section.dtype or profile.dtype)
+
+    def _all_layers(self, opened: int | None) -> int | None:
+        """The target's layers, wherever they are said; ``UserError`` if twice and differently."""
+        given = self._scenario.target.layers
+        if opened is not None and given is not None and given != opened:
+            raise UserError(
+                f"{self._path}: key target.layers = {given}, but the checkpoint has {opened} layers"
+            )
+        known = opened if opened is not None else given
+        if self.target is None:
+            return known
+        layers = self.target.shape.layers
+        if known is not None and known != layers:
+            where = "the checkpoint" if opened is not None else "key target.layers"
+            raise UserError(
+                f"{self._path}: key target.profile = {self.target.name!r} has {layers} layers, "
+                f"but {where} says {known}"
+            )
+        return layers
+
+
+def _deal_layers(given: list[int | None], total: int | None, pipeline: str) -> list[int]:
+    """Layers per stage: as given, and the rest as evenly as possible, larger shares last."""
+    key = f"{pipeline}.stages"
+    fixed = sum(count for count in given if count is not None)
+    open_stages = given.count(None)
+    if total is None:
+        total = fixed + open_stages
+    if fixed > total or (not open_stages and fixed != total):
+        raise UserError(f"{key}: the stages' layers add up to {fixed}, the target has {total}")
+    if open_stages > total - fixed:
+        raise UserError(
+            f"{key}: {total - fixed} layers are left for {open_stages} stages without a number; "
+            f"every stage needs at least one"
+        )
+    shares = iter(split(total - fixed, open_stages, total) if open_stages else [])
+    return [next(shares) if count is None else count for count in given]
+
+
+def _device_times(device: Device) -> DeviceTimes:
+    return DeviceTimes(
+        TimeTable(device.stage_ms),
+        TimeTable(device.draft_ms),
+        TimeTable(device.evaluate_ms),
+        device.decide_ms,
+        device.prune_ms,
+    )

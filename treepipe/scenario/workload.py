@@ -1,0 +1,167 @@
+"""Workload -> requests: lengths and arrival times, drawn or read from a CSV trace.
+
+Law of this file: the same seed gives the same requests, whatever schedule and world they are for.
+Arrival times, prompt lengths and output lengths have a stream of random numbers each, so changing
+one of them leaves the others as they were, and more requests begin with the same first ones.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from treepipe.core.errors import UserError
+from treepipe.files.section import Count, Section
+from treepipe.files.toml_file import validated
+from treepipe.scenario.deployment import RequestSpec
+from treepipe.scenario.distributions import ArrivalTrace, draw_lengths
+from treepipe.scenario.schema import Replay, Scenario, Workload
+
+KEY = "key workload.arrivals.file"
+MANY_TOKENS = 5_000_000
+"""More simulated tokens are worth a word before one waits for them."""
+TOKENS_PER_S = 10_000
+"""That a simulation makes on one core, of the order of ``docs/benchmarks.md``."""
+
+
+class TraceRow(Section):
+    """A line of an arrival trace; its header names these columns, in any order."""
+
+    arrival_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    prompt_tokens: Count
+    new_tokens: Count
+
+
+def run_seeds(seed: int, runs: int) -> list[int]:
+    """One seed per run, independent of each other."""
+    children = np.random.SeedSequence(seed).spawn(runs)
+    return [int(child.generate_state(1, np.uint64)[0]) for child in children]
+
+
+def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpec, ...]:
+    """What a run of this seed is asked; a prompt is so many times token 0.
+
+    Args:
+        path: of the scenario, for errors and for the folder that a trace is in.
+
+    Raises:
+        UserError: the trace is wrong.
+    """
+    workload, arrivals = scenario.workload, scenario.workload.arrivals
+    if isinstance(arrivals, ArrivalTrace):
+        return tuple(
+            RequestSpec((0,) * row.prompt_tokens, row.new_tokens, arrival_ms=1e3 * row.arrival_s)
+            for row in _trace_rows(workload, arrivals, path)
+        )
+    count = workload.requests
+    times, prompts, texts = _streams(seed)
+    lengths = draw_lengths(workload.prompt_tokens, prompts, count)
+    wanted = draw_lengths(workload.new_tokens, texts, count)
+    asked = [None] * count if arrivals is None else arrivals.times_ms(times, count).tolist()
+    return tuple(
+        RequestSpec((0,) * length, new_tokens, arrival_ms=at)
+        for length, new_tokens, at in zip(lengths, wanted, asked, strict=True)
+    )
+
+
+def _streams(seed: int) -> list[np.random.Generator]:
+    """Of arrival times, prompt lengths and output lengths."""
+    streams = np.random.SeedSequence([seed, *b"workload"]).spawn(3)
+    return [np.random.default_rng(stream) for stream in streams]
+
+
+def _trace_rows(workload: Workload, arrivals: ArrivalTrace, path: Path) -> list[TraceRow]:
+    """Those of the trace that are asked for."""
+    rows = read_trace(path.parent / arrivals.file)
+    if "requests" in workload.model_fields_set:
+        return _first(rows, workload.requests, path, arrivals.file)
+    return rows
+
+
+def read_trace(file: Path) -> list[TraceRow]:
+    """The requests of a CSV file, by arrival; ``UserError`` names the file and the line."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:  # some begin with a mark
+            reader = csv.reader(opened)
+            lines = [(reader.line_num, line) for line in reader if line]
+    except FileNotFoundError:
+        raise UserError(f"{file}: there is no such file ({KEY})") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{file}: cannot be read as CSV ({KEY}): {error}") from None
+    columns = list(TraceRow.model_fields)
+    header = [name.strip() for name in lines[0][1]] if lines else []
+    if sorted(header) != sorted(columns):
+        found = f"{', '.join(header)!r}" if header else "nothing"
+        raise UserError(
+            f"{file}: its first line must name the columns {', '.join(columns)}, "
+            f"not {found} ({KEY})"
+        )
+    rows: list[TraceRow] = []
+    for number, line in lines[1:]:
+        rows.append(_row(header, line, Path(f"{file}:{number}")))
+        if len(rows) > 1 and rows[-1].arrival_s < rows[-2].arrival_s:
+            raise UserError(
+                f"{file}:{number}: key arrival_s = {rows[-1].arrival_s:g} is before the line above "
+                f"it, {rows[-2].arrival_s:g}; arrivals must be in order"
+            )
+    if not rows:
+        raise UserError(f"{file}: holds no request, only the line with the columns ({KEY})")
+    return rows
+
+
+def workload_warnings(scenario: Scenario) -> list[str]:
+    """Of keys that were given and that the arrivals leave without effect."""
+    workload = scenario.workload
+    unused = set[str]()
+    if workload.arrivals is not None:
+        unused = {"concurrency"}
+    if isinstance(workload.arrivals, ArrivalTrace):
+        unused |= {"prompt_tokens", "new_tokens"}
+    return [
+        f"key workload.{key} has no effect with workload.arrivals.process = "
+        f"{workload.arrivals.process!r}"
+        for key in sorted(unused & workload.model_fields_set)
+        if workload.arrivals is not None
+    ]
+
+
+def effort_warnings(scenario: Scenario, path: Path) -> list[str]:
+    """Beforehand: one sentence if a simulation will take long, else none.
+
+    Raises ``UserError`` as ``draw_requests`` does.
+    """
+    if isinstance(scenario.acceptance, Replay):
+        return []  # as long as what was recorded
+    workload = scenario.workload
+    if isinstance(workload.arrivals, ArrivalTrace):
+        wanted = [row.new_tokens for row in _trace_rows(workload, workload.arrivals, path)]
+    else:
+        *_, texts = _streams(run_seeds(scenario.seed, 1)[0])
+        wanted = draw_lengths(workload.new_tokens, texts, workload.requests)
+    tokens = scenario.runs * sum(wanted)
+    if tokens <= MANY_TOKENS:
+        return []
+    return [
+        f"{tokens / 1e6:.3g} million tokens are to be simulated (workload.requests, "
+        f"workload.new_tokens, runs): at {TOKENS_PER_S:,} tokens/s, which trees halve or worse, "
+        f"that takes {tokens / TOKENS_PER_S / 60:.0f} minutes"
+    ]
+
+
+def _row(header: Sequence[str], line: Sequence[str], place: Path) -> TraceRow:
+    if len(line) != len(header):
+        raise UserError(f"{place}: has {len(line)} values for {len(header)} columns")
+    return validated(TraceRow, dict(zip(header, line, strict=True)), place)
+
+
+def _first(rows: list[TraceRow], count: int, path: Path, file: str) -> list[TraceRow]:
+    if count > len(rows):
+        raise UserError(
+            f"{path}: key workload.requests = {count}, but {file} holds {len(rows)} requests"
+        )
+    return rows[:count]
