@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.schedules.shared_draft import Assignment, Dispatcher
+from treepipe.core.front_desk import Assignment, Dispatcher
 from treepipe.executor.clock import now_ms
 from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError

@@ -17,7 +17,7 @@ from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn
 from treepipe.core.messages import Beat, Close, Flight, Segment
 from treepipe.core.node_notes import NodeNotes
 from treepipe.core.protocol import Offer, Schedule
-from treepipe.core.schedules.shared_draft import Assignment
+from treepipe.core.front_desk import Assignment
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.sources import open_source

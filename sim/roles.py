@@ -14,7 +14,7 @@ from typing import Protocol
 
 from treepipe.core.draft_work import Begin, Draft, Orders, Turn
 from treepipe.core.messages import Flight, Message
-from treepipe.core.schedules.shared_draft import Assignment
+from treepipe.core.front_desk import Assignment
 from treepipe.core.stage import Prune
 from treepipe.results.trace import Kind, RequestTrace
 from treepipe.scenario.deployment import Plan

@@ -15,7 +15,7 @@ from simpy.core import EmptySchedule
 
 from treepipe.core.errors import RunError
 from treepipe.core.messages import Flight, Message
-from treepipe.core.schedules.shared_draft import Assignment
+from treepipe.core.front_desk import Assignment
 from treepipe.results.trace import Kind, RequestTrace, Span, Trace
 from treepipe.scenario.deployment import Plan, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource

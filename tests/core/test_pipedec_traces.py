@@ -25,7 +25,7 @@ import pytest
 from tests.worlds import toy_lm
 from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.protocol import Started
-from treepipe.core.schedules.layered import Layered, LayerParameters
+from treepipe.core.decoding.layered import Layered, LayerParameters
 
 RECORDS = [
     record

@@ -30,11 +30,11 @@ from treepipe.core.protocol import (
     Stepped,
     WorkerLost,
 )
-from treepipe.core.schedules.autoregressive import Autoregressive
-from treepipe.core.schedules.continuous import Continuous, Expansion
-from treepipe.core.schedules.drafting import Growth
-from treepipe.core.schedules.static_tree import StaticTree
-from treepipe.core.schedules.tree_schedule import TreeParameters, TreeSchedule
+from treepipe.core.schedules.pp import Autoregressive
+from treepipe.core.schedules.flowspec import Continuous, Expansion
+from treepipe.core.decoding.drafting import Growth
+from treepipe.core.decoding.static_tree import StaticTree
+from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
 
 SYSTEMS = ("pp", "naive_pp", "static_tree", "pruned_pp", "flowspec")
 

@@ -11,7 +11,7 @@ import pytest
 from tests.executor.test_processes import cluster_plan, cluster_roles
 from tests.executor.test_processes import pair as pair
 from tests.sim.test_sim_world import DECIDE, EVALUATE, HOP, STAGES, make_plan, plain, run, static
-from treepipe.core.schedules.autoregressive import Autoregressive
+from treepipe.core.schedules.pp import Autoregressive
 from treepipe.executor.cluster import Cluster
 from treepipe.physics.timing import DeviceTimes, ServiceTable, TimeTable
 from treepipe.results.metrics import run_metrics

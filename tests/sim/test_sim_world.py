@@ -13,11 +13,11 @@ from dataclasses import replace
 import pytest
 
 from treepipe.core.protocol import Schedule
-from treepipe.core.schedules.autoregressive import Autoregressive
-from treepipe.core.schedules.continuous import Continuous, Expansion
-from treepipe.core.schedules.drafting import Growth
-from treepipe.core.schedules.static_tree import StaticTree
-from treepipe.core.schedules.tree_schedule import TreeParameters
+from treepipe.core.schedules.pp import Autoregressive
+from treepipe.core.schedules.flowspec import Continuous, Expansion
+from treepipe.core.decoding.drafting import Growth
+from treepipe.core.decoding.static_tree import StaticTree
+from treepipe.core.decoding.tree_schedule import TreeParameters
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.trace import RequestTrace, Trace
 from treepipe.scenario.deployment import HEADER_BYTES, NewSchedule, Placed, Plan, RequestSpec

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, Work
+from treepipe.core.front_desk import ArrivalQueue
 from treepipe.core.messages import Beat, Close, Flight, Segment, Word
 from treepipe.core.protocol import (
     Announce,
@@ -33,7 +34,6 @@ from treepipe.core.protocol import (
     Stepped,
     WorkerLost,
 )
-from treepipe.core.schedules.shared_draft import ArrivalQueue
 
 
 @dataclass(slots=True)
@@ -74,11 +74,6 @@ class DraftDesk:
     def has_work(self) -> bool:
         """Whether ``next`` may find something."""
         return bool(self._passes) or len(self._queue) > 0
-
-    @property
-    def waiting(self) -> int:
-        """How many turns wait behind the one that is served."""
-        return len(self._queue)
 
     def schedule(self, session: int) -> Schedule:
         return self._sessions[session].schedule
@@ -137,7 +132,9 @@ class DraftDesk:
     def returned(self, flight: Flight, answers: Sequence[tuple[int, ...]]) -> Orders:
         """A flight was evaluated; ``answers`` are the target's tokens per segment and row."""
         events = {
-            segment.session: Returned(segment.ticket, segment.version, segment.start, tokens)
+            segment.session: Returned(
+                segment.ticket, segment.version, segment.start, tokens, len(self._queue)
+            )
             for segment, tokens in zip(flight.segments, answers, strict=True)
             if segment.session in self._sessions
         }

@@ -77,12 +77,14 @@ class Returned:
         start: tree index of the first surviving row at that version.
         next_tokens: the target's next token per surviving row; for committed rows only the last
             row's token is reported.
+        waiting: how many turns wait at the draft server behind this one.
     """
 
     ticket: int
     version: int
     start: int
     next_tokens: tuple[int, ...]
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

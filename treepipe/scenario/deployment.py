@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.messages import Close, Flight, Message
 from treepipe.core.protocol import Schedule, Started
-from treepipe.core.schedules.shared_draft import ArrivalQueue, Dispatcher, Policy, ServiceLevels
+from treepipe.core.front_desk import ArrivalQueue, Dispatcher, Policy, ServiceLevels
 from treepipe.core.stage_desk import StageDesk
 from treepipe.physics.timing import DeviceTimes, LinkTimes
 from treepipe.physics.transfers import Held

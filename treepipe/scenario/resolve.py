@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from treepipe.core.errors import UserError
-from treepipe.core.schedules.shared_draft import ServiceLevels
+from treepipe.core.front_desk import ServiceLevels
 from treepipe.scenario.deployment import Plan, RequestSpec, Serving
 from treepipe.scenario.links import link_estimates, named_link, pair_links
 from treepipe.scenario.machines import running_warnings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from treepipe.core.decoding.request import Request
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import (
@@ -16,7 +17,7 @@ from treepipe.core.protocol import (
     Started,
     WorkerLost,
 )
-from treepipe.core.schedules.request import Request
+from treepipe.core.system import Parameters, Seat, System
 
 
 class Autoregressive:
@@ -71,3 +72,21 @@ class Autoregressive:
             self._outstanding = segment.ticket
             commands.append(Feed(segment))
         return commands
+
+
+def _make(parameters: Parameters, seat: Seat) -> Autoregressive:
+    return Autoregressive(seat.session, parameters.prefill_chunk)
+
+
+SYSTEMS = (
+    System(
+        name="pp",
+        year=2019,
+        source="GPipe and after; the baseline of all five papers",
+        summary="plain decoding",
+        parameters=Parameters,
+        make=_make,
+        drafts=False,
+        closed_form="alone",
+    ),
+)

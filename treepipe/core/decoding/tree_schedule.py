@@ -11,6 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from treepipe.core.decoding.drafting import Growth, TreeDraft
+from treepipe.core.decoding.in_flight import Walk
+from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import (
     Command,
@@ -18,9 +21,6 @@ from treepipe.core.protocol import (
     Feed,
     Returned,
 )
-from treepipe.core.schedules.drafting import Growth, TreeDraft
-from treepipe.core.schedules.in_flight import Walk
-from treepipe.core.schedules.tree_decoding import TreeDecoding
 from treepipe.core.tree import split
 
 
@@ -32,14 +32,14 @@ class TreeParameters:
         size: nodes below the root (``L``).
         segment: most tokens per segment (``l_max``).
         score_order: cut the tree in descending score; False: in tree order.
-        growth: how the tree grows, asked anew for every round.
+        growth: how the tree grows, asked anew for every round; told how many turns wait.
         observe: told how many drafted tokens each round accepted, and of how many levels.
     """
 
     size: int
     segment: int
     score_order: bool
-    growth: Callable[[], Growth]
+    growth: Callable[[int], Growth]
     observe: Callable[[int, int], None] | None = None
 
 
@@ -114,7 +114,7 @@ class TreeSchedule(TreeDecoding):
     def _begin(self, root_token: int) -> list[Command]:
         """A new round: a tree of nothing but its root, and the draft that extends it."""
         self._flying.open_round(root_token)
-        return self._start_draft(self._parameters.growth())
+        return self._start_draft(self._parameters.growth(self._queued))
 
     def _start_draft(self, growth: Growth) -> list[Command]:
         """Draft a new tree below the root, reading the committed tokens not read so far."""

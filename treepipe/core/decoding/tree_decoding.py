@@ -9,6 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from treepipe.core.decoding.in_flight import TreeInFlight
+from treepipe.core.decoding.request import Request
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import (
@@ -22,8 +24,6 @@ from treepipe.core.protocol import (
     Stepped,
     WorkerLost,
 )
-from treepipe.core.schedules.in_flight import TreeInFlight
-from treepipe.core.schedules.request import Request
 
 
 class TreeDecoding(ABC):
@@ -34,6 +34,7 @@ class TreeDecoding(ABC):
     def __init__(self, session: int, prefill_chunk: int) -> None:
         self._request = Request(session, prefill_chunk)
         self._flying = TreeInFlight(self._request)
+        self._queued = 0  # turns that waited at the draft server when a segment came back last
 
     @property
     def done(self) -> bool:
@@ -60,6 +61,7 @@ class TreeDecoding(ABC):
         if isinstance(event, Drafted):
             return self._drafted(event)
         if isinstance(event, Returned):
+            self._queued = event.waiting
             return self._prefilled(event) if self._request.prefill else self._returned(event)
         if isinstance(event, Stepped):
             return self._stepped(event)

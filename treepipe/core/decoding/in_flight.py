@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treepipe.core.decoding.request import Request
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word
 from treepipe.core.protocol import Announce, Command, Feed, Offer, Returned, RoundRecord
-from treepipe.core.schedules.request import Request
 from treepipe.core.stage import WordLog
 from treepipe.core.tree import TokenTree
 

@@ -7,6 +7,8 @@ window and its own next guess were right. If they are, the next window is ready 
 
 from __future__ import annotations
 
+from treepipe.core.decoding.keys import ChainKeys, chain_grid
+from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import (
@@ -15,7 +17,7 @@ from treepipe.core.protocol import (
     DraftPass,
     Returned,
 )
-from treepipe.core.schedules.tree_decoding import TreeDecoding
+from treepipe.core.system import Seat, System
 
 
 class ChainAhead(TreeDecoding):
@@ -111,3 +113,31 @@ class ChainAhead(TreeDecoding):
         self._slots += 1
         parents = (parent if parent >= 0 else NO_PARENT,)
         return DraftPass(ticket, (), (token,), parents, False, 1, keep, committed, self._drawn)
+
+
+def _make(parameters: ChainKeys, seat: Seat) -> ChainAhead:
+    chunk = parameters.prefill_chunk
+    return ChainAhead(seat.session, chunk, parameters.gamma, drawn=seat.drawn)
+
+
+def _tree_tokens(parameters: ChainKeys, stages: int) -> int:
+    """A window, and what the draft has drafted behind it for the next one."""
+    return 4 * parameters.gamma + 4
+
+
+SYSTEMS = (
+    System(
+        name="dsd",
+        year=2025,
+        source="DSD, section 3",
+        summary="chains drafted ahead",
+        parameters=ChainKeys,
+        make=_make,
+        tree_tokens=_tree_tokens,
+        segment_tokens=_tree_tokens,
+        drawn=True,
+        chains=True,
+        grid=chain_grid,
+        closed_form="alone",
+    ),
+)

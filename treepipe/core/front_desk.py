@@ -1,15 +1,15 @@
-"""Sharing a draft server: the order of service, admission, routing, and depth on line.
+"""Who is served when and where: the order of service, admission and routing of requests.
 
-(StarSD, section 4, serves first-in-first-out with a fixed depth and refuses targets beyond N_max;
-the weighted and deadline-aware queues, several drafts and the adaptive depth are what its section
-on limitations leaves open.) Nothing here knows a tree or a message; time enters as an argument.
+(StarSD, section 4, serves first-in-first-out and refuses targets beyond N_max; the weighted and
+deadline-aware queues and several drafts are what its section on limitations leaves open.) Nothing
+here knows a tree or a message; time enters as an argument.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -181,42 +181,3 @@ class Dispatcher:
             return None
         draft = min(range(self.drafts), key=drafts.count)
         return replace(asked, draft=draft, pipeline=min(free, key=pipelines.count))
-
-
-class AdaptiveDepth:
-    """Draft depth chosen for each round from what was accepted and how many wait.
-
-    The depth d in ``low``..``high`` that promises the most tokens per time: E[l](d) = beta
-    (1 - beta^d) / (1 - beta) + 1 tokens (StarSD, eq. 3, and the target's own token) for the d
-    draft passes of this session, as many for each session that waits for the draft meanwhile, and
-    one verification of ``verify_passes`` draft passes' length. beta is the share of drafted tokens
-    that were accepted, averaged exponentially.
-    """
-
-    def __init__(
-        self,
-        low: int,
-        high: int,
-        verify_passes: float,
-        waiting: Callable[[], int],
-        smoothing: float = 0.1,
-    ) -> None:
-        self._low, self._high, self._verify = low, high, verify_passes
-        self._waiting, self._smoothing = waiting, smoothing
-        self._beta = 0.7
-
-    def observe(self, accepted: int, depth: int) -> None:
-        """A round of ``depth`` drafted levels had ``accepted`` of them accepted."""
-        tried = min(accepted + 1, depth)  # the first rejection ends the trials
-        share = accepted / tried if tried else 0.0
-        self._beta += self._smoothing * (min(share, 1.0) - self._beta)
-
-    def depth(self) -> int:
-        """The depth of the next round."""
-        beta, sharing = min(self._beta, 0.999), 1 + self._waiting()
-
-        def rate(d: int) -> float:
-            tokens = 1 + beta * (1 - beta**d) / (1 - beta)
-            return tokens / (d * sharing + self._verify)
-
-        return max(range(self._low, self._high + 1), key=rate)

@@ -1,4 +1,4 @@
-"""One tree layer per step of a pipeline in lock-step: ``pipedec``, ``specpipe``, ``specpipe_db``.
+"""One tree layer per step of a pipeline in lock-step: what PipeDec and SpecPipe share.
 
 (PipeDec, section 3; SpecPipe, section 3.) Every group of stages holds one layer; while they
 compute, the draft extends the tree below its deepest layer. When the root's layer has passed, the
@@ -10,10 +10,14 @@ step. Several requests that share the steps (SpecPipe-DB) are so many of these m
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from treepipe.core.decoding.frontier import Frontier
+from treepipe.core.decoding.in_flight import Walk
+from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import (
     Command,
@@ -22,35 +26,69 @@ from treepipe.core.protocol import (
     Returned,
     Stepped,
 )
-from treepipe.core.schedules.frontier import Frontier
-from treepipe.core.schedules.in_flight import Walk
-from treepipe.core.schedules.tree_decoding import TreeDecoding
+from treepipe.core.system import Block, Parameters, Seat, key
 from treepipe.core.tree import best
 
 
-@dataclass(frozen=True, slots=True)
-class LayerParameters:
+@dataclass(frozen=True)
+class LayerKeys(Parameters):
     """The layers (SpecPipe, section 4.1, for the width; both papers leave ``children`` open).
 
     Attributes:
-        width: most nodes of a layer (``w``).
-        children: candidates that each node of the deepest layer offers (``c``).
-        layers: layers drafted and fed per step.
         draft_reuse: the draft keeps what it computed for surviving nodes, as in the papers; False:
             it runs the whole tree again for every layer, below the context it had when the round
             began (the public code of FlowSpec, where PipeDec is a baseline).
     """
 
-    width: int = 16
-    children: int = 16
-    layers: int = 1
-    draft_reuse: bool = True
+    width: int = key(16, "w, most nodes of a layer", least=1)
+    children: int = key(16, "c, candidates per node of the deepest layer", least=1)
+    layers_per_step: int = key(1, "layers drafted and fed per step", least=1)
+    group_size: int = key(1, "stages in a row that form a group", least=1)
+    draft_reuse: bool = key(True, "the draft keeps its cache between layers")
+    central_transfers: bool = key(False, "one transfer per device at a time")
+
+    def candidates(self) -> Mapping[str, int]:
+        return {"children": self.children}
+
+    @property
+    def layer_tokens(self) -> int:
+        """Most nodes that are fed in one step."""
+        return self.width * self.layers_per_step
+
+
+LAYERS = ((1, 1), (4, 4), (8, 8), (16, 8), (32, 16), (64, 16))
+"""Width and children that a planner tries: a chain, PipeDec's 32 x 16 and SpecPipe's 64 too."""
+
+
+def make_layered(parameters: LayerKeys, seat: Seat) -> Layered:
+    """A request's schedule."""
+    return Layered(seat.session, parameters.prefill_chunk, parameters)
+
+
+def layered_tree_tokens(parameters: LayerKeys, stages: int) -> int:
+    """A step's layers for every stage, and what is on its way."""
+    return (stages + 3) * parameters.layer_tokens + 1
+
+
+def layered_segment_tokens(parameters: LayerKeys, stages: int) -> int:
+    """A step's layers."""
+    return parameters.layer_tokens
+
+
+def layered_scratch_tokens(parameters: LayerKeys, stages: int) -> int:
+    """The tree; without reuse also the path from where the round began."""
+    return layered_tree_tokens(parameters, stages) * (1 if parameters.draft_reuse else 2)
+
+
+def layered_grid(further: Block) -> Sequence[Block]:
+    """Args: ``further``: values of other keys that each width is tried with."""
+    return tuple({"width": (w,), "children": (c,), **further} for w, c in LAYERS)
 
 
 class Layered(TreeDecoding):
     """A request that feeds a layer at every step of its pipeline."""
 
-    def __init__(self, session: int, prefill_chunk: int, parameters: LayerParameters) -> None:
+    def __init__(self, session: int, prefill_chunk: int, parameters: LayerKeys) -> None:
         super().__init__(session, prefill_chunk)
         self._parameters = parameters
         self._frontier = Frontier()
@@ -126,7 +164,7 @@ class Layered(TreeDecoding):
 
     def _draft(self) -> list[Command]:
         """Start on this step's layers; nothing to run if all candidates are known already."""
-        self._layers_left = self._parameters.layers
+        self._layers_left = self._parameters.layers_per_step
         return self._next_layer()
 
     def _next_layer(self) -> list[Command]:

@@ -8,11 +8,19 @@ from FlowSpec with context-aware expansion (section 3).
 
 from __future__ import annotations
 
+from treepipe.core.decoding.drafting import Growth, TreeDraft
+from treepipe.core.decoding.in_flight import Walk
+from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
 from treepipe.core.protocol import Command, Drafted, Returned
-from treepipe.core.schedules.continuous import Expansion
-from treepipe.core.schedules.drafting import Growth, TreeDraft
-from treepipe.core.schedules.in_flight import Walk
-from treepipe.core.schedules.tree_schedule import TreeParameters, TreeSchedule
+from treepipe.core.schedules.flowspec import (
+    Expansion,
+    RefillKeys,
+    refilled_grid,
+    refilled_scratch_tokens,
+    refilled_segment_tokens,
+    refilled_tree_tokens,
+)
+from treepipe.core.system import Seat, System
 
 
 class FreeRunning(TreeSchedule):
@@ -78,7 +86,7 @@ class FreeRunning(TreeSchedule):
             self._moved += tokens
             if not self._draft.misses(self._moved):
                 return []
-        return self._start_draft(self._expansion.growth())
+        return self._start_draft(self._expansion.growth)
 
     def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:
         moved, self._moved = self._moved, []
@@ -87,7 +95,7 @@ class FreeRunning(TreeSchedule):
             size, order = self._expansion.size, self._parameters.score_order
             self._flying.append(*draft.best_tree(size, order, root))
         # What was drafted from an older root reaches less deep: go on from the root of now.
-        again = self._start_draft(self._expansion.growth()) if moved else []
+        again = self._start_draft(self._expansion.growth) if moved else []
         return self._feed_rest() + again
 
     def _feed_rest(self) -> list[Command]:
@@ -95,3 +103,24 @@ class FreeRunning(TreeSchedule):
         if not flying.waiting or len(flying.outstanding) >= self._parts:
             return []
         return [self._feed(flying.waiting, 0)]
+
+
+def _make(parameters: RefillKeys, seat: Seat) -> FreeRunning:
+    tree, chunk = parameters.tree, parameters.prefill_chunk
+    return FreeRunning(seat.session, chunk, tree, seat.stages + 1, parameters.expansion)
+
+
+SYSTEMS = (
+    System(
+        name="flowspec_free",
+        year=2026,
+        source="ours",
+        summary="FlowSpec without the barrier",
+        parameters=RefillKeys,
+        make=_make,
+        tree_tokens=refilled_tree_tokens,
+        segment_tokens=refilled_segment_tokens,
+        scratch_tokens=refilled_scratch_tokens,
+        grid=refilled_grid,
+    ),
+)

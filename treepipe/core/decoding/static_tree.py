@@ -8,9 +8,9 @@ authors' code. With one part it is a tree verified in one batch: ``eagle`` (EAGL
 
 from __future__ import annotations
 
+from treepipe.core.decoding.drafting import TreeDraft
+from treepipe.core.decoding.tree_schedule import TreeSchedule
 from treepipe.core.protocol import Command, Returned
-from treepipe.core.schedules.drafting import TreeDraft
-from treepipe.core.schedules.tree_schedule import TreeSchedule
 
 
 class StaticTree(TreeSchedule):

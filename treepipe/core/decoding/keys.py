@@ -1,0 +1,88 @@
+"""Parameters that several systems share, and what trees of a fixed shape and of EAGLE-2 need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from treepipe.core.decoding.drafting import Growth
+from treepipe.core.decoding.static_tree import StaticTree
+from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.system import Block, Load, Parameters, Seat, key
+
+TREES = ((20, 4), (48, 5), (80, 6))
+"""Nodes and depth that a planner tries; the last one is FlowSpec's (section 5)."""
+
+
+@dataclass(frozen=True)
+class TreeKeys(Parameters):
+    """The EAGLE-2 tree of a round (FlowSpec, appendix A.1, for the defaults)."""
+
+    tree_size: int = key(80, "L, nodes below the root", least=1)
+    tree_depth: int = key(6, "d0, passes behind catch-up", least=0)
+    top_k: int = key(10, "candidates per node", least=1)
+
+    def candidates(self) -> Mapping[str, int]:
+        return {"top_k": self.top_k}
+
+    @property
+    def growth(self) -> Growth:
+        """How the tree of a round grows."""
+        return Growth.dynamic(self.top_k, self.tree_depth)
+
+
+@dataclass(frozen=True)
+class SegmentKeys(TreeKeys):
+    """The tree cut into segments (FlowSpec, section 3.2)."""
+
+    segment_tokens: int = key(16, "l_max", least=1)
+    score_order: bool = key(True, "score-based segmentation; false: in tree order")
+
+    @property
+    def tree(self) -> TreeParameters:
+        """Of a round."""
+        return TreeParameters(
+            self.tree_size, self.segment_tokens, self.score_order, always(self.growth)
+        )
+
+
+@dataclass(frozen=True)
+class ChainKeys(Parameters):
+    """A chain, as in classical speculative decoding."""
+
+    gamma: int = key(5, "tokens of a chain", least=1)
+
+    def lengths(self) -> Mapping[str, int]:
+        return {"gamma": self.gamma}
+
+
+def always(growth: Growth) -> Callable[[int], Growth]:
+    """The same growth for every round, however many wait."""
+    return lambda waiting: growth
+
+
+def fixed_tree(branching: Sequence[int], chunk: int, seat: Seat) -> StaticTree:
+    """A schedule whose rounds all have one tree, in one batch; so many children at each depth."""
+    growth = Growth(tuple(branching), None, seat.drawn)
+    parameters = TreeParameters(growth.nodes, growth.nodes + 1, False, always(growth))
+    return StaticTree(seat.session, chunk, parameters, 1)
+
+
+def fixed_tree_tokens(branching: Sequence[int]) -> int:
+    """Nodes of such a tree, its root included."""
+    return Growth(tuple(branching)).nodes + 1
+
+
+def scratch_of_tree(parameters: TreeKeys, stages: int) -> int:
+    """Scratch nodes that drafting one EAGLE-2 tree takes."""
+    return parameters.top_k * parameters.tree_depth
+
+
+def tree_grid(load: Load) -> Sequence[Block]:
+    """The trees that a planner tries."""
+    return tuple({"tree_size": (size,), "tree_depth": (depth,)} for size, depth in TREES)
+
+
+def chain_grid(load: Load) -> Sequence[Block]:
+    """The chains that a planner tries."""
+    return ({"gamma": (1, 2, 3, 4, 6, 8)},)

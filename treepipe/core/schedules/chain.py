@@ -1,0 +1,33 @@
+"""Classical speculative decoding under a pipeline: a chain of ``gamma`` tokens, in one batch."""
+
+from __future__ import annotations
+
+from treepipe.core.decoding.keys import ChainKeys, chain_grid, fixed_tree, fixed_tree_tokens
+from treepipe.core.decoding.static_tree import StaticTree
+from treepipe.core.system import Seat, System
+
+
+def _make(parameters: ChainKeys, seat: Seat) -> StaticTree:
+    return fixed_tree((1,) * parameters.gamma, parameters.prefill_chunk, seat)
+
+
+def _tokens(parameters: ChainKeys, stages: int) -> int:
+    return fixed_tree_tokens((1,) * parameters.gamma)
+
+
+SYSTEMS = (
+    System(
+        name="chain",
+        year=2023,
+        source="Leviathan et al. and Chen et al.",
+        summary="classical speculative decoding",
+        parameters=ChainKeys,
+        make=_make,
+        tree_tokens=_tokens,
+        segment_tokens=_tokens,
+        drawn=True,
+        chains=True,
+        grid=chain_grid,
+        closed_form="alone",
+    ),
+)

@@ -1,0 +1,34 @@
+"""EAGLE-2's tree under a pipeline, in one batch."""
+
+from __future__ import annotations
+
+from treepipe.core.decoding.keys import TreeKeys, always, scratch_of_tree, tree_grid
+from treepipe.core.decoding.static_tree import StaticTree
+from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.system import Seat, System
+
+
+def _make(parameters: TreeKeys, seat: Seat) -> StaticTree:
+    size = parameters.tree_size
+    tree = TreeParameters(size, size + 1, False, always(parameters.growth))
+    return StaticTree(seat.session, parameters.prefill_chunk, tree, 1)
+
+
+def _tokens(parameters: TreeKeys, stages: int) -> int:
+    return parameters.tree_size + 1
+
+
+SYSTEMS = (
+    System(
+        name="eagle",
+        year=2024,
+        source="EAGLE-2, section 4",
+        summary="EAGLE-2's tree under PP, one batch",
+        parameters=TreeKeys,
+        make=_make,
+        tree_tokens=_tokens,
+        segment_tokens=_tokens,
+        scratch_tokens=scratch_of_tree,
+        grid=tree_grid,
+    ),
+)

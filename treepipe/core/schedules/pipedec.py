@@ -1,0 +1,44 @@
+"""PipeDec: one tree layer per step, groups of devices, transfers in a central scheduler's hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treepipe.core.decoding.layered import (
+    LayerKeys,
+    layered_grid,
+    layered_scratch_tokens,
+    layered_segment_tokens,
+    layered_tree_tokens,
+    make_layered,
+)
+from treepipe.core.system import Block, Load, System
+
+
+def _one(parameters: LayerKeys) -> int:
+    return 1
+
+
+def _grid(load: Load) -> Sequence[Block]:
+    """Groups and the central scheduler are PipeDec's own (its section 3)."""
+    groups = [size for size in (1, 2) if all(stages % size == 0 for stages in load.stages)]
+    return layered_grid({"group_size": groups, "central_transfers": (True,)})
+
+
+SYSTEMS = (
+    System(
+        name="pipedec",
+        year=2025,
+        source="PipeDec, section 3",
+        summary="one tree layer per step",
+        parameters=LayerKeys,
+        make=make_layered,
+        tree_tokens=layered_tree_tokens,
+        segment_tokens=layered_segment_tokens,
+        scratch_tokens=layered_scratch_tokens,
+        in_lock_step=True,
+        places=_one,
+        grid=_grid,
+        closed_form="stepped",
+    ),
+)

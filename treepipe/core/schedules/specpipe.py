@@ -1,0 +1,72 @@
+"""SpecPipe: one tree layer per step; and SpecPipe-DB, where several requests share the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treepipe.core.decoding.layered import (
+    LayerKeys,
+    layered_grid,
+    layered_scratch_tokens,
+    layered_segment_tokens,
+    layered_tree_tokens,
+    make_layered,
+)
+from treepipe.core.system import Block, Load, System, key
+
+
+@dataclass(frozen=True)
+class BatchKeys(LayerKeys):
+    """SpecPipe-DB (section 3.5)."""
+
+    batch: int = key(4, "B, requests that share the steps", least=1)
+
+
+def _one(parameters: LayerKeys) -> int:
+    return 1
+
+
+def _batch(parameters: BatchKeys) -> int:
+    return parameters.batch
+
+
+def _grid(load: Load) -> Sequence[Block]:
+    return layered_grid({})
+
+
+def _batches(load: Load) -> Sequence[Block]:
+    return layered_grid({"batch": sorted({max(1, load.requests // 2), load.requests})})
+
+
+SYSTEMS = (
+    System(
+        name="specpipe",
+        year=2025,
+        source="SpecPipe, section 3",
+        summary="one tree layer per step",
+        parameters=LayerKeys,
+        make=make_layered,
+        tree_tokens=layered_tree_tokens,
+        segment_tokens=layered_segment_tokens,
+        scratch_tokens=layered_scratch_tokens,
+        in_lock_step=True,
+        places=_one,
+        grid=_grid,
+        closed_form="stepped",
+    ),
+    System(
+        name="specpipe_db",
+        year=2025,
+        source="SpecPipe, section 3.5",
+        summary="the same, ragged batches of requests",
+        parameters=BatchKeys,
+        make=make_layered,
+        tree_tokens=layered_tree_tokens,
+        segment_tokens=layered_segment_tokens,
+        scratch_tokens=layered_scratch_tokens,
+        in_lock_step=True,
+        places=_batch,
+        grid=_batches,
+    ),
+)
