@@ -21,6 +21,7 @@ from typing import Any
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.front_desk import Assignment, Dispatcher
+from treepipe.core.requests import RequestTrace
 from treepipe.executor.clock import now_ms
 from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError
@@ -28,7 +29,7 @@ from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.executor.worker import worker_main
 from treepipe.results.recording import RecordedRequest, Recording
-from treepipe.results.trace import RequestTrace, Span, Trace
+from treepipe.results.trace import Span, Trace
 from treepipe.scenario.deployment import SWITCH, Plan
 
 PRELOAD = [

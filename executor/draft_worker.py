@@ -14,10 +14,11 @@ import torch
 
 from treepipe.core.draft_context import DraftContext
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn
+from treepipe.core.front_desk import Assignment
 from treepipe.core.messages import Beat, Close, Flight, Segment
 from treepipe.core.node_notes import NodeNotes
 from treepipe.core.protocol import Offer, Schedule
-from treepipe.core.front_desk import Assignment
+from treepipe.core.requests import RUN_ENDED, RequestTrace
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.sources import open_source
@@ -26,7 +27,6 @@ from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
 from treepipe.executor.verifier import Verifier
 from treepipe.results.recording import RecordedRequest, Recorder
-from treepipe.results.trace import RUN_ENDED, RequestTrace
 from treepipe.scenario.deployment import NewSchedule, RequestSpec
 
 Observe: TypeAlias = Callable[[int, torch.Tensor], None]

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Protocol
 
 from treepipe.core.draft_work import Begin, Draft, Orders, Turn
-from treepipe.core.messages import Flight, Message
 from treepipe.core.front_desk import Assignment
+from treepipe.core.messages import Flight, Message
+from treepipe.core.requests import RequestTrace
 from treepipe.core.stage import Prune
-from treepipe.results.trace import Kind, RequestTrace
+from treepipe.results.trace import Kind
 from treepipe.scenario.deployment import Plan
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock

@@ -14,9 +14,10 @@ import numpy as np
 from simpy.core import EmptySchedule
 
 from treepipe.core.errors import RunError
-from treepipe.core.messages import Flight, Message
 from treepipe.core.front_desk import Assignment
-from treepipe.results.trace import Kind, RequestTrace, Span, Trace
+from treepipe.core.messages import Flight, Message
+from treepipe.core.requests import RequestTrace
+from treepipe.results.trace import Kind, Span, Trace
 from treepipe.scenario.deployment import Plan, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock

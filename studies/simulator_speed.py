@@ -12,7 +12,7 @@ from typing import Any, get_args
 import simpy
 
 from treepipe.compare.demo import SCENARIO
-from treepipe.results.trace import RequestTrace
+from treepipe.core.requests import RequestTrace
 from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan
 from treepipe.scenario.schema import ScheduleName

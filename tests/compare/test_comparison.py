@@ -25,7 +25,7 @@ from treepipe.executor.measure.machine import hardware, is_this_machine
 from treepipe.results.metrics import run_metrics
 from treepipe.results.recording import Recording
 from treepipe.results.steady import return_times, steady
-from treepipe.results.trace import RequestTrace, Span, Trace
+from treepipe.results.trace import Span, Trace
 from treepipe.scenario.deployment import Plan, RequestSpec
 from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan

@@ -24,8 +24,8 @@ import pytest
 
 from tests.worlds import toy_lm
 from tests.worlds.timeless_world import TimelessWorld
-from treepipe.core.protocol import Started
 from treepipe.core.decoding.layered import Layered, LayerParameters
+from treepipe.core.protocol import Started
 
 RECORDS = [
     record

@@ -18,6 +18,9 @@ from hypothesis import strategies as st
 from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, noisy, target
 from tests.worlds.one_request import OneRequest
 from tests.worlds.timeless_world import first
+from treepipe.core.decoding.drafting import Growth
+from treepipe.core.decoding.static_tree import StaticTree
+from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
 from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import (
     Drafted,
@@ -30,11 +33,8 @@ from treepipe.core.protocol import (
     Stepped,
     WorkerLost,
 )
-from treepipe.core.schedules.pp import Autoregressive
 from treepipe.core.schedules.flowspec import Continuous, Expansion
-from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.static_tree import StaticTree
-from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
+from treepipe.core.schedules.pp import Autoregressive
 
 SYSTEMS = ("pp", "naive_pp", "static_tree", "pruned_pp", "flowspec")
 

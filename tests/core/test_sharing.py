@@ -12,9 +12,9 @@ import torch
 
 from tests.executor.test_processes import PROMPT, TIMES, cluster_plan, cluster_roles
 from tests.worlds.tiny_models import greedy, save_random_checkpoint
+from treepipe.core.front_desk import ServiceLevels
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.core.front_desk import ServiceLevels
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.draft_model import LanguageModelDraft

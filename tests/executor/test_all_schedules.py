@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, target
 from tests.worlds.timeless_world import TimelessWorld
-from treepipe.core.protocol import Started
 from treepipe.core.front_desk import Policy
+from treepipe.core.protocol import Started
 from treepipe.scenario.schedule_factory import LAYERED, ScheduleFactory
 from treepipe.scenario.schema import SamplingSection, ScheduleName, ScheduleSection
 

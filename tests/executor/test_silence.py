@@ -26,13 +26,14 @@ from tests.executor.test_processes import pair as pair
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from tests.worlds.tiny_models import greedy
 from treepipe.core.errors import RunError, UserError
+from treepipe.core.requests import RequestTrace
 from treepipe.executor import execute as execute_module
 from treepipe.executor import pulse
 from treepipe.executor.cluster import Cluster, RunEndedError
 from treepipe.executor.pulse import AT_WORK, IDLE, LostWorkerError, Pulse, Watch
 from treepipe.executor.transport import LOOPBACK
 from treepipe.results.recording import RecordedRequest, Recording
-from treepipe.results.trace import RequestTrace, Trace
+from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, RequestSpec
 
 TIMEOUT_S = 3.0

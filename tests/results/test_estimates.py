@@ -11,10 +11,11 @@ import pytest
 from tests.worlds.command_line import SCENARIO
 from treepipe.core.errors import UserError
 from treepipe.core.protocol import RoundRecord
+from treepipe.core.requests import RequestTrace
 from treepipe.results.estimates import find_warmup, observe, possible_batches, summarize
 from treepipe.results.metrics import UNITS, Windows, metric_ratios, run_metrics, utilization_ratios
 from treepipe.results.result import make_result
-from treepipe.results.trace import RequestTrace, Span, Trace
+from treepipe.results.trace import Span, Trace
 from treepipe.scenario.read import load_scenario
 from treepipe.sim.predict import predict
 

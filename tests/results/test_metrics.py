@@ -9,11 +9,12 @@ import pytest
 
 from treepipe.core.errors import UserError
 from treepipe.core.protocol import RoundRecord
+from treepipe.core.requests import RequestTrace
 from treepipe.results.estimates import observe, summarize
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.recording import Recording
 from treepipe.results.statistics import Interval
-from treepipe.results.trace import RequestTrace, Span, Trace
+from treepipe.results.trace import Span, Trace
 from treepipe.scenario.machines import Machine, running_warnings
 
 

@@ -11,9 +11,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from treepipe.core.requests import RequestTrace
 from treepipe.results.statistics import Interval
 from treepipe.results.timeline import COLORS, timelines_figure
-from treepipe.results.trace import RequestTrace, Span, Trace
+from treepipe.results.trace import Span, Trace
 from treepipe.studies.layered.specpipe_figures import NAMES, schedule_figure
 from treepipe.studies.layered.specpipe_found import Server
 from treepipe.studies.starsd.figures import packing_figure

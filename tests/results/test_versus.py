@@ -10,8 +10,9 @@ import pytest
 
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from treepipe.core.errors import UserError
+from treepipe.core.requests import RequestTrace
 from treepipe.results.metrics import UNITS
-from treepipe.results.trace import RequestTrace, Trace
+from treepipe.results.trace import Trace
 from treepipe.results.versus import Side, make_versus
 from treepipe.scenario.read import load_scenario
 from treepipe.sim.predict import predict

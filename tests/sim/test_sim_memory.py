@@ -11,7 +11,8 @@ import pytest
 from treepipe.core.draft_work import Turn
 from treepipe.core.messages import Beat, Flight, Segment, Word
 from treepipe.core.protocol import Drafted, DraftPass
-from treepipe.results.trace import RequestTrace, Span
+from treepipe.core.requests import RequestTrace
+from treepipe.results.trace import Span
 from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan
 from treepipe.sim.acceptance import PoolSource

@@ -12,14 +12,15 @@ from dataclasses import replace
 
 import pytest
 
-from treepipe.core.protocol import Schedule
-from treepipe.core.schedules.pp import Autoregressive
-from treepipe.core.schedules.flowspec import Continuous, Expansion
 from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.protocol import Schedule
+from treepipe.core.requests import RequestTrace
+from treepipe.core.schedules.flowspec import Continuous, Expansion
+from treepipe.core.schedules.pp import Autoregressive
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
-from treepipe.results.trace import RequestTrace, Trace
+from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import HEADER_BYTES, NewSchedule, Placed, Plan, RequestSpec
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool

@@ -13,10 +13,11 @@ import pytest
 
 from tests.sim.test_sim_world import DECIDE, EVALUATE, HOP, make_plan, run, static, times
 from tests.worlds.theory_scenarios import EXACTLY, Written
+from treepipe.core.requests import RequestTrace
 from treepipe.results.estimates import summarize
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.statistics import Interval
-from treepipe.results.trace import RequestTrace, Trace
+from treepipe.results.trace import Trace
 from treepipe.sim.theory import dsd
 from treepipe.sim.theory.flowspec import naive_round_ms
 from treepipe.sim.theory.layered import (

@@ -18,10 +18,10 @@ from tests.worlds.ledger import DraftReader
 from tests.worlds.pipeline import Event, Logits, Pipeline
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
+from treepipe.core.front_desk import ArrivalQueue, Policy, ServiceLevels
 from treepipe.core.messages import Flight, Message
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.schedules.pp import Autoregressive
-from treepipe.core.front_desk import ArrivalQueue, Policy, ServiceLevels
 
 Choose = Callable[[int], int]
 

@@ -145,6 +145,14 @@ class DraftPass:
         """Number of tokens the pass computes."""
         return len(self.catch_up) or len(self.tokens)
 
+    @property
+    def cut(self) -> tuple[tuple[int, ...], int] | None:
+        """What it does to the scratch nodes before it runs: the indices that it keeps, and how
+        many of them, from the first, become committed; None if all stay as they are."""
+        if self.reset:
+            return (), 0
+        return None if self.keep is None else (self.keep, self.accepted)
+
 
 @dataclass(frozen=True, slots=True)
 class Feed:

@@ -18,7 +18,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from treepipe.results.trace import BUSY, RequestTrace, Trace
+from treepipe.core.requests import RequestTrace
+from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.deployment import HEADER_BYTES, Plan
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.schema import Scenario

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.draft_work import Turn
+from treepipe.core.requests import RequestTrace
 from treepipe.results.statistics import POSITIVE, SHARE, Range
-from treepipe.results.trace import BUSY, RequestTrace, Trace
+from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.machines import Machine
 
 UNITS = {

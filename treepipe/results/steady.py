@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from treepipe.results.trace import RequestTrace, Trace
+from treepipe.core.requests import RequestTrace
+from treepipe.results.trace import Trace
 
 
 def steady(trace: Trace) -> Trace:

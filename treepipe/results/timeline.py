@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
+from treepipe.core.requests import RequestTrace
 from treepipe.results.plots import (
     AMBER,
     BLACK,
@@ -22,7 +23,7 @@ from treepipe.results.plots import (
     SILVER,
     save_figure,
 )
-from treepipe.results.trace import Kind, RequestTrace, Span, Trace
+from treepipe.results.trace import Kind, Span, Trace
 
 COLORS: Mapping[Kind, str] = {
     "compute": BLUE,

@@ -16,17 +16,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
-from treepipe.core.protocol import RoundRecord
+from treepipe.core.requests import RequestTrace
 from treepipe.files.outputs import write_file
 from treepipe.scenario.machines import Machine
 
 Kind: TypeAlias = Literal["compute", "draft", "evaluate", "decide", "prune", "transfer"]
 BUSY: frozenset[str] = frozenset({"compute", "draft", "evaluate", "decide", "prune"})
 """Kinds that occupy the device they are on; transfers occupy a link."""
-
-
-RUN_ENDED = "run ended"
-"""Why a request ended that was open when its run failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,47 +42,6 @@ class Span:
     def shifted(self, by_ms: float) -> Span:
         """The same with another origin of time."""
         return replace(self, start_ms=self.start_ms + by_ms, end_ms=self.end_ms + by_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestTrace:
-    """One finished request.
-
-    Attributes:
-        started_ms: when it was asked for; it may have waited since.
-        emitted: (time, tokens) of each emission, in order.
-        tokens: the text that was emitted.
-        reason: why it ended ("length", "end of text", "worker lost", "refused", "run ended").
-        pipeline: number of the pipeline that served it.
-    """
-
-    session: int
-    prompt_tokens: int
-    started_ms: float
-    finished_ms: float
-    emitted: tuple[tuple[float, int], ...]
-    tokens: tuple[int, ...]
-    rounds: tuple[RoundRecord, ...]
-    reason: str
-    pipeline: int = 0
-
-    @classmethod
-    def refused(cls, session: int, prompt_tokens: int, now_ms: float) -> RequestTrace:
-        """A request that was not admitted."""
-        return cls(session, prompt_tokens, now_ms, now_ms, (), (), (), "refused")
-
-    def shifted(self, by_ms: float) -> RequestTrace:
-        """The same with another origin of time."""
-        return replace(
-            self,
-            started_ms=self.started_ms + by_ms,
-            finished_ms=self.finished_ms + by_ms,
-            emitted=tuple((time + by_ms, count) for time, count in self.emitted),
-        )
-
-    @property
-    def first_token_ms(self) -> float:
-        return self.emitted[0][0]
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from treepipe.core.draft_desk import DraftDesk
+from treepipe.core.front_desk import ArrivalQueue, Dispatcher, Policy, ServiceLevels
 from treepipe.core.messages import Close, Flight, Message
 from treepipe.core.protocol import Schedule, Started
-from treepipe.core.front_desk import ArrivalQueue, Dispatcher, Policy, ServiceLevels
 from treepipe.core.stage_desk import StageDesk
 from treepipe.physics.timing import DeviceTimes, LinkTimes
 from treepipe.physics.transfers import Held

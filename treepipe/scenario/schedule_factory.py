@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from treepipe.core.errors import UserError
-from treepipe.core.protocol import Schedule
-from treepipe.core.schedules.pp import Autoregressive
-from treepipe.core.schedules.dsd import ChainAhead
-from treepipe.core.schedules.flowspec import Continuous, Expansion
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.schedules.flowspec_free import FreeRunning
 from treepipe.core.decoding.layered import Layered, LayerParameters
-from treepipe.core.front_desk import AdaptiveDepth
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.errors import UserError
+from treepipe.core.front_desk import AdaptiveDepth
+from treepipe.core.protocol import Schedule
+from treepipe.core.schedules.dsd import ChainAhead
+from treepipe.core.schedules.flowspec import Continuous, Expansion
+from treepipe.core.schedules.flowspec_free import FreeRunning
+from treepipe.core.schedules.pp import Autoregressive
 from treepipe.scenario.schema import SamplingSection, Scenario, ScheduleSection
 
 SPECINFER = (1, 1, 3, 1, 1, 1, 1, 1)
