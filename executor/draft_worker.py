@@ -81,7 +81,7 @@ class DraftWorker:
         """Take a request into the queue; ``now_ms`` is when it was handed to this server."""
         self._station.clock.wake(now_ms)
         stages = len(self._stages[assignment.pipeline])
-        schedule = new_schedule(session, stages, lambda: self._desk.waiting)
+        schedule = new_schedule(session, stages)
         self._texts[session] = _Text(schedule, assignment, len(spec.prompt))
         self._source.open(session)
         self._verifier.open(session, spec.prompt)

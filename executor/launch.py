@@ -14,12 +14,6 @@ from treepipe.profiles.library import checkpoint_directory
 from treepipe.scenario.deployment import Placed, Plan, RequestSpec
 from treepipe.scenario.memory import Footprint, cache_entries
 from treepipe.scenario.resolve import make_plan
-from treepipe.scenario.schedule_factory import (
-    ScheduleFactory,
-    most_scratch_tokens,
-    most_tree_tokens,
-    read_keys,
-)
 from treepipe.scenario.schema import Scenario
 from treepipe.scenario.workload import draw_requests, run_seeds
 
@@ -119,15 +113,9 @@ def _source_settings(
 
 def _check_vocabulary(scenario: Scenario, path: Path, target: Checkpoint) -> None:
     """More candidates than tokens cannot be asked for."""
-    section, size = scenario.schedule, target.vocabulary
-    asked = {
-        "children": section.children,
-        "top_k": section.top_k,
-        "branching": max(section.branching or (1,)),
-    }
-    read = read_keys(section)
-    for key, count in asked.items():
-        if key in read and count > size:
+    size = target.vocabulary
+    for key, count in scenario.schedule.parameters.candidates().items():
+        if count > size:
             raise UserError(
                 f"{path}: key schedule.{key} = {count} exceeds the vocabulary of {size} tokens"
             )
@@ -137,7 +125,7 @@ def _requests(
     scenario: Scenario, path: Path, target: Checkpoint, models: list[Checkpoint]
 ) -> list[tuple[RequestSpec, ...]]:
     """What each run is asked, with the workload's prompts as token ids instead of drawn ones."""
-    workload, section = scenario.workload, scenario.schedule
+    workload, parameters = scenario.workload, scenario.schedule.parameters
     drawn = [
         draw_requests(scenario, path, seed) for seed in run_seeds(scenario.seed, scenario.runs)
     ]
@@ -152,10 +140,11 @@ def _requests(
     )
     ends = target.end_tokens if workload.stop_at_end_of_text else frozenset()
     limit = min(model.max_positions for model in (target, *models))
-    if "gamma" in read_keys(section) and section.gamma > limit:
-        raise UserError(
-            f"{path}: key schedule.gamma = {section.gamma} exceeds the models' {limit} positions"
-        )
+    for key, length in parameters.lengths().items():
+        if length > limit:
+            raise UserError(
+                f"{path}: key schedule.{key} = {length} exceeds the models' {limit} positions"
+            )
     asked = [
         tuple(
             replace(request, prompt=prompt, end_tokens=ends)
@@ -182,11 +171,10 @@ def _roles(
     scenario: Scenario, plans: tuple[Plan, ...], target: Checkpoint, sources: list[SourceSettings]
 ) -> tuple[RoleSettings, ...]:
     base, plan = scenario.base_port, plans[0]
-    factory = plan.new_schedule
-    assert isinstance(factory, ScheduleFactory)  # make_plan made it
+    system, parameters = scenario.schedule.system, scenario.schedule.parameters
     longest = max(len(stages) for stages in plan.pipelines)
-    nodes = most_tree_tokens(factory.section, longest)
-    slots = most_scratch_tokens(factory.section, longest)
+    nodes = system.tree_tokens(parameters, longest)
+    slots = system.most_scratch_tokens(parameters, longest)
     tree = max(cache_entries(each, nodes) for each in plans)
     scratch = max(cache_entries(each, slots) for each in plans)
     places: list[tuple[Placed, int | None, int]] = []

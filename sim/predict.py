@@ -38,7 +38,7 @@ def predict(
         UserError: something the scenario names is wrong.
     """
     acceptance = scenario.acceptance
-    if acceptance is None and scenario.schedule.name != "pp":
+    if acceptance is None and scenario.schedule.system.drafts:
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
     if isinstance(acceptance, Replay):
         recording = Recording.load(path.parent / acceptance.file)

@@ -136,7 +136,7 @@ class DraftServer:
         """Take a request into the queue."""
         spec, now = self._plan.requests[assignment.request], self._world.clock.now
         stages = len(self._plan.pipelines[assignment.pipeline])
-        schedule = self._plan.new_schedule(session, stages, lambda: self._desk.waiting)
+        schedule = self._plan.new_schedule(session, stages)
         oracle = self._source.open(session, len(spec.prompt))
         self._texts[session] = OpenText(
             oracle,

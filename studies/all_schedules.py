@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from treepipe.compare.comparison import Case, compare
 from treepipe.compare.demo import CALIBRATED_ON, SCENARIO
 from treepipe.compare.judgement import METRIC, Row, faults_of, warnings_of
+from treepipe.core.schedules import systems
 from treepipe.results.plots import BLACK, BLUE, GREY, MEASURED, ORANGE, band, clean
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
@@ -23,7 +24,7 @@ from treepipe.studies.study import Entry, StudyResult
 
 NAME = "all-schedules"
 FREE_NAME = "flowspec-free"
-SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+SCHEDULES: tuple[str, ...] = tuple(systems())
 BARRIER: tuple[ScheduleName, ScheduleName] = ("flowspec", "flowspec_free")
 AIM = 0.08
 """Largest error of the predicted time between tokens that we want."""

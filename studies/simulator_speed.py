@@ -7,15 +7,15 @@ import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Any, get_args
+from typing import Any
 
 import simpy
 
 from treepipe.compare.demo import SCENARIO
 from treepipe.core.requests import RequestTrace
+from treepipe.core.schedules import systems
 from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan
-from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import Simulation
@@ -30,7 +30,7 @@ def figure(name: str, value: float, unit: str, aim: str = "") -> Figure:
 
 
 SPEEDS: dict[str, tuple[str, ...]] = {
-    **{name: () for name in get_args(ScheduleName) if name not in ("flowspec", "starsd")},
+    **{name: () for name in tuple(systems()) if name not in ("flowspec", "starsd")},
     "starsd": (
         'pipelines=[{count=6,stages=[{device="emulated-20ms"}]}]',
         "workload.concurrency=6",

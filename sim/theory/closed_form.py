@@ -126,7 +126,7 @@ def _check_clients(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
         if clients > 1 and plan.serving.limit != 1:
             refuse("workload.concurrency", f"it is for one request at a time, not {clients}")
         return
-    section = scenario.schedule
+    section = scenario.schedule.parameters
     if section.adaptive_depth or any(count != 1 for count in section.branching or ()):
         refuse("schedule", "starsd's is for chains of constant depth")
     if clients != pipelines:
@@ -181,7 +181,7 @@ def _bent(scenario: Scenario, plan: Plan) -> list[str]:
 
 
 def _alone(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> ClosedForm:
-    passage, section = Passage(plan), scenario.schedule
+    passage, name, section = Passage(plan), scenario.schedule.name, scenario.schedule.parameters
     prompt, new_tokens = _lengths(scenario)
     chunks = chunks_of(prompt, section.prefill_chunk)
     terms: dict[str, float] = {}
@@ -189,10 +189,10 @@ def _alone(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> C
         decoding = alone.plain(passage)
     else:
         beta = pool.hit_ratio(1)
-        make = alone.chain_ahead if section.name == "dsd" else alone.chain
+        make = alone.chain_ahead if name == "dsd" else alone.chain
         decoding = make(passage, beta, section.gamma, prompt)
         terms["acceptance"] = beta
-        if section.name == "dsd":
+        if name == "dsd":
             terms |= alone.dsd_terms(passage, beta, section.gamma)
     request = alone.Alone(passage, decoding, chunks, new_tokens)
     metrics, busy = request.metrics(), request.busy_ms()
@@ -201,7 +201,7 @@ def _alone(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> C
         rate_s = scenario.workload.arrivals.rate_per_s
         terms |= _queue(request, rate_s, metrics, path)
     shares = {name: time * rate_s / 1e3 for name, time in busy.items()}
-    return ClosedForm(FORMS[section.name], metrics, shares, terms, decoding.warnings)
+    return ClosedForm(FORMS[name], metrics, shares, terms, decoding.warnings)
 
 
 def _queue(
@@ -225,7 +225,7 @@ def _queue(
 
 def _shared(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
     assert pool is not None  # only pp needs none
-    section, passage, targets = scenario.schedule, Passage(plan), len(plan.pipelines)
+    section, passage, targets = scenario.schedule.parameters, Passage(plan), len(plan.pipelines)
     gamma = len(section.branching) if section.branching else section.gamma
     cycle = shared.cycle_of(passage, pool.hit_ratio(1), gamma)
     warnings = ["the closed form is the steady state: it leaves out prefill and requests' ends"]
@@ -235,7 +235,7 @@ def _shared(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
             f"for one"
         )
     return ClosedForm(
-        FORMS[section.name],
+        FORMS[scenario.schedule.name],
         shared.shared_metrics(cycle, targets),
         shared.shared_utilization(passage, cycle, targets, gamma + 1),
         shared.shared_terms(passage, cycle, pool.hit_ratio(1), gamma),
@@ -245,7 +245,7 @@ def _shared(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
 
 def _stepped(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
     assert pool is not None
-    section, passage = scenario.schedule, Passage(plan)
+    section, passage = scenario.schedule.parameters, Passage(plan)
     offered = min(section.width, section.children)
     hit = pool.hit_ratio(offered)
     steps = stepped.steps_of(passage, section.width, section.group_size)
@@ -262,7 +262,7 @@ def _stepped(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
     if scenario.workload.requests > 1:
         warnings.append("the closed form assumes that every request finds an empty pipeline")
     return ClosedForm(
-        FORMS[section.name],
+        FORMS[scenario.schedule.name],
         stepped.stepped_metrics(passage, steps, hit, chunks, new_tokens),
         {},
         stepped.stepped_terms(steps, hit),

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
+from treepipe.core.schedules import systems
 from treepipe.scenario.schema import ScheduleName
 
 NAME = "which-system"
 CLUSTERS = Path(__file__).parents[1] / "clusters"
-SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+SCHEDULES: tuple[str, ...] = tuple(systems())
 Goal: TypeAlias = Literal["latency", "throughput"]
 METRICS: Mapping[Goal, str] = {
     "latency": "time_between_tokens_ms",

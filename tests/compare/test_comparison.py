@@ -21,6 +21,7 @@ from treepipe.compare.comparison import (
 from treepipe.compare.demo import SCENARIO
 from treepipe.compare.judgement import METRIC, Row, judge, overruns
 from treepipe.core.draft_work import Turn
+from treepipe.core.requests import RequestTrace
 from treepipe.executor.measure.machine import hardware, is_this_machine
 from treepipe.results.metrics import run_metrics
 from treepipe.results.recording import Recording

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from tests.worlds.tiny_models import VOCABULARY, greedy, save_head, save_random_
 from treepipe.core.messages import Beat, Message, Segment
 from treepipe.core.node_notes import NodeNotes
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
+from treepipe.core.schedules import systems
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move
 from treepipe.executor.checkpoint import Checkpoint
@@ -30,12 +31,12 @@ from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.draft_source import DraftSource
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
-from treepipe.scenario.schedule_factory import LAYERED, ScheduleFactory
-from treepipe.scenario.schema import SamplingSection, ScheduleName, ScheduleSection
+from treepipe.scenario.schema import ScheduleSection
 
 torch.set_num_threads(1)
 
-SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
+SCHEDULES: tuple[str, ...] = tuple(systems())
+LAYERED = [system.name for system in systems().values() if system.in_lock_step]
 LAYERS, CAPACITY, WANTED = (2, 3, 6), 400, 10
 seeds = st.integers(0, 2**32)
 PROMPTS = [[(7 * i + 3 * n) % VOCABULARY for i in range(4 + 9 * n)] for n in range(4)]
@@ -222,11 +223,9 @@ def decode(
     cuts = [b - a for a, b in zip([0, *bounds], [*bounds, layers], strict=True)]
     target = folder / f"target{layers}"
     world = ModelWorld(target, source, cuts, any_order(seed))
-    factory = ScheduleFactory(
-        ScheduleSection.model_validate({"name": name, **section}), SamplingSection()
-    )
+    factory = ScheduleSection.model_validate({"name": name, **section}).choose()
     for session in range(1, requests + 1):
-        schedule = factory(session, len(cuts), lambda: world.desk.waiting)
+        schedule = factory(session, len(cuts))
         world.open(session, schedule, Started(tuple(PROMPTS[session - 1]), WANTED))
     world.run()
     for session in range(1, requests + 1):

@@ -8,7 +8,7 @@ illegal event has changed nothing; the world asserts that tickets are given out 
 from __future__ import annotations
 
 import pickle
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -27,8 +27,8 @@ from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, greedy, target
 from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import Drafted, Returned, Schedule, Started, Stepped
-from treepipe.scenario.schedule_factory import ScheduleFactory
-from treepipe.scenario.schema import SamplingSection, ScheduleName, ScheduleSection
+from treepipe.core.schedules import systems
+from treepipe.scenario.schema import ScheduleSection
 
 MOST_REQUESTS, STAGES = 4, 3
 
@@ -42,7 +42,7 @@ class Adversary(RuleBasedStateMachine):
     def begin(self, section: dict[str, Any], draft: str) -> None:
         self.world = TimelessWorld([STAGES], target, DRAFTS[draft], self._choose)
         made = ScheduleSection.model_validate({"name": self.name, **section})
-        self.factory = ScheduleFactory(made, SamplingSection())
+        self.factory = made.choose()
         self.schedules: dict[int, Schedule] = {}
         self.wanted: dict[int, tuple[list[int], int]] = {}
         self.next_choice = 0
@@ -56,7 +56,7 @@ class Adversary(RuleBasedStateMachine):
     def open(self, length: int, wanted: int) -> None:
         session = len(self.schedules) + 1
         prompt = [(session * i) % VOCABULARY for i in range(length)]
-        schedule = self.factory(session, STAGES, _two_wait)
+        schedule = self.factory(session, STAGES)
         self.schedules[session], self.wanted[session] = schedule, (prompt, wanted)
         self.world.open(session, schedule, Started(tuple(prompt), wanted))
 
@@ -124,7 +124,7 @@ def _two_wait() -> int:
     return 2
 
 
-@pytest.mark.parametrize("name", get_args(ScheduleName))
+@pytest.mark.parametrize("name", tuple(systems()))
 def test_adversary_cannot_break_it(name: str) -> None:
     machine = type(f"Adversary_{name}", (Adversary,), {"name": name})
     run_state_machine_as_test(

@@ -3,7 +3,7 @@ the text is plain greedy decoding's, nothing waits for ever, and nothing is left
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +14,11 @@ from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, target
 from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.front_desk import Policy
 from treepipe.core.protocol import Started
-from treepipe.scenario.schedule_factory import LAYERED, ScheduleFactory
-from treepipe.scenario.schema import SamplingSection, ScheduleName, ScheduleSection
+from treepipe.core.schedules import systems
+from treepipe.scenario.schema import ScheduleSection
 
-SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
+SCHEDULES: tuple[str, ...] = tuple(systems())
+LAYERED = [system.name for system in systems().values() if system.in_lock_step]
 
 sections = st.fixed_dictionaries(
     {
@@ -61,7 +62,7 @@ def run(
 ) -> TimelessWorld:
     """Decode all requests at once and check the texts."""
     given_section = ScheduleSection.model_validate({"name": name, **section})
-    factory = ScheduleFactory(given_section, SamplingSection())
+    factory = given_section.choose()
     pipelines = [stages] * (len(asked) if name == "starsd" else 1)
     world = TimelessWorld(
         pipelines,
@@ -75,7 +76,7 @@ def run(
     prompts = {}
     for session, (length, wanted, ends) in enumerate(asked, start=1):
         prompts[session] = tuple((session * i) % VOCABULARY for i in range(length))
-        schedule = factory(session, stages, lambda: world.desk.waiting)
+        schedule = factory(session, stages)
         started = Started(prompts[session], wanted, ends)
         pipeline, server = (session - 1) % len(pipelines), session % drafts
         world.open(session, schedule, started, pipeline, server)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import psutil
@@ -19,14 +18,14 @@ import pytest
 
 from tests.worlds.tiny_models import greedy, save_random_checkpoint
 from treepipe.core.errors import RunError, UserError
+from treepipe.core.schedules import systems
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.scenario.deployment import Placed, Plan, RequestSpec, Serving
-from treepipe.scenario.schedule_factory import ScheduleFactory
-from treepipe.scenario.schema import SamplingSection, ScheduleName, ScheduleSection
+from treepipe.scenario.schema import SamplingSection, ScheduleSection
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 
@@ -42,7 +41,7 @@ TREE = {
     "width": 5,
     "children": 4,
 }
-SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+SCHEDULES: tuple[str, ...] = tuple(systems())
 TIMES = DeviceTimes(TimeTable({1: 6.0}), TimeTable({1: 2.0}), TimeTable({1: 0.5}), 1.5, 0.3)
 PROMPT = tuple(int(t) for t in np.random.default_rng(4).integers(61, size=70))
 REQUESTS = (RequestSpec(PROMPT, 16), RequestSpec(PROMPT[:5], 12), RequestSpec(PROMPT[5:30], 14))
@@ -78,7 +77,7 @@ def cluster_plan(
             )
             for p in range(pipelines)
         ),
-        ScheduleFactory(section, sampling),
+        section.choose(drawn=sampling.rule == "rejection"),
         REQUESTS,
         LinkTimes(1.0, 1000.0),
         row_bytes=128,
@@ -86,11 +85,11 @@ def cluster_plan(
     )
 
 
-def cluster_roles(pair: tuple[Path, Path], plan: Plan, **changes: object) -> list[RoleSettings]:
-    factory = plan.new_schedule
-    assert isinstance(factory, ScheduleFactory)
-    remembers = factory.sampling.rule not in ("exact", "relaxed_best")
-    source = SourceSettings("model", pair[1], None, 3, 0.5, factory.sampling, remembers, plan.seed)
+def cluster_roles(
+    pair: tuple[Path, Path], plan: Plan, sampling: SamplingSection = GREEDY, **changes: object
+) -> list[RoleSettings]:
+    remembers = sampling.rule not in ("exact", "relaxed_best")
+    source = SourceSettings("model", pair[1], None, 3, 0.5, sampling, remembers, plan.seed)
     places: list[tuple[Placed, int | None, int]] = [
         (placed, None, number) for number, placed in enumerate(plan.drafts)
     ]

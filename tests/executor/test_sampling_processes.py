@@ -91,7 +91,7 @@ def test_continuations_have_the_targets_distribution(
     sizes = {"branching": (2, 2, 1)} if name == "specinfer" else {}
     plan = cluster_plan(name, clients=3, sampling=section, children=3, **sizes)
     plan = replace(plan, requests=(RequestSpec(PROMPT, HORIZON),) * REQUESTS, seed=11)
-    with Cluster(cluster_roles(pair, plan, emulate=False), plan) as running:
+    with Cluster(cluster_roles(pair, plan, section, emulate=False), plan) as running:
         trace, _ = running.run(plan)
     counts = Counter(request.tokens for request in trace.requests)
     assert counts.total() == REQUESTS

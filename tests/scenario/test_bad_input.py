@@ -23,7 +23,10 @@ BAD_SETTINGS = [
     ("schedul.name=pp", "key schedul is unknown; did you mean 'schedule'?"),
     ("seed=two", 'key seed = "two": input should be a valid integer'),
     ("schedule.tree_size=0", "key schedule.tree_size = 0: input should be greater than or equal"),
-    ("schedule.name=flowspek", 'key schedule.name = "flowspek": input should be'),
+    (
+        "schedule.name=flowspek",
+        'key schedule.name = "flowspek": there is no such system; did you mean',
+    ),
     ("pipelines.0.stages.0.device=jetsen", "key pipelines.0.stages.0.device = 'jetsen'"),
     ("drafts.0.device=emulated-20m", "did you mean 'emulated-20ms'?"),
     ("links.default=ethernet", "no such profile in links; did you mean 'ethernet-1g'?"),

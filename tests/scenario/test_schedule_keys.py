@@ -18,18 +18,12 @@ from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, target
 from tests.worlds.pipeline import Pipeline
 from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.protocol import Drafted, DraftPass, Started
+from treepipe.core.schedules import systems
 from treepipe.scenario.deployment import Plan
 from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan
-from treepipe.scenario.schedule_factory import (
-    ScheduleFactory,
-    most_pass_tokens,
-    most_scratch_tokens,
-    most_tree_tokens,
-    read_keys,
-    unused_warnings,
-)
-from treepipe.scenario.schema import SamplingSection, Scenario, ScheduleSection
+from treepipe.scenario.schedule_check import unused_warnings
+from treepipe.scenario.schema import Scenario, ScheduleSection
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate
@@ -67,7 +61,7 @@ class MeasuredWorld(TimelessWorld):
 def decode(section: ScheduleSection, draft: str, stages: int, seed: int) -> MeasuredWorld:
     """One request of some 20 tokens."""
     world = MeasuredWorld([stages], target, DRAFTS[draft], any_order(seed))
-    schedule = ScheduleFactory(section, SamplingSection())(1, stages, lambda: world.desk.waiting)
+    schedule = section.choose()(1, stages)
     prompt = tuple(i % VOCABULARY for i in range(9))
     world.open(1, schedule, Started(prompt, 20, None))
     world.run()
@@ -87,10 +81,10 @@ def test_no_schedule_exceeds_its_bounds(
     world = decode(section, draft, stages, seed)
     pipeline = world.pipelines[0]
     assert isinstance(pipeline, Measured)
-    assert pipeline.peak <= most_tree_tokens(section, stages)
-    assert world.scratch <= most_scratch_tokens(section, stages)
+    assert pipeline.peak <= section.system.tree_tokens(section.parameters, stages)
+    assert world.scratch <= section.system.most_scratch_tokens(section.parameters, stages)
     sizes = [size for sizes in pipeline.forward_sizes for size in sizes]
-    assert max(sizes) <= most_pass_tokens(section, stages)
+    assert max(sizes) <= section.system.most_pass_tokens(section.parameters, stages)
 
 
 OTHER: dict[str, Any] = {
@@ -143,17 +137,19 @@ def behaviour(section: dict[str, Any]) -> list[tuple[object, ...]]:
 
 def bounds(section: dict[str, Any]) -> list[int]:
     given_section = ScheduleSection.model_validate(section)
+    system, parameters = given_section.system, given_section.parameters
     return [
-        most_tree_tokens(given_section, 3),
-        most_pass_tokens(given_section, 3),
-        most_scratch_tokens(given_section, 3),
+        system.tree_tokens(parameters, 3),
+        system.most_pass_tokens(parameters, 3),
+        system.most_scratch_tokens(parameters, 3),
     ]
 
 
 def test_every_key_is_tried() -> None:
     assert set(OTHER) == set(ScheduleSection.model_fields) - {"name", "prefill_chunk"}
+    usual = [(system.keys, system.parameters()) for system in systems().values()]
     for key, value in OTHER.items():
-        assert value != ScheduleSection.model_fields[key].default
+        assert any(key in keys and getattr(each, key) != value for keys, each in usual)
 
 
 @pytest.mark.parametrize("base", BASES, ids=lambda base: "-".join(map(str, base.values())))
@@ -161,7 +157,8 @@ def test_a_key_that_is_not_read_changes_nothing_and_is_warned_of(base: dict[str,
     usual, sizes = behaviour(base), bounds(base)
     for key in set(OTHER) - set(base):
         other = {**base, key: OTHER[key]}
-        read = key in read_keys(ScheduleSection.model_validate(other))
+        chosen = ScheduleSection.model_validate(other)
+        read = key in chosen.system.keys and key not in chosen.unread
         scenario, _ = planned(other)
         warned = [w for w in unused_warnings(scenario) if w.startswith(f"key schedule.{key} ")]
         assert bool(warned) != read

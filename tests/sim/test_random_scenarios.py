@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treepipe.core.errors import UserError
+from treepipe.core.schedules import systems
 from treepipe.results.estimates import observe
 from treepipe.results.metrics import range_of, run_metrics, utilization
 from treepipe.results.result import make_result
 from treepipe.results.statistics import SHARE, Interval, Range
-from treepipe.scenario.schema import Scenario, ScheduleName
+from treepipe.scenario.schema import Scenario
 from treepipe.sim.predict import predict
 
 
@@ -47,7 +48,7 @@ link = some(
     medium=st.just("air"),
 )
 schedule = st.fixed_dictionaries(
-    {"name": st.sampled_from(get_args(ScheduleName))},
+    {"name": st.sampled_from(tuple(systems()))},
     optional={
         "tree_size": st.integers(1, 12),
         "tree_depth": st.integers(0, 3),

@@ -85,7 +85,7 @@ def test_a_prompt_in_chunks_flows_through_the_pipeline() -> None:
 @pytest.mark.parametrize(("chunk", "first_token_ms"), [(100, 88.0), (50, 110.0), (25, 151.75)])
 def test_smaller_chunks_come_sooner_but_are_more(chunk: int, first_token_ms: float) -> None:
     """Stages of 20 ms whatever the tokens: chunks only cost; the slope of a table decides."""
-    plan = in_context(lambda session, stages, waiting: Autoregressive(session, chunk))
+    plan = in_context(lambda session, stages: Autoregressive(session, chunk))
     plan = replace(plan, requests=(RequestSpec((0,) * 100, 1),))
     measured = run_metrics(run(plan, 1.0))["time_to_first_token_ms"]
     assert measured == pytest.approx(first_token_ms)

@@ -7,12 +7,13 @@ Every expected figure is written out from the stage, link and draft times (``alg
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from treepipe.core.decoding.drafting import Growth
+from treepipe.core.decoding.keys import Always
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
 from treepipe.core.protocol import Schedule
@@ -31,11 +32,10 @@ PARTS = STAGES + 1
 EVALUATE, DECIDE, PRUNE, HOP = 2.0, 1.0, 0.5, 1.0
 """Milliseconds; stage and draft passes differ between tests."""
 WIDE = Growth.dynamic(10, 6)
-TREE = TreeParameters(80, 16, True, lambda: WIDE)
+TREE = TreeParameters(80, 16, True, Always(WIDE))
 """FlowSpec's own."""
-CHAIN = TreeParameters(7, 2, True, lambda: Growth.dynamic(1, 6))
+CHAIN = TreeParameters(7, 2, True, Always(Growth.dynamic(1, 6)))
 """Root and 7 nodes below it, one per level."""
-Waiting = Callable[[], int]
 
 
 def times(
@@ -45,24 +45,24 @@ def times(
     return DeviceTimes(table, TimeTable({1: draft}), TimeTable({1: EVALUATE}), DECIDE, prune)
 
 
-def plain(session: int, stages: int, waiting: Waiting) -> Schedule:
+def plain(session: int, stages: int) -> Schedule:
     return Autoregressive(session, 64)
 
 
-def static(session: int, stages: int, waiting: Waiting) -> Schedule:
+def static(session: int, stages: int) -> Schedule:
     return StaticTree(session, 64, replace(TREE, score_order=False), PARTS)
 
 
-def pruned(session: int, stages: int, waiting: Waiting) -> Schedule:
+def pruned(session: int, stages: int) -> Schedule:
     return Continuous(session, 64, TREE, PARTS, None)
 
 
-def flowspec(session: int, stages: int, waiting: Waiting) -> Schedule:
-    return Continuous(session, 64, TREE, PARTS, Expansion(lambda: WIDE, score_aware=True))
+def flowspec(session: int, stages: int) -> Schedule:
+    return Continuous(session, 64, TREE, PARTS, Expansion(WIDE, score_aware=True))
 
 
-def chain_flowspec(session: int, stages: int, waiting: Waiting) -> Schedule:
-    return Continuous(session, 64, CHAIN, PARTS, Expansion(lambda: WIDE, size=7))
+def chain_flowspec(session: int, stages: int) -> Schedule:
+    return Continuous(session, 64, CHAIN, PARTS, Expansion(WIDE, size=7))
 
 
 def make_plan(

@@ -265,7 +265,7 @@ class TimelessWorld:
         for server in self.servers:
             assert not server.desk.sessions
             assert not server.desk._passes
-            assert not server.desk.waiting
+            assert not server.desk.has_work
             assert all(not lane.sessions and not lane.flying for lane in server.desk._lanes)
         for pipeline in self.pipelines:
             pipeline.assert_freed()

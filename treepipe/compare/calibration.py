@@ -105,7 +105,7 @@ def _needs_calibration(case: Prepared) -> bool:
             f"{case.path}: key acceptance.source = 'replay': a recorded run cannot be predicted "
             f"before it runs; leave the section out, or name a pool or a table"
         )
-    return case.scenario.acceptance is None and case.scenario.schedule.name != "pp"
+    return case.scenario.acceptance is None and case.scenario.schedule.system.drafts
 
 
 def _pair(case: Prepared) -> _Pair:

@@ -140,7 +140,8 @@ def _cluster_key(scenario: Scenario) -> str:
         mode="json", exclude={"name", "runs", "schedule", "acceptance", "workload", "serving"}
     )
     serving = scenario.serving.model_dump(mode="json", exclude={"admission", "places"})
-    own = scenario.schedule.model_dump(include={"group_size", "central_transfers"})
+    parameters = vars(scenario.schedule.parameters)
+    own = {key: parameters.get(key) for key in ("group_size", "central_transfers")}
     return json.dumps([content, serving, own], sort_keys=True)
 
 

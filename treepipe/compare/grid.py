@@ -21,19 +21,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from treepipe.compare.comparison import Case, compare
 from treepipe.compare.demo import SCENARIO
 from treepipe.compare.grid_report import aims, write_report
 from treepipe.compare.validate import changes, write_timelines
 from treepipe.compare.validation import against, entry, load_validation
+from treepipe.core.schedules import systems
 from treepipe.profiles.library import REFERENCE
 from treepipe.results.show import Progress, Say
-from treepipe.scenario.schedule_factory import DRAWN
 from treepipe.scenario.schema import ScheduleName
 
-SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+SCHEDULES: tuple[str, ...] = tuple(systems())
 STAGES = (2, 4, 8)
 LATENCIES_MS = (0.2, 5.0, 20.0)
 STAGE_MS = (10.0, 20.0)
@@ -90,8 +90,10 @@ class Settings:
 
     def requests_of(self, schedule: str) -> int:
         """Prompts of a cell."""
-        special = dict.fromkeys(DRAWN, self.chain_requests) | {"pp": self.plain_requests}
-        return special.get(schedule, self.requests)
+        system = systems()[schedule]
+        if not system.drafts:
+            return self.plain_requests
+        return self.chain_requests if system.drawn else self.requests
 
 
 def cells(count: int) -> list[Cell]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from treepipe.core.errors import UserError
+from treepipe.core.schedules import systems
 from treepipe.files.toml_file import validated
 from treepipe.planner.cluster import ClusterFile, PartitionRule
 from treepipe.planner.grids import default_grid, settings_of
@@ -22,7 +23,6 @@ from treepipe.planner.partition import uneven_partitions, with_layers
 from treepipe.scenario.memory import check_memory
 from treepipe.scenario.read import assign_key, take_acceptance
 from treepipe.scenario.resolve import lay_out
-from treepipe.scenario.schedule_factory import KEYS
 from treepipe.scenario.schema import Scenario, ScheduleName
 
 Content: TypeAlias = dict[str, Any]
@@ -110,12 +110,15 @@ def _scenarios(
         instead = {
             key.removeprefix("schedule."): values
             for key, values in search.grid.items()
-            if key.removeprefix("schedule.") in KEYS[name] | {"prefill_chunk"}
+            if key.removeprefix("schedule.") in systems()[name].keys
         }
         for values in itertools.product(*cluster.values()):
             around = dict(zip(cluster, values, strict=True))
             base = _with(file, {**around, "schedule.name": name})
-            fixed = {key: (base["schedule"][key],) for key in file.fixed & KEYS[name]}
+            fixed = {
+                key: (base["schedule"][key],)
+                for key in file.fixed & systems()[name].keys - {"prefill_chunk"}
+            }
             blocks = default_grid(name, _scenario(base, file.path))
             for settings in settings_of(blocks, {**fixed, **instead}):
                 chosen = {
@@ -131,7 +134,7 @@ def _with(file: ClusterFile, changes: Mapping[str, Any]) -> Content:
     data = copy.deepcopy(dict(file.data))
     name = changes["schedule.name"]
     given = data.get("schedule", {})
-    kept = {k: v for k, v in given.items() if k in KEYS[name] | {"prefill_chunk"}}
+    kept = {k: v for k, v in given.items() if k in systems()[name].keys}
     data["schedule"] = {"name": name, **kept}
     for key, value in changes.items():
         assign_key(data, key, copy.deepcopy(value), f"{file.path}: search.grid.{key}")

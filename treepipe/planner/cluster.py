@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import Field, field_validator, model_validator
 
 from treepipe.core.errors import UserError
+from treepipe.core.schedules import systems
 from treepipe.files.section import Positive, Section
 from treepipe.files.toml_file import read_toml, validated
 from treepipe.profiles.schema import Share
 from treepipe.scenario.read import override_key, take_acceptance
-from treepipe.scenario.schedule_factory import KEYS
 from treepipe.scenario.schema import Replay, Scenario, ScheduleName, ScheduleSection
 
 Goal: TypeAlias = Literal[
@@ -63,7 +63,7 @@ class Search(Section):
     """The table ``[search]``."""
 
     goal: Goal = "time_between_tokens_ms"
-    schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = get_args(ScheduleName)
+    schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = tuple(systems())
     partitions: Annotated[tuple[PartitionRule, ...], Field(min_length=1)] = get_args(PartitionRule)
     grid: dict[str, Values] = Field({}, description="dotted key -> values, instead of defaults")
     limits: Limits = Limits()
@@ -181,7 +181,7 @@ def _names_schedule(data: Mapping[str, Any]) -> bool:
 
 
 def _read_keys(schedule: ScheduleName) -> set[str]:
-    return KEYS[schedule] | {"prefill_chunk"}
+    return set(systems()[schedule].keys)
 
 
 def _flattened(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -20,7 +20,6 @@ from treepipe.scenario.deployment import Plan
 from treepipe.scenario.memory import Need, cache_entries
 from treepipe.scenario.placement import Placement
 from treepipe.scenario.resolve import lay_out
-from treepipe.scenario.schedule_factory import most_segment_tokens
 from treepipe.scenario.schema import Pipeline, Scenario
 
 
@@ -95,7 +94,9 @@ def uneven_partitions(
     firsts = [sum(p.count for p in scenario.pipelines[:i]) for i in range(len(devices))]
     placed = [plan.pipelines[first] for first in firsts]
     longest = max(len(stages) for stages in plan.pipelines)
-    tokens, context = most_segment_tokens(scenario.schedule, longest), cache_entries(plan, 0) // 2
+    section = scenario.schedule
+    tokens = section.system.segment_tokens(section.parameters, longest)
+    context = cache_entries(plan, 0) // 2
     costs = [
         [
             _cost(stage, target, tokens, context, rooms.get(place.name))

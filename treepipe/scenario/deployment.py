@@ -71,8 +71,8 @@ class Serving:
     levels: ServiceLevels = field(default_factory=ServiceLevels)
 
 
-NewSchedule = Callable[[int, int, Callable[[], int]], Schedule]
-"""Session number, number of stages, how many turns wait for the draft -> a fresh schedule."""
+NewSchedule = Callable[[int, int], Schedule]
+"""Session number, number of stages -> a fresh schedule."""
 
 
 @dataclass(frozen=True, slots=True)

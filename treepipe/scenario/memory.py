@@ -14,11 +14,6 @@ from pathlib import Path
 from treepipe.core.errors import UserError
 from treepipe.profiles.shapes import BYTES, DType, Shape, compute_dtype
 from treepipe.scenario.deployment import Plan
-from treepipe.scenario.schedule_factory import (
-    most_pass_tokens,
-    most_scratch_tokens,
-    most_tree_tokens,
-)
 from treepipe.scenario.schema import Model, ScheduleSection
 
 MIB, KIB = 2**20, 2**10
@@ -107,8 +102,9 @@ def memory_needs(
         drafts: footprint and number of layers of each draft server's model.
     """
     longest = max(len(stages) for stages in plan.pipelines)
-    rows = most_pass_tokens(section)
-    entries = cache_entries(plan, most_tree_tokens(section, longest))
+    system, parameters = section.system, section.parameters
+    rows = system.most_pass_tokens(parameters, longest)
+    entries = cache_entries(plan, system.tree_tokens(parameters, longest))
     needs = []
     for pipeline, stages in enumerate(plan.pipelines):
         at_once = plan.most_open(pipeline)
@@ -119,7 +115,7 @@ def memory_needs(
             needs.append(_need(stage.name, weights, count, caches, at_once, entries, buffers))
     at_once = sum(plan.most_open(pipeline) for pipeline in range(len(plan.pipelines)))
     at_once = -(-at_once // len(plan.drafts))
-    entries = cache_entries(plan, most_scratch_tokens(section, longest))
+    entries = cache_entries(plan, system.most_scratch_tokens(parameters, longest))
     for name, (draft, layers) in drafts.items():
         weights = layers * draft.layer_bytes + draft.ends_bytes + target.ends_bytes
         caches = layers * draft.kv_bytes * entries

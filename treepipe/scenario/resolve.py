@@ -19,12 +19,7 @@ from treepipe.scenario.links import link_estimates, named_link, pair_links
 from treepipe.scenario.machines import running_warnings
 from treepipe.scenario.memory import Footprint, Need, check_memory, memory_needs, unchecked_memory
 from treepipe.scenario.placement import Placement
-from treepipe.scenario.schedule_factory import (
-    LAYERED,
-    ScheduleFactory,
-    check_schedule,
-    unused_warnings,
-)
+from treepipe.scenario.schedule_check import check_schedule, unused_warnings
 from treepipe.scenario.schema import Scenario
 from treepipe.scenario.workload import draw_requests, workload_warnings
 
@@ -97,15 +92,15 @@ def lay_out(
         name=scenario.name,
         drafts=drafts,
         pipelines=pipelines,
-        new_schedule=ScheduleFactory(section, scenario.sampling),
+        new_schedule=section.choose(drawn=scenario.sampling.rule == "rejection"),
         requests=requests,
         default_link=named_link(scenario.links.default, path, "links.default"),
         links=pair_links(scenario, path, names),
         local_link=named_link(scenario.links.local, path, "links.local"),
         row_bytes=row_bytes,
         serving=_serving(scenario, path, len(pipelines)),
-        group_size=section.group_size if section.name in LAYERED else 1,
-        central_transfers=section.central_transfers and section.name in LAYERED,
+        group_size=getattr(section.parameters, "group_size", 1),
+        central_transfers=getattr(section.parameters, "central_transfers", False),
         never_misses=scenario.sampling.rule == "relaxed_best",
         seed=seed,
         warnings=(
@@ -137,8 +132,8 @@ def _serving(scenario: Scenario, path: Path, pipelines: int) -> Serving:
             raise UserError(
                 f"{path}: key serving.{key} has {len(values)} values for {pipelines} pipelines"
             )
-    limits = {"pipedec": 1, "specpipe": 1, "specpipe_db": section.batch}
-    places = [n for n in (limits.get(section.name), given.places) if n is not None]
+    own = section.system.places(section.parameters)
+    places = [n for n in (own, given.places) if n is not None]
     return Serving(
         scenario.workload.concurrency,
         min(places, default=None),

@@ -7,12 +7,28 @@ key is documented by its field's description.
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import ipaddress
 import re
-from typing import Annotated, Literal, TypeAlias
+from functools import cached_property
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Optional,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
+from treepipe.core.schedules import Chosen, systems
+from treepipe.core.system import System
 from treepipe.files.section import Count, Milliseconds, Section
 from treepipe.profiles.schema import AnyDevice, AnyLink, Device, ExtendedLink, Link, LinkKeys
 from treepipe.profiles.shapes import DType
@@ -144,63 +160,85 @@ class Pipeline(Section):
     count: Annotated[int, Field(ge=1)] = 1
 
 
-ScheduleName: TypeAlias = Literal[
-    "pp",
-    "specinfer",
-    "eagle",
-    "chain",
-    "naive_pp",
-    "pruned_pp",
-    "flowspec",
-    "flowspec_free",
-    "pipedec",
-    "specpipe",
-    "specpipe_db",
-    "starsd",
-    "dsd",
-]
+def _known(name: str) -> str:
+    if name not in systems():
+        near = difflib.get_close_matches(name, systems(), 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(systems())}"
+        raise ValueError(f"there is no such system; {hint}")
+    return name
 
 
-class ScheduleSection(Section):
+ScheduleName: TypeAlias = Annotated[str, AfterValidator(_known)]
+"""A system's name (``core/schedules``)."""
+
+
+class _Schedule(Section):
     """The schedule and all its parameters (defaults: each paper's testbed).
 
-    Keys that the chosen schedule does not read are allowed, so that ``--set schedule.name=`` alone
-    compares two schedules; a result warns of them.
+    The keys are those of all systems. Keys that the chosen one does not read are allowed, so that
+    ``--set schedule.name=`` alone compares two schedules; a result warns of them.
     """
 
     name: ScheduleName
-    tree_size: Count = Field(80, description="L, nodes below the root")
-    tree_depth: Annotated[int, Field(ge=0)] = Field(6, description="d0, passes behind catch-up")
-    top_k: Count = Field(10, description="candidates per node")
-    segment_tokens: Count = Field(16, description="l_max")
-    score_order: bool | None = Field(None, description="default: tree order for naive_pp only")
-    context_aware: bool = Field(True, description="expand when tokens were committed")
-    expand_size: Count = 64
-    expand_depth: Annotated[int, Field(ge=0)] = Field(6, description="d_exp")
-    score_aware: bool = Field(False, description="expand when nothing was committed")
-    score_aware_size: Count = Field(48, description="L_se")
-    score_aware_depth: Count = Field(1, description="d_se")
-    branching: tuple[Count, ...] | None = Field(
-        None, description="children per node at each depth; default 1,1,3,1,1,1,1,1 for specinfer"
-    )
-    gamma: Count = Field(5, description="tokens of a chain; draft depth of starsd")
-    adaptive_depth: bool = Field(False, description="starsd: depth by acceptance and queue")
-    depth_range: tuple[Count, Count] = Field((1, 8), description="bounds of the adaptive depth")
-    width: Count = Field(16, description="w, most nodes of a layer")
-    children: Count = Field(16, description="c, candidates per node of the deepest layer")
-    layers_per_step: Count = Field(1, description="layers drafted and fed per step")
-    group_size: Count = Field(1, description="stages in a row that form a group")
-    draft_reuse: bool = Field(True, description="the draft keeps its cache between layers")
-    central_transfers: bool = Field(False, description="one transfer per device at a time")
-    batch: Count = Field(4, description="B, requests that share the steps of specpipe_db")
-    prefill_chunk: Count = Field(64, description="longest prompt segment")
+
+    @property
+    def system(self) -> System:
+        return systems()[self.name]
+
+    @cached_property
+    def parameters(self) -> Any:
+        """The chosen system's, with its defaults for what was not given."""
+        given = {key: getattr(self, key) for key in self.model_fields_set & self.system.keys}
+        return self.system.parameters(**given)
+
+    def choose(self, *, drawn: bool = False) -> Chosen:
+        """To make schedules of. Args: ``drawn``: candidates are draws, as for rejection."""
+        return Chosen(self.name, self.parameters, drawn)
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Keys that were given without effect, each with what leaves it so ("": the system)."""
+        overruled = self.parameters.overruled()
+        read = self.system.keys - set(overruled)
+        return {key: overruled.get(key, "") for key in self.model_fields_set - read - {"name"}}
 
     @model_validator(mode="after")
-    def _depths(self) -> ScheduleSection:
-        low, high = self.depth_range
-        if low > high:
-            raise ValueError(f"key schedule.depth_range = [{low}, {high}]: low exceeds high")
+    def _agree(self) -> _Schedule:
+        try:
+            self.parameters.check()
+        except ValueError as error:
+            raise ValueError(f"key schedule.{error}") from None
         return self
+
+
+def _annotation(hint: Any, least: int | None) -> Any:
+    """A parameter's type with its smallest value, also inside tuples and unions."""
+    if hint is int and least is not None:
+        return Annotated[int, Field(ge=least)]
+    if not (inner := get_args(hint)):
+        return hint
+    bound = tuple(each if each is ... else _annotation(each, least) for each in inner)
+    if get_origin(hint) is tuple:
+        return tuple.__class_getitem__(bound)
+    return Union[bound]  # noqa: UP007
+
+
+def _schedule_keys() -> dict[str, Any]:
+    """Fields of all systems' parameters; of one name there is one type and one bound."""
+    found: dict[str, Any] = {}
+    for system in systems().values():
+        hints = get_type_hints(system.parameters)
+        for each in dataclasses.fields(system.parameters):
+            annotation = _annotation(hints[each.name], each.metadata["least"])
+            field = Field(None, description=each.metadata["help"])
+            found.setdefault(each.name, (Optional[annotation], field))  # noqa: UP045
+    return found
+
+
+if TYPE_CHECKING:
+    ScheduleSection = _Schedule
+else:
+    ScheduleSection = create_model("ScheduleSection", __base__=_Schedule, **_schedule_keys())
 
 
 class Bernoulli(Section):

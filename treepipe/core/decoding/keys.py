@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from treepipe.core.decoding.drafting import Growth
@@ -42,7 +42,7 @@ class SegmentKeys(TreeKeys):
     def tree(self) -> TreeParameters:
         """Of a round."""
         return TreeParameters(
-            self.tree_size, self.segment_tokens, self.score_order, always(self.growth)
+            self.tree_size, self.segment_tokens, self.score_order, Always(self.growth)
         )
 
 
@@ -56,15 +56,20 @@ class ChainKeys(Parameters):
         return {"gamma": self.gamma}
 
 
-def always(growth: Growth) -> Callable[[int], Growth]:
-    """The same growth for every round, however many wait."""
-    return lambda waiting: growth
+@dataclass(frozen=True, slots=True)
+class Always:
+    """The same growth for every round, however many turns wait."""
+
+    growth: Growth
+
+    def __call__(self, waiting: int) -> Growth:
+        return self.growth
 
 
 def fixed_tree(branching: Sequence[int], chunk: int, seat: Seat) -> StaticTree:
     """A schedule whose rounds all have one tree, in one batch; so many children at each depth."""
     growth = Growth(tuple(branching), None, seat.drawn)
-    parameters = TreeParameters(growth.nodes, growth.nodes + 1, False, always(growth))
+    parameters = TreeParameters(growth.nodes, growth.nodes + 1, False, Always(growth))
     return StaticTree(seat.session, chunk, parameters, 1)
 
 

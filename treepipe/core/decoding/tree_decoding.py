@@ -61,7 +61,6 @@ class TreeDecoding(ABC):
         if isinstance(event, Drafted):
             return self._drafted(event)
         if isinstance(event, Returned):
-            self._queued = event.waiting
             return self._prefilled(event) if self._request.prefill else self._returned(event)
         if isinstance(event, Stepped):
             return self._stepped(event)
@@ -71,6 +70,7 @@ class TreeDecoding(ABC):
 
     def _prefilled(self, event: Returned) -> list[Command]:
         token = self._request.prefilled(event)
+        self._queued = event.waiting
         if token is None:
             return []
         commands = self._request.emit((token,))

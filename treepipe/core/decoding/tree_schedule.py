@@ -100,6 +100,7 @@ class TreeSchedule(TreeDecoding):
     def _returned(self, event: Returned) -> list[Command]:
         if not self._flying.take(event):
             return []
+        self._queued = event.waiting
         if self._draft is not None and not self.listens:
             self._waiting.append(event)
             return []

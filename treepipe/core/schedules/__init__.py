@@ -71,6 +71,6 @@ class Chosen:
     def system(self) -> System:
         return systems()[self.name]
 
-    def schedule(self, session: int, stages: int) -> Schedule:
+    def __call__(self, session: int, stages: int) -> Schedule:
         """A fresh schedule for one request."""
         return self.system.make(self.parameters, Seat(session, stages, self.drawn))

@@ -196,23 +196,27 @@ def _pruned_segment_tokens(parameters: SegmentKeys, stages: int) -> int:
     return max(_naive_segment_tokens(parameters, stages), rest)
 
 
-def _most_expansion(parameters: RefillKeys) -> int:
-    """Most nodes that a tree gains at once after it was first fed."""
+def _most_expansion(parameters: RefillKeys, stages: int) -> int:
+    """Most nodes that a tree gains at once after it was first fed.
+
+    Score-aware expansion takes the best of a draft that grows with every step without a commit, of
+    which there are at most as many as segments under way; deeper nodes may displace all others.
+    """
     expansion = parameters.expansion
     if not expansion.context_aware:
         return 0
-    return max(expansion.size, expansion.score_aware_size if expansion.score_aware else 0)
+    return expansion.size + (stages + 1) * expansion.score_aware_size * expansion.score_aware
 
 
 def refilled_tree_tokens(parameters: RefillKeys, stages: int) -> int:
     """What a round begins with, and an expansion for every segment under way."""
-    return parameters.tree_size + 1 + (stages + 3) * _most_expansion(parameters)
+    return parameters.tree_size + 1 + (stages + 3) * _most_expansion(parameters, stages)
 
 
 def refilled_segment_tokens(parameters: RefillKeys, stages: int) -> int:
     """A segment of the round's tree, or what waits of it and an expansion."""
     rest = parameters.tree_size + 1 - (stages + 1) * parameters.segment_tokens
-    whole = max(rest, 0) + _most_expansion(parameters)
+    whole = max(rest, 0) + _most_expansion(parameters, stages)
     return max(_naive_segment_tokens(parameters, stages), whole)
 
 

@@ -38,7 +38,14 @@ class StarKeys(ChainKeys):
         return found | {"gamma": "branching"} if self.branching else found
 
     def candidates(self) -> Mapping[str, int]:
-        return {"branching": max(self.branching)} if self.branching else {}
+        if self.adaptive_depth or not self.branching:
+            return {}
+        return {"branching": max(self.branching)}
+
+    def lengths(self) -> Mapping[str, int]:
+        if self.adaptive_depth:
+            return {"depth_range": self.depth_range[1]}
+        return {} if self.branching else {"gamma": self.gamma}
 
     @property
     def deepest(self) -> tuple[int, ...]:
@@ -64,9 +71,11 @@ class AdaptiveDepth:
         high: int,
         verify_passes: float,
         smoothing: float = 0.1,
+        *,
+        drawn: bool = False,
     ) -> None:
         self._low, self._high, self._verify = low, high, verify_passes
-        self._smoothing = smoothing
+        self._smoothing, self._drawn = smoothing, drawn
         self._beta = 0.7
 
     def observe(self, accepted: int, depth: int) -> None:
@@ -74,6 +83,10 @@ class AdaptiveDepth:
         tried = min(accepted + 1, depth)  # the first rejection ends the trials
         share = accepted / tried if tried else 0.0
         self._beta += self._smoothing * (min(share, 1.0) - self._beta)
+
+    def growth(self, waiting: int) -> Growth:
+        """A chain of the next round's depth."""
+        return Growth((1,) * self.depth(waiting), None, self._drawn)
 
     def depth(self, waiting: int) -> int:
         """The depth of the next round, while so many turns wait for the draft."""
@@ -91,12 +104,8 @@ def _make(parameters: StarKeys, seat: Seat) -> StaticTree:
     if not parameters.adaptive_depth:
         return fixed_tree(parameters.deepest, chunk, seat)
     low, high = parameters.depth_range
-    adaptive = AdaptiveDepth(low, high, float(seat.stages))
-
-    def grow(waiting: int) -> Growth:
-        return Growth((1,) * adaptive.depth(waiting), None, seat.drawn)
-
-    tree = TreeParameters(high, high + 1, False, grow, adaptive.observe)
+    adaptive = AdaptiveDepth(low, high, float(seat.stages), drawn=seat.drawn)
+    tree = TreeParameters(high, high + 1, False, adaptive.growth, adaptive.observe)
     return StaticTree(seat.session, chunk, tree, 1)
 
 
