@@ -16,7 +16,7 @@ from treepipe.results.result import make_incomplete_result, write_json
 from treepipe.results.trace import Trace
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.resolve import input_warnings
-from treepipe.scenario.schema import Scenario
+from treepipe.scenario.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from treepipe.profiles.library import checkpoint_directory
 from treepipe.scenario.deployment import Placed, Plan, RequestSpec
 from treepipe.scenario.memory import Footprint, cache_entries
 from treepipe.scenario.resolve import make_plan
-from treepipe.scenario.schema import Scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import draw_requests, run_seeds
 
 

@@ -23,8 +23,8 @@ from treepipe.results.estimates import observe
 from treepipe.results.statistics import Interval
 from treepipe.results.steady import steady
 from treepipe.scenario.distributions import ArrivalTrace
-from treepipe.scenario.read import load_scenario
-from treepipe.scenario.schema import Pool, Scenario
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Pool
 from treepipe.sim.predict import predict
 
 PACKAGE = Path(__file__).parents[1]
@@ -72,7 +72,7 @@ def simulate_points(
         UserError: a scenario is wrong.
         RunError: a simulation came to a standstill.
     """
-    scenarios = [point.scenario or load_scenario(point.path, point.settings) for point in points]
+    scenarios = [point.scenario or Scenario.load(point.path, point.settings) for point in points]
     progress(title, len(points))
     remembered = _memory().cache(_simulate)
     jobs = [

@@ -14,7 +14,8 @@ from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Plan, RequestSpec
 from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import input_warnings, make_plan
-from treepipe.scenario.schema import HitRatio, Replay, Scenario
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import HitRatio, Replay
 from treepipe.scenario.schema import Pool as PoolSection
 from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource

@@ -26,7 +26,7 @@ from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
 from treepipe.results.show import Progress
 from treepipe.results.trace import BUSY, Trace
-from treepipe.scenario.read import load_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
 
 FREE_STAGES = ("emulate=false", "workload.requests=6")
@@ -186,7 +186,7 @@ def _sampling_overhead(say: Callable[[str, int], None]) -> list[Figure]:
 
 
 def _launch(*overrides: str) -> Launch:
-    return prepare(load_scenario(SCENARIO, overrides), SCENARIO)
+    return prepare(Scenario.load(SCENARIO, overrides), SCENARIO)
 
 
 def _print(figures: list[Figure]) -> None:

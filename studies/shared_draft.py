@@ -34,7 +34,7 @@ from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.results.steady import median, return_times, steady
 from treepipe.scenario.deployment import HEADER_BYTES, Plan
-from treepipe.scenario.read import load_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.studies.study import Entry, StudyResult
 
@@ -77,7 +77,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     named = {row.label: row for row in compare(cases, say, steady)}
     rows = dict(zip(settings.targets, named.values(), strict=True))  # a cluster each: in order
     tokens = [row.metrics[TOKENS].mean for row in rows.values()]
-    first = load_scenario(SCENARIO, cases[0].overrides)
+    first = Scenario.load(SCENARIO, cases[0].overrides)
     profile = profile_cycle(prepare(first, SCENARIO).plan, sum(tokens) / len(tokens))
     measured = measured_cycle(rows)
     return StudyResult(

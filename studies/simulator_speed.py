@@ -14,8 +14,8 @@ import simpy
 from treepipe.compare.demo import SCENARIO
 from treepipe.core.requests import RequestTrace
 from treepipe.core.schedules import systems
-from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import Simulation
@@ -45,7 +45,7 @@ def simulator_speed() -> list[Figure]:
     figures = []
     for label, overrides in SPEEDS.items():
         name = label.split(",")[0]
-        scenario = load_scenario(SCENARIO, [f"schedule.name={name}", *SIMULATED, *overrides])
+        scenario = Scenario.load(SCENARIO, [f"schedule.name={name}", *SIMULATED, *overrides])
         plan = make_plan(scenario, SCENARIO)
         rates, events = [], []
         for seed in range(3):
@@ -86,7 +86,7 @@ class _Forgetful(Simulation):
 def _peaks_kib() -> tuple[int, ...]:
     """Peak resident memory of this process after each of ``MEMORY_AT_TOKENS``."""
     requests = f"workload.requests={MEMORY_AT_TOKENS[-1] // 300 + 1}"
-    scenario = load_scenario(
+    scenario = Scenario.load(
         SCENARIO, ["schedule.name=starsd", *SIMULATED, requests, *SPEEDS["starsd"]]
     )
     source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, 0)

@@ -15,7 +15,8 @@ from treepipe.core.errors import UserError
 from treepipe.scenario.deployment import Plan
 from treepipe.scenario.distributions import Poisson
 from treepipe.scenario.resolve import input_warnings, make_plan
-from treepipe.scenario.schema import Replay, Scenario
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Replay
 from treepipe.sim.blocks import Blocks
 from treepipe.sim.predict import acceptance_pool
 from treepipe.sim.theory import alone, shared, stepped

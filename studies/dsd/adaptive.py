@@ -17,7 +17,7 @@ from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.results.metrics import run_metrics
 from treepipe.results.show import Say
-from treepipe.scenario.read import load_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.studies.dsd.nodes import SCENARIO, T0_MS, Cell
 
 NODES, RATIO = 4, 3.0
@@ -88,7 +88,7 @@ def _launch(tau: float, prompts: int, tokens: int) -> Launch:
         "workload.stop_at_end_of_text=false",
         "runs=1",
     )
-    return prepare(load_scenario(SCENARIO, settings), SCENARIO)
+    return prepare(Scenario.load(SCENARIO, settings), SCENARIO)
 
 
 def _read(launch: Launch, texts: Sequence[Sequence[int]]) -> tuple[float, float]:

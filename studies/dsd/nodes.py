@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
-from treepipe.scenario.read import load_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.theory import dsd
 from treepipe.sim.theory.closed_form import closed_form
@@ -84,7 +84,7 @@ class Cell:
     def expected_gain(self) -> float:
         """With the drafting that follows a miss, which nothing hides; over constant links."""
         settings = replace(self, network=Network()).settings("dsd")
-        found = closed_form(load_scenario(SCENARIO, settings), SCENARIO)
+        found = closed_form(Scenario.load(SCENARIO, settings), SCENARIO)
         return self.plain_ms / found.metrics["time_between_tokens_ms"]
 
     @property

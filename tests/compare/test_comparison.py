@@ -28,8 +28,8 @@ from treepipe.results.recording import Recording
 from treepipe.results.steady import return_times, steady
 from treepipe.results.trace import Span, Trace
 from treepipe.scenario.deployment import Plan, RequestSpec
-from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.theory.starsd import Cycle
@@ -45,7 +45,7 @@ def say(what: str, steps: int) -> None:
 
 
 def made_plan(*overrides: str) -> Plan:
-    scenario = load_scenario(SCENARIO, (*SMALL, *overrides))
+    scenario = Scenario.load(SCENARIO, (*SMALL, *overrides))
     prompts = tuple(RequestSpec((7,) * (9 + n), 12) for n in range(scenario.workload.requests))
     return make_plan(scenario, SCENARIO, requests=prompts)
 
@@ -59,7 +59,7 @@ def made_run(plan: Plan) -> tuple[Trace, Recording]:
 def judged(executed: Plan, cut: Callable[[Trace], Trace] = lambda trace: trace) -> Row:
     """A run of ``executed``, held against predictions of the plan without overrides."""
     plan, run = made_plan(), made_run(executed)
-    prediction = predict_case(plan, load_scenario(SCENARIO, SMALL), POOL, say, cut)
+    prediction = predict_case(plan, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
     texts = {
         (spec.prompt, None): trace.tokens
         for spec, trace in zip(plan.requests, run[0].requests, strict=True)
@@ -105,7 +105,7 @@ def test_a_wrong_text_is_noticed(fault: str) -> None:
     last = executed.requests[-1]
     tokens = (*last.tokens[:-1], 10**6) if fault == "another token" else last.tokens[:-1]
     executed.requests[-1] = replace(last, tokens=tokens)
-    prediction = predict_case(plan, load_scenario(SCENARIO, SMALL), POOL, say, lambda t: t)
+    prediction = predict_case(plan, Scenario.load(SCENARIO, SMALL), POOL, say, lambda t: t)
     row = judge("made", "flowspec", plan, prediction, (executed, recording), texts)
     assert not row.lossless
 
@@ -153,7 +153,7 @@ def test_a_profile_of_this_machine_is_known_as_such(tmp_path: Path) -> None:
         text = OWN.replace("DEVICE", device)
         (tmp_path / "scenario.toml").write_text(text)
         for emulate, timed in (("false", real), ("true", "emulated")):
-            scenario = load_scenario(tmp_path / "scenario.toml", [f"emulate={emulate}"])
+            scenario = Scenario.load(tmp_path / "scenario.toml", [f"emulate={emulate}"])
             assert _timed(scenario, tmp_path / "scenario.toml") == timed
 
 
@@ -163,7 +163,7 @@ def test_predictions_do_not_end_at_a_token_that_is_a_rank() -> None:
         plan, requests=tuple(replace(r, end_tokens=frozenset({0})) for r in plan.requests)
     )
     trace = predict_case(
-        ending, load_scenario(SCENARIO, SMALL), POOL, say, lambda trace: trace
+        ending, Scenario.load(SCENARIO, SMALL), POOL, say, lambda trace: trace
     ).trace
     assert [len(request.tokens) for request in trace.requests] == [12, 12, 12]
 
@@ -273,7 +273,7 @@ def test_the_closed_form_idles_as_starsd_says() -> None:
 
 def test_the_profile_s_cycle_is_what_the_simulator_measures() -> None:
     settings = shared_draft.Settings(prompts=2, new_tokens=24, runs=1)
-    scenario = load_scenario(SCENARIO, shared_draft._case(settings, 1).overrides)
+    scenario = Scenario.load(SCENARIO, shared_draft._case(settings, 1).overrides)
     plan = make_plan(scenario, SCENARIO, row_bytes=768)
     trace = simulate(plan, PoolSource(POOL.pool, 1, 3))
     cycle = shared_draft.profile_cycle(plan, 1.0)

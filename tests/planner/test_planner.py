@@ -16,7 +16,7 @@ from treepipe.planner.gaps import may_be_equal, relative_gap
 from treepipe.planner.halving import Found, search
 from treepipe.planner.report import plan_content, verdict
 from treepipe.results.estimates import observe
-from treepipe.scenario.read import load_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 CLUSTER = """
@@ -394,4 +394,4 @@ def test_outputs_that_cannot_be_written(
     assert call(monkeypatch, *common, "--out", tmp_path / "none" / "best.toml") == 2
     assert_sentence(capsys.readouterr().err, "there is no folder")
     assert call(monkeypatch, *common) == 0
-    assert load_scenario(tmp_path / "cluster-best.toml").schedule.name == "chain"
+    assert Scenario.load(tmp_path / "cluster-best.toml").schedule.name == "chain"

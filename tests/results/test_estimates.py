@@ -16,7 +16,7 @@ from treepipe.results.estimates import find_warmup, observe, possible_batches, s
 from treepipe.results.metrics import UNITS, Windows, metric_ratios, run_metrics, utilization_ratios
 from treepipe.results.result import make_result
 from treepipe.results.trace import Span, Trace
-from treepipe.scenario.read import load_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 METRIC = "time_between_tokens_ms"
@@ -25,7 +25,7 @@ METRIC = "time_between_tokens_ms"
 def simulated(folder: Path, *settings: str) -> list[Trace]:
     path = folder / "small.toml"
     path.write_text(SCENARIO)
-    return predict(load_scenario(path, ["runs=1", *settings]), path)
+    return predict(Scenario.load(path, ["runs=1", *settings]), path)
 
 
 def made(latencies: list[float], *, asked_every: float | None = None) -> Trace:

@@ -14,7 +14,7 @@ from treepipe.core.requests import RequestTrace
 from treepipe.results.metrics import UNITS
 from treepipe.results.trace import Trace
 from treepipe.results.versus import Side, make_versus
-from treepipe.scenario.read import load_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 METRIC = "time_between_tokens_ms"
@@ -36,7 +36,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> 
 
 
 def side(path: Path, *settings: str) -> Side:
-    loaded = load_scenario(path, settings)
+    loaded = Scenario.load(path, settings)
     return Side(loaded, path, predict(loaded, path))
 
 

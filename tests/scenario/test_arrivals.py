@@ -15,7 +15,7 @@ from treepipe.results.metrics import run_metrics
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Plan, RequestSpec, Serving
-from treepipe.scenario.read import load_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.predict import predict
@@ -162,7 +162,7 @@ def test_poisson_arrivals_wait_as_in_a_queue_with_one_server(
     service_ms = tokens * SERVICE_MS
     arrivals = f'workload.arrivals={{process="poisson",rate_per_s={1e3 * load / service_ms}}}'
     settings = (arrivals, f"workload.new_tokens={tokens}", *places)
-    traces = predict(load_scenario(path, settings), path)
+    traces = predict(Scenario.load(path, settings), path)
     latency = Interval.over([run_metrics(trace)["request_latency_ms"] for trace in traces])
     assert latency.low is not None
     assert latency.high is not None
@@ -176,7 +176,7 @@ def test_every_run_is_asked_something_else_and_every_prediction_the_same(tmp_pat
     path.write_text(SERVER)
     arrivals = 'workload.arrivals={process="gamma",rate_per_s=20,cv=2}'
     settings = (arrivals, "workload.new_tokens=2", "workload.requests=20", "runs=2")
-    first, again = (predict(load_scenario(path, settings), path) for _ in range(2))
+    first, again = (predict(Scenario.load(path, settings), path) for _ in range(2))
     asked = [[request.started_ms for request in trace.requests] for trace in first]
     assert asked[0] != asked[1]
     assert [trace.dumps() for trace in first] == [trace.dumps() for trace in again]
@@ -196,7 +196,7 @@ def test_the_schedules_own_limits_hold_for_arrivals(
         "workload.requests=30",
         "runs=1",
     )
-    (trace,) = predict(load_scenario(path, settings), path)
+    (trace,) = predict(Scenario.load(path, settings), path)
     begun = np.array([request.first_token_ms for request in trace.requests])
     ends = np.array([request.finished_ms for request in trace.requests])
     open_then = [int(((begun <= at) & (at < ends)).sum()) for at in begun]
@@ -212,7 +212,7 @@ def test_a_replay_asks_when_the_recorded_run_asked(tmp_path: Path) -> None:
         "workload.new_tokens={distribution='uniform',min=2,max=9}",
         "workload.requests=12",
     )
-    scenario = load_scenario(path, settings)
+    scenario = Scenario.load(path, settings)
     pooled = scenario.model_copy(update={"acceptance": None})
     recorded = predict(pooled, path)[0]
     heard = RecordingSource(PoolSource(bernoulli_pool(1.0), 1, 0)).recording(recorded)

@@ -14,9 +14,8 @@ from treepipe.planner.cluster import load_cluster
 from treepipe.profiles.library import LIBRARY, find_device, find_link, resolve_device, resolve_link
 from treepipe.profiles.schema import DeviceProfile, ExtendedDevice, ExtendedLink
 from treepipe.scenario.deployment import Plan
-from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan
-from treepipe.scenario.schema import Scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory.closed_form import closed_form
 
 STUDIES = LIBRARY.parent / "studies"
@@ -25,7 +24,7 @@ JETSONS = STUDIES / "clusters" / "five-jetsons.toml"
 
 
 def plan_of(*overrides: str) -> Plan:
-    return make_plan(load_scenario(DEMO, overrides), DEMO)
+    return make_plan(Scenario.load(DEMO, overrides), DEMO)
 
 
 def times(plan: Plan) -> list[tuple[float, ...]]:
@@ -124,7 +123,7 @@ def test_a_family_of_jitter_replaces_the_profiles_spread(tmp_path: Path) -> None
 
 def test_a_scenario_survives_being_written_with_the_given_keys_only() -> None:
     """As points of studies travel to other processes."""
-    scenario = load_scenario(
+    scenario = Scenario.load(
         DEMO, ["drafts.0.device.decide_ms=0.7", "links.default.latency_ms=3", *PAIR]
     )
     again = Scenario.model_validate_json(scenario.model_dump_json(exclude_unset=True))
@@ -139,7 +138,7 @@ def test_theory_reads_them() -> None:
     settings = ["schedule.name=pp", "workload.requests=2"]
     slow = [*settings, "pipelines.0.stages.0.device.stage_ms={1=40.0}"]
     found = [
-        closed_form(load_scenario(DEMO, each), DEMO).metrics["time_between_tokens_ms"]
+        closed_form(Scenario.load(DEMO, each), DEMO).metrics["time_between_tokens_ms"]
         for each in (settings, slow, [*settings, "links.default.latency_ms=11"])
     ]
     assert found[1] - found[0] == pytest.approx(4 * 20)
@@ -161,7 +160,7 @@ def test_a_cluster_and_its_best_plan_keep_them(tmp_path: Path) -> None:
     written = JETSONS.parent / "own.toml"  # only for the folder that names count from
     text = toml_text(found[0].data)
     (tmp_path / "best.toml").write_text(text)
-    plan = make_plan(load_scenario(tmp_path / "best.toml"), written)
+    plan = make_plan(Scenario.load(tmp_path / "best.toml"), written)
     assert sum(machine.usd_per_hour or 0 for machine in plan.machines) == pytest.approx(0.9)
 
 
@@ -192,7 +191,7 @@ def pair(*ends: str, more: str = "") -> str:
 )
 def test_a_direction_is_described_once(pairs: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        load_scenario(DEMO, [f"links.pairs=[{','.join(pairs)}]"])
+        Scenario.load(DEMO, [f"links.pairs=[{','.join(pairs)}]"])
 
 
 def test_both_directions_may_differ() -> None:
@@ -208,9 +207,9 @@ ADDRESSES = ["10.0.0.1", "::1", "fe80::1", "orin:5555", "nx.lan", "me@nx.lan", "
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_an_address_is_no_hosts_name(name: str) -> None:
     with pytest.raises(UserError, match=r"drafts\.0\.host = .* is a label for roles that share"):
-        load_scenario(DEMO, [f'drafts.0.host="{name}"'])
+        Scenario.load(DEMO, [f'drafts.0.host="{name}"'])
 
 
 @pytest.mark.parametrize("name", ["orin", "box-1", "rack 2, left", "localhost", "a_b"])
 def test_labels_are_hosts_names(name: str) -> None:
-    assert load_scenario(DEMO, [f'drafts.0.host="{name}"']).drafts[0].host == name
+    assert Scenario.load(DEMO, [f'drafts.0.host="{name}"']).drafts[0].host == name

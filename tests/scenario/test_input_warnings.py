@@ -8,8 +8,8 @@ import pytest
 
 from tests.worlds.theory_scenarios import Written
 from treepipe.core.errors import UserError
-from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import input_warnings, make_plan
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 from treepipe.sim.theory.closed_form import closed_form
 
@@ -70,7 +70,7 @@ def test_a_scenario_without_any_time_has_a_prediction(tmp_path: Path) -> None:
         "stages = [{ device = { stage_ms = { 1 = 0.0 } } }]\n[links]\ndefault.latency_ms = 0\n"
         '[schedule]\nname = "chain"\n[acceptance]\nsource = "bernoulli"\nbeta = 0.5\n'
     )
-    scenario = load_scenario(path)
+    scenario = Scenario.load(path)
     (trace,) = predict(scenario, path)
     assert [len(request.tokens) for request in trace.requests] == [64]
     with pytest.raises(UserError, match="no closed form applies: a round of one token takes no"):

@@ -10,8 +10,8 @@ from treepipe.core.errors import UserError
 from treepipe.profiles.library import find_model
 from treepipe.scenario.deployment import Plan
 from treepipe.scenario.memory import MIB, Footprint, memory_needs
-from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.scenario import Scenario
 
 DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 GPU = 'drafts=[{device="rtx-4090",model.profile="llama-3.2-1b"}]'
@@ -25,13 +25,13 @@ LLAMA = (
 
 
 def plan_of(*overrides: str) -> Plan:
-    return make_plan(load_scenario(DEMO, [*LLAMA, *overrides]), DEMO)
+    return make_plan(Scenario.load(DEMO, [*LLAMA, *overrides]), DEMO)
 
 
 def test_needs_by_hand() -> None:
     """16 layers of Llama 3.1 8B per stage; 128 entries for each of two requests; no tree."""
     plan = plan_of()
-    section = load_scenario(DEMO, LLAMA).schedule
+    section = Scenario.load(DEMO, LLAMA).schedule
     needs = memory_needs(plan, section, Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 1000), {})
     assert [need.role for need in needs] == ["pipeline0.stage1", "pipeline0.stage2"]
     first = needs[0]

@@ -20,7 +20,7 @@ from treepipe.profiles.library import LIBRARY
 from treepipe.profiles.shapes import Shape
 from treepipe.scenario import distributions
 from treepipe.scenario import schema as scenario
-from treepipe.scenario.read import load_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +140,7 @@ def test_examples_in_the_docs_are_whole_scenarios(text: str, tmp_path: Path) -> 
         shipped = LIBRARY / "acceptance" / "reference.toml"
         path.write_text(text.replace("./code.toml", str(shipped)))
     data = read_toml(path)
-    (load_cluster if "search" in data else load_scenario)(path)
+    (load_cluster if "search" in data else Scenario.load)(path)
 
 
 SCENARIOS = sorted((STUDIES / "scenarios").glob("*.toml"))
@@ -150,7 +150,7 @@ FEW = ("runs=1", "workload.requests=1", "workload.new_tokens=6")
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_shipped_scenarios_simulate(path: Path) -> None:
-    (trace,) = predict(load_scenario(path, FEW), path)
+    (trace,) = predict(Scenario.load(path, FEW), path)
     assert [len(request.tokens) for request in trace.requests] == [6]
     assert not [w for w in trace.warnings if "no effect" in w]
 

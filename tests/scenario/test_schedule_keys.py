@@ -20,10 +20,10 @@ from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.protocol import Drafted, DraftPass, Started
 from treepipe.core.schedules import systems
 from treepipe.scenario.deployment import Plan
-from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import unused_warnings
-from treepipe.scenario.schema import Scenario, ScheduleSection
+from treepipe.scenario.schema import ScheduleSection
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate
@@ -123,7 +123,7 @@ SMALL = ("runs=1", "workload={requests=3,concurrency=3,prompt_tokens=20,new_toke
 
 
 def planned(section: dict[str, Any]) -> tuple[Scenario, Plan]:
-    scenario = load_scenario(DEMO, [*SMALL, "pipelines.0.stages.0.count=2"])
+    scenario = Scenario.load(DEMO, [*SMALL, "pipelines.0.stages.0.count=2"])
     scenario = scenario.model_copy(update={"schedule": ScheduleSection.model_validate(section)})
     return scenario, make_plan(scenario, DEMO)
 

@@ -10,7 +10,7 @@ from treepipe.compare.demo import SCENARIO
 from treepipe.core.errors import UserError
 from treepipe.results.estimates import observe
 from treepipe.results.steady import steady
-from treepipe.scenario.read import load_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim import points
 from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.predict import predict
@@ -33,7 +33,7 @@ def test_outcomes_are_those_of_a_prediction(tmp_path: Path, steps: list[int]) ->
     settings = (*SETTINGS, BERNOULLI)
     named = [Point("a", SCENARIO, settings), Point("b", SCENARIO, (*settings, "seed=3"))]
     found = simulate_points(named, lambda text, count: steps.append(count))
-    metrics, utilization = observe(predict(load_scenario(SCENARIO, settings), SCENARIO)).intervals
+    metrics, utilization = observe(predict(Scenario.load(SCENARIO, settings), SCENARIO)).intervals
     assert list(found) == ["a", "b"]
     assert found["a"].metrics == metrics
     assert found["a"].utilization == utilization
@@ -45,7 +45,7 @@ def test_a_steady_point_counts_only_while_all_pipelines_work(steps: list[int]) -
     settings += ("schedule.name=starsd", "workload.concurrency=2", "workload.new_tokens=40")
     named = [Point("all", SCENARIO, settings), Point("cut", SCENARIO, settings, steady=True)]
     found = simulate_points(named, lambda *_: None)
-    traces = predict(load_scenario(SCENARIO, settings), SCENARIO)
+    traces = predict(Scenario.load(SCENARIO, settings), SCENARIO)
     metrics, _ = observe([steady(trace) for trace in traces]).intervals
     assert found["cut"].metrics == metrics
     assert found["all"].metrics != metrics
@@ -93,7 +93,7 @@ def test_a_pool_that_changes_is_noticed(tmp_path: Path, steps: list[int]) -> Non
 
 def test_sources_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     point = Point("a", SCENARIO, (*SETTINGS, BERNOULLI))
-    scenario = load_scenario(SCENARIO, point.settings)
+    scenario = Scenario.load(SCENARIO, point.settings)
     before = points._fingerprint(scenario, point)
     monkeypatch.setattr(points, "_sources", lambda: "other sources")
     assert points._fingerprint(scenario, point) != before

@@ -16,7 +16,7 @@ from treepipe.results.estimates import observe
 from treepipe.results.metrics import range_of, run_metrics, utilization
 from treepipe.results.result import make_result
 from treepipe.results.statistics import SHARE, Interval, Range
-from treepipe.scenario.schema import Scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 

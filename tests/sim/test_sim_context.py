@@ -17,8 +17,8 @@ from treepipe.physics.timing import DeviceTimes, ServiceTable, TimeTable
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Span, Trace
 from treepipe.scenario.deployment import Plan, RequestSpec
-from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan as plan_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
@@ -143,7 +143,7 @@ def test_a_context_beyond_the_table_is_warned_of() -> None:
         'pipelines=[{stages=[{device={layer=[{model="llama-2-7b",dtype="float16",'
         "ms={0={1=1.0},100={1=1.1}}}]},count=2}]}]"
     )
-    scenario = load_scenario(
+    scenario = Scenario.load(
         DEMO,
         [
             hardware,

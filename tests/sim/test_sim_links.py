@@ -15,8 +15,8 @@ from tests.sim.test_sim_world import make_plan, plain, run
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import JitterKind, LinkTimes
 from treepipe.scenario.deployment import HEADER_BYTES, Plan
-from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan as plan_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.clock import Clock
 from treepipe.sim.link import Claim, Link, Traffic
 
@@ -190,7 +190,7 @@ PAIR = 'links.pairs=[{ends=["draft0","pipeline0.stage1"],%s}]'
 
 
 def test_pairs_name_profiles_and_roles_of_a_host_have_a_local_link() -> None:
-    scenario = load_scenario(
+    scenario = Scenario.load(
         DEMO,
         [
             PAIR % 'profile="wifi"',
@@ -220,4 +220,4 @@ def test_pairs_name_profiles_and_roles_of_a_host_have_a_local_link() -> None:
 )
 def test_links_that_make_no_sense_are_refused(override: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        plan_scenario(load_scenario(DEMO, [override]), DEMO)
+        plan_scenario(Scenario.load(DEMO, [override]), DEMO)

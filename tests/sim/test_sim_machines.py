@@ -15,8 +15,8 @@ from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Plan, Serving
 from treepipe.scenario.machines import Machine
-from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan as plan_scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import Place, places
@@ -133,7 +133,7 @@ HOSTS = (
 
 
 def demo(*overrides: str) -> Plan:
-    return plan_scenario(load_scenario(DEMO, overrides), DEMO)
+    return plan_scenario(Scenario.load(DEMO, overrides), DEMO)
 
 
 def test_a_host_is_shared_by_all_that_name_it() -> None:
@@ -169,7 +169,7 @@ def test_emulation_refuses_roles_that_wait_for_each_other() -> None:
     from treepipe.executor.launch import prepare
 
     with pytest.raises(UserError, match=r"share host 'box' of capacity 1.*hosts.box.capacity to 3"):
-        prepare(load_scenario(DEMO, [HOSTS]), DEMO)
+        prepare(Scenario.load(DEMO, [HOSTS]), DEMO)
 
 
 def test_the_example_of_the_documentation_is_a_plan(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_example_of_the_documentation_is_a_plan(tmp_path: Path) -> None:
     (example,) = [part.split("```")[0] for part in text.split("```toml")[1:] if "[hosts." in part]
     path = tmp_path / "example.toml"
     path.write_text(example)
-    plan = plan_scenario(load_scenario(path), path)
+    plan = plan_scenario(Scenario.load(path), path)
     assert plan.machine("pipeline0.stage2").name == "workstation"
     assert plan.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.03
     assert plan.held("pipeline0.stage2", "pipeline0.stage3") == ("medium wifi",)

@@ -13,8 +13,8 @@ from treepipe.core.messages import Beat, Flight, Segment, Word
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import Span
-from treepipe.scenario.read import load_scenario
 from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import Simulation
@@ -37,7 +37,7 @@ class Counting(Simulation):
 
 def _alive(schedule: str, new_tokens: int) -> Counter[str]:
     overrides = [f'schedule.name="{schedule}"', f"workload.new_tokens={new_tokens}"]
-    plan = make_plan(load_scenario(SCENARIO, ["workload.requests=1", *overrides]), SCENARIO)
+    plan = make_plan(Scenario.load(SCENARIO, ["workload.requests=1", *overrides]), SCENARIO)
     source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, 0)
     gc.collect()
     simulation = Counting(plan, source, record_spans=False)

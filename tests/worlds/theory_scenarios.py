@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from treepipe.results.trace import Trace
-from treepipe.scenario.read import load_scenario
-from treepipe.scenario.schema import Scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 from treepipe.sim.theory.closed_form import ClosedForm, closed_form
 
@@ -47,7 +46,7 @@ class Written:
     def __init__(self, folder: Path, schedule: str, *settings: str) -> None:
         self._path = folder / "scenario.toml"
         self._path.write_text(CONSTANT)
-        self.scenario: Scenario = load_scenario(self._path, (*SECTIONS[schedule], *settings))
+        self.scenario: Scenario = Scenario.load(self._path, (*SECTIONS[schedule], *settings))
 
     def simulated(self) -> list[Trace]:
         return predict(self.scenario, self._path)

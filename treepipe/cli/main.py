@@ -148,17 +148,17 @@ def simulate(
     from treepipe.results.result import make_result
     from treepipe.results.show import Progress, show_result, show_versus
     from treepipe.results.versus import Side, check_pairs, make_versus, named_apart
-    from treepipe.scenario.read import load_scenario
+    from treepipe.scenario.scenario import Scenario
     from treepipe.scenario.workload import effort_warnings
     from treepipe.sim.predict import predict
 
     check_outputs({"--json": json, "--trace": trace, "--plot": plot}, inputs=(scenario, versus))
     overrides = changes(settings, seed, runs)
-    files = [(load_scenario(scenario, overrides), scenario)]
+    files = [(Scenario.load(scenario, overrides), scenario)]
     if versus is not None or versus_settings:
         # Common random numbers: the other one takes this one's seed.
         other = [*overrides, *(versus_settings or []), f"seed={files[0][0].seed}"]
-        files.append((load_scenario(versus or scenario, other), versus or scenario))
+        files.append((Scenario.load(versus or scenario, other), versus or scenario))
         files[1] = (named_apart(*files[0], *files[1], versus_settings or ()), files[1][1])
         check_pairs(*files[0], *files[1])
     sides = []
@@ -193,11 +193,11 @@ def theory(
     """Predict a scenario by the papers' closed forms, where one applies."""
     from treepipe.results.result import make_theory_result
     from treepipe.results.show import show_theory
-    from treepipe.scenario.read import load_scenario
+    from treepipe.scenario.scenario import Scenario
     from treepipe.sim.theory.closed_form import closed_form
 
     check_outputs({"--json": json}, inputs=(scenario,))
-    loaded = load_scenario(scenario, settings or ())
+    loaded = Scenario.load(scenario, settings or ())
     found = closed_form(loaded, scenario)
     result = make_theory_result(
         loaded.name,
@@ -231,13 +231,13 @@ def run(
     from treepipe.executor.execute import execute
     from treepipe.results.result import make_result
     from treepipe.results.show import Progress, show_result
-    from treepipe.scenario.read import load_scenario
+    from treepipe.scenario.scenario import Scenario
 
     check_outputs(
         {"--json": json, "--trace": trace, "--plot": plot, "--recording": recording},
         inputs=(scenario,),
     )
-    loaded = load_scenario(scenario, changes(settings, seed, runs))
+    loaded = Scenario.load(scenario, changes(settings, seed, runs))
     with Progress(quiet) as say:
         execution = execute(loaded, scenario, say, json, recording)
     traces = execution.traces

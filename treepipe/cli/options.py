@@ -43,6 +43,6 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the file of --ou
 
 
 def changes(settings: list[str] | None, seed: int | None, runs: int | None) -> list[str]:
-    """All changes to a scenario, as ``load_scenario`` takes them."""
+    """All changes to a scenario, as ``Scenario.load`` takes them."""
     given: dict[str, Any] = {"seed": seed, "runs": runs}
     return [*(settings or []), *(f"{k}={v}" for k, v in given.items() if v is not None)]

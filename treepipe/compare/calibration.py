@@ -17,7 +17,8 @@ from treepipe.executor.launch import Launch
 from treepipe.executor.measure.calibration import record_acceptance
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.results.show import Say
-from treepipe.scenario.schema import Replay, Scenario
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Replay
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.pool import Pool
 from treepipe.sim.predict import acceptance_pool

@@ -26,8 +26,7 @@ from treepipe.profiles.schema import DeviceProfile
 from treepipe.results.estimates import summarize
 from treepipe.results.show import Say
 from treepipe.scenario.deployment import Plan
-from treepipe.scenario.read import load_scenario
-from treepipe.scenario.schema import Scenario
+from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import run_seeds
 from treepipe.sim.world import simulate
 
@@ -86,7 +85,7 @@ def predict_case(
 
 
 def _prepare(case: Case) -> Prepared:
-    scenario = load_scenario(case.path, case.overrides)
+    scenario = Scenario.load(case.path, case.overrides)
     launch = prepare(scenario, case.path)
     found = Prepared(case.label, case.path, scenario, launch, case.calibrate_on)
     if found.longest < 2:

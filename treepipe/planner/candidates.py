@@ -21,9 +21,9 @@ from treepipe.planner.grids import default_grid, settings_of
 from treepipe.planner.limits import LimitError, check_limits
 from treepipe.planner.partition import uneven_partitions, with_layers
 from treepipe.scenario.memory import check_memory
-from treepipe.scenario.read import assign_key, take_acceptance
 from treepipe.scenario.resolve import lay_out
-from treepipe.scenario.schema import Scenario, ScheduleName
+from treepipe.scenario.scenario import Scenario, assign_key, take_acceptance
+from treepipe.scenario.schema import ScheduleName
 
 Content: TypeAlias = dict[str, Any]
 

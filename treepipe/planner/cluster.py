@@ -19,8 +19,8 @@ from treepipe.core.schedules import systems
 from treepipe.files.section import Positive, Section
 from treepipe.files.toml_file import read_toml, validated
 from treepipe.profiles.schema import Share
-from treepipe.scenario.read import override_key, take_acceptance
-from treepipe.scenario.schema import Replay, Scenario, ScheduleName, ScheduleSection
+from treepipe.scenario.scenario import Scenario, override_key, take_acceptance
+from treepipe.scenario.schema import Replay, ScheduleName, ScheduleSection
 
 Goal: TypeAlias = Literal[
     "time_between_tokens_ms",

@@ -12,7 +12,7 @@ from typing import Any
 
 from treepipe.core.schedules import systems
 from treepipe.core.system import Block, Load
-from treepipe.scenario.schema import Scenario
+from treepipe.scenario.scenario import Scenario
 
 
 def default_grid(schedule: str, scenario: Scenario) -> Sequence[Block]:

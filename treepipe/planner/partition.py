@@ -20,7 +20,8 @@ from treepipe.scenario.deployment import Plan
 from treepipe.scenario.memory import Need, cache_entries
 from treepipe.scenario.placement import Placement
 from treepipe.scenario.resolve import lay_out
-from treepipe.scenario.schema import Pipeline, Scenario
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Pipeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.deployment import HEADER_BYTES, Plan
 from treepipe.scenario.distributions import ArrivalTrace
-from treepipe.scenario.schema import Scenario
+from treepipe.scenario.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)

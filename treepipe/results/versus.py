@@ -18,7 +18,8 @@ from treepipe.results.metrics import UNITS, Floats, range_of
 from treepipe.results.result import make_result
 from treepipe.results.statistics import SHARE, Paired, Range
 from treepipe.results.trace import Trace
-from treepipe.scenario.schema import Replay, Scenario
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Replay
 
 SCHEMA = "treepipe.versus/1"
 

@@ -12,7 +12,7 @@ from treepipe.core.errors import UserError
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, resolve_link
 from treepipe.profiles.schema import AnyLink, ExtendedLink
-from treepipe.scenario.schema import Scenario
+from treepipe.scenario.scenario import Scenario
 
 
 def named_link(link: AnyLink, path: Path, key: str) -> LinkTimes:

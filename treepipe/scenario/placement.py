@@ -32,7 +32,8 @@ from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
 from treepipe.scenario.deployment import Placed
 from treepipe.scenario.machines import Home, Machine, make_machines
 from treepipe.scenario.memory import Footprint
-from treepipe.scenario.schema import Draft, Model, Pipeline, Scenario
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Draft, Model, Pipeline
 
 NO_WORK = TimeTable({1: 0.0})
 """Times of what a role never does."""

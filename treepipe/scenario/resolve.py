@@ -19,8 +19,8 @@ from treepipe.scenario.links import link_estimates, named_link, pair_links
 from treepipe.scenario.machines import running_warnings
 from treepipe.scenario.memory import Footprint, Need, check_memory, memory_needs, unchecked_memory
 from treepipe.scenario.placement import Placement
+from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import check_schedule, unused_warnings
-from treepipe.scenario.schema import Scenario
 from treepipe.scenario.workload import draw_requests, workload_warnings
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.scenario.schema import Scenario
+from treepipe.scenario.scenario import Scenario
 
 
 def unused_warnings(scenario: Scenario) -> list[str]:

@@ -1,8 +1,7 @@
-"""The scenario: the one description both worlds read. Only the shape of the file belongs here.
+"""The sections of a scenario file: what they may say. Only the shape of the file belongs here.
 
-Reading files and overrides is in ``scenario_file.py``; turning a scenario into a plan is in
-``planning.py``; devices and links are written as in profile files (``profiles/schema.py``). Every
-key is documented by its field's description.
+Reading a file and changing it is in ``scenario.py``; devices and links are written as in profile
+files (``profiles/schema.py``). Every key is documented by its field's description.
 """
 
 from __future__ import annotations
@@ -338,27 +337,3 @@ class RunSection(Section):
     timeout_s: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         DEFAULT_TIMEOUT_S, description="executor: a worker that is silent for longer ends the run"
     )
-
-
-class Scenario(Section):
-    """The whole file."""
-
-    name: str
-    seed: Annotated[int, Field(ge=0)] = 0
-    runs: Annotated[int, Field(ge=1)] = 1
-    emulate: bool = Field(True, description="pad execution to the devices' and links' profiles")
-    base_port: Annotated[int, Field(ge=0, le=65000)] = Field(
-        0, description="executor: the draft listens here, stage n at base_port + n; 0: any free"
-    )
-    check_causality: bool = Field(False, description="executor: assert every row's mask (slow)")
-    target: Model
-    drafts: Annotated[tuple[Draft, ...], Field(min_length=1)] = (Draft(),)
-    pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)]
-    hosts: dict[str, HostSection] = Field({}, description="by the name that roles give")
-    links: Links = Links()
-    schedule: ScheduleSection
-    acceptance: Acceptance | None = None
-    sampling: SamplingSection = SamplingSection()
-    serving: ServingSection = ServingSection()
-    workload: Workload = Workload()
-    run: RunSection = RunSection()

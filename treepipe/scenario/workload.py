@@ -20,7 +20,8 @@ from treepipe.files.section import Count, Section
 from treepipe.files.toml_file import validated
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.distributions import ArrivalTrace, draw_lengths
-from treepipe.scenario.schema import Replay, Scenario, Workload
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Replay, Workload
 
 KEY = "key workload.arrivals.file"
 MANY_TOKENS = 5_000_000

@@ -1,0 +1,193 @@
+"""A scenario as a whole: read from a file or built from values, where it is, and changed copies.
+
+What its sections may say is in ``schema.py``, what follows from it in ``resolve.py``.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, PrivateAttr
+
+from treepipe.core.errors import UserError
+from treepipe.files.section import Section
+from treepipe.files.toml_file import read_toml, toml_value, validated
+from treepipe.profiles.library import find_acceptance
+from treepipe.scenario.schema import (
+    Acceptance,
+    Draft,
+    HostSection,
+    Links,
+    Model,
+    Pipeline,
+    RunSection,
+    SamplingSection,
+    ScheduleSection,
+    ServingSection,
+    Workload,
+)
+
+if sys.version_info >= (3, 11):
+    from typing import Self
+else:
+    from typing_extensions import Self
+
+
+class Scenario(Section):
+    """The one description that both worlds read: a scenario file, or the same built from values.
+
+    >>> scenario = Scenario.of({
+    ...     "name": "four stages",
+    ...     "target": {"layers": 8},
+    ...     "pipelines": [{"stages": [{"device": "emulated-20ms", "count": 4}]}],
+    ...     "schedule": {"name": "flowspec", "tree_size": 40},
+    ...     "acceptance": {"source": "profile", "name": "reference"},
+    ... })
+    >>> scenario.with_(**{"schedule.tree_size": 20, "runs": 3}).schedule.parameters.tree_size
+    20
+    """
+
+    _path: Path = PrivateAttr(Path("scenario"))
+    _content: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    name: str
+    seed: Annotated[int, Field(ge=0)] = 0
+    runs: Annotated[int, Field(ge=1)] = 1
+    emulate: bool = Field(True, description="pad execution to the devices' and links' profiles")
+    base_port: Annotated[int, Field(ge=0, le=65000)] = Field(
+        0, description="executor: the draft listens here, stage n at base_port + n; 0: any free"
+    )
+    check_causality: bool = Field(False, description="executor: assert every row's mask (slow)")
+    target: Model
+    drafts: Annotated[tuple[Draft, ...], Field(min_length=1)] = (Draft(),)
+    pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)]
+    hosts: dict[str, HostSection] = Field({}, description="by the name that roles give")
+    links: Links = Links()
+    schedule: ScheduleSection
+    acceptance: Acceptance | None = None
+    sampling: SamplingSection = SamplingSection()
+    serving: ServingSection = ServingSection()
+    workload: Workload = Workload()
+    run: RunSection = RunSection()
+
+    @classmethod
+    def load(cls, path: Path | str, settings: Sequence[str] = ()) -> Self:
+        """Read a file; ``settings`` are ``dotted.key=value`` with TOML values, as ``--set`` takes.
+
+        Raises:
+            UserError: names the file and the key.
+        """
+        path = Path(path)
+        data = read_toml(path)
+        if "search" in data:
+            raise UserError(
+                f"{path}: is a cluster file (it has a table [search]), not a scenario; treepipe "
+                f"plan takes it, and writes its best plan as a scenario"
+            )
+        for setting in settings:
+            override_key(data, setting)
+        return cls.of(data, path)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], path: Path | str = Path("scenario")) -> Self:
+        """From the content of a file.
+
+        Args:
+            path: of the file that this could be: errors name it, and files that the content names
+                count from its folder.
+
+        Raises:
+            UserError: names ``path`` and the key.
+        """
+        path, data = Path(path), copy.deepcopy(dict(content))
+        resolved = dict(data)
+        take_acceptance(resolved, path)
+        made = validated(cls, resolved, path)
+        made._path, made._content = path, data
+        return made
+
+    @property
+    def path(self) -> Path:
+        """Of its file, for errors; names in it count from the file's folder."""
+        return self._path
+
+    def with_(self, **changes: Any) -> Self:
+        """The same with other values, by dotted key: ``with_(**{"schedule.tree_size": 40})``.
+
+        Raises:
+            UserError: names the file and the key.
+        """
+        data = copy.deepcopy(self._content)
+        for key, value in changes.items():
+            assign_key(data, key, copy.deepcopy(value), key)
+        return type(self).of(data, self._path)
+
+
+def take_acceptance(data: dict[str, Any], path: Path) -> None:
+    """``source = "profile"`` becomes what that profile holds: a hit-ratio table or a pool."""
+    section = data.get("acceptance")
+    if not isinstance(section, dict) or section.get("source") != "profile":
+        return
+    name = section.get("name")
+    if not isinstance(name, str) or set(section) != {"source", "name"}:
+        raise UserError(
+            f"{path}: key acceptance: a profile is chosen by its name, and nothing else"
+        )
+    profile, file = find_acceptance(name, f"{path}: key acceptance.name", path.parent)
+    if profile.pool is not None:
+        pool = str((file.parent / profile.pool).resolve())
+        data["acceptance"] = {
+            "source": "pool",
+            "file": pool,
+            "block": profile.block,
+            "hit_ratio": profile.hit_ratio,
+        }
+    else:
+        data["acceptance"] = {"source": "hit_ratio", "table": profile.hit_ratio}
+
+
+def override_key(data: dict[str, Any], text: str) -> None:
+    """Change one key, given as the command line's ``--set`` takes it; ``UserError`` if wrong."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"setting {text!r}: must look like key=value, e.g. schedule.tree_size=40")
+    assign_key(data, key.strip(), toml_value(value), text)
+
+
+def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
+    """Change a dotted key of a file's content.
+
+    A key inside a device or link that is a profile's name stands beside the profile from then on.
+
+    Args:
+        text: who asks, for the error.
+    """
+    *parents, last = key.split(".")
+    place: Any = data
+    for index, name in enumerate(parents):
+        above = place
+        step: Any = int(name) if isinstance(place, list) and name.isdigit() else name
+        try:
+            place = above[step] if isinstance(above, list) else above.setdefault(step, {})
+        except (TypeError, IndexError):
+            place = None
+        if isinstance(place, str) and _may_name_a_profile(parents[: index + 1]):
+            place = above[step] = {"profile": place}
+        if not isinstance(place, (dict, list)):
+            raise UserError(f"setting {text!r}: {'.'.join(parents[: index + 1])} is not a table")
+    try:
+        if isinstance(place, list):
+            place[int(last)] = value
+        else:
+            place[last] = value
+    except (ValueError, IndexError):
+        raise UserError(f"setting {text!r}: {last!r} is no index of the list") from None
+
+
+def _may_name_a_profile(place: Sequence[str]) -> bool:
+    """Whether a key's value may be a profile's name, to which a table could add other keys."""
+    return place[-1] == "device" or tuple(place) in (("links", "default"), ("links", "local"))
