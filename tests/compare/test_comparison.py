@@ -61,7 +61,7 @@ def judged(executed: Plan, cut: Callable[[Trace], Trace] = lambda trace: trace) 
     plan, run = made_plan(), made_run(executed)
     prediction = predict_case(plan, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
     texts = {
-        (spec.prompt, None): trace.tokens
+        (spec.prompt, spec.end_tokens): trace.tokens
         for spec, trace in zip(plan.requests, run[0].requests, strict=True)
     }
     return judge("made", "flowspec", plan, prediction, run, texts, cut)
@@ -99,7 +99,7 @@ def test_a_wrong_text_is_noticed(fault: str) -> None:
     plan = made_plan()
     executed, recording = made_run(plan)
     texts = {
-        (spec.prompt, None): trace.tokens
+        (spec.prompt, spec.end_tokens): trace.tokens
         for spec, trace in zip(plan.requests, executed.requests, strict=True)
     }
     last = executed.requests[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -250,7 +251,8 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.P
 
 def _peak_memory(pair: tuple[Path, Path], layers: int) -> dict[str, int]:
     """Peak resident bytes per worker after decoding, with ``layers`` layers in each stage."""
-    plan = cluster_plan("pp")
+    width = json.loads((pair[0] / "config.json").read_text())["hidden_size"]
+    plan = replace(cluster_plan("pp"), row_bytes=4 * width)
     stages = tuple(
         replace(stage, layers=range(layers * i, layers * (i + 1)))
         for i, stage in enumerate(plan.pipelines[0])

@@ -347,5 +347,5 @@ def test_a_failed_run_says_where_its_texts_are_if_nothing_was_asked_for(
 def test_texts_that_cannot_be_saved_are_still_one_sentence(
     failing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "run", "small.toml", "--quiet", "--recording", failing / "no/x") == 1
+    assert call(monkeypatch, "run", "small.toml", "--quiet", "--recording", "/dev/full") == 1
     assert_sentence(capsys.readouterr().err, "but they could not be saved: ")

@@ -172,7 +172,8 @@ def test_both_have_names_of_their_own(
     content = json.loads(Path("v.json").read_text())
     assert (content["a"]["scenario"], content["b"]["scenario"]) == ("small", name)
     events = json.loads(Path("t.json").read_text())["traceEvents"]
-    assert {event["pid"] for event in events} == {"A: small", f"B: {name}"}
+    named = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert named == {"A: small", f"B: {name}"}
 
 
 ROOT = Path(__file__).parents[2]

@@ -63,7 +63,7 @@ def decode(section: ScheduleSection, draft: str, stages: int, seed: int) -> Meas
     world = MeasuredWorld([stages], target, DRAFTS[draft], any_order(seed))
     schedule = section.choose()(1, stages)
     prompt = tuple(i % VOCABULARY for i in range(9))
-    world.open(1, schedule, Started(prompt, 20, None))
+    world.open(1, schedule, Started(prompt, 20))
     world.run()
     return world
 

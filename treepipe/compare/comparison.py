@@ -139,8 +139,8 @@ def _cluster_key(scenario: Scenario) -> str:
         mode="json", exclude={"name", "runs", "schedule", "acceptance", "workload", "serving"}
     )
     serving = scenario.serving.model_dump(mode="json", exclude={"admission", "places"})
-    parameters = vars(scenario.schedule.parameters)
-    own = {key: parameters.get(key) for key in ("group_size", "central_transfers")}
+    parameters = scenario.schedule.parameters
+    own = [getattr(parameters, "group_size", 1), getattr(parameters, "central_transfers", False)]
     return json.dumps([content, serving, own], sort_keys=True)
 
 

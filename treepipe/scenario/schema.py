@@ -188,7 +188,7 @@ class _Schedule(Section):
     def parameters(self) -> Any:
         """The chosen system's, with its defaults for what was not given."""
         given = {key: getattr(self, key) for key in self.model_fields_set & self.system.keys}
-        return self.system.parameters(**given)
+        return self.system.parameters(**{k: v for k, v in given.items() if v is not None})
 
     def choose(self, *, drawn: bool = False) -> Chosen:
         """To make schedules of. Args: ``drawn``: candidates are draws, as for rejection."""
