@@ -115,4 +115,5 @@ def test_a_run_takes_a_traces_times_and_lengths_but_its_own_prompts(
     assert prompts == (
         "prompts have the lengths of workload.prompts; those in arrivals.csv are for the simulator"
     )
-    assert load.startswith("load ") and "requests arrive faster than they are served" in load
+    assert load.startswith("load ")
+    assert "requests arrive faster than they are served" in load
