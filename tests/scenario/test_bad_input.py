@@ -45,7 +45,7 @@ BAD_SETTINGS = [
     ("sampling.top_k=-2", "key sampling.top_k = -2"),
     ("sampling.tau_max=2", "key sampling.tau_max = 2"),
     ("sampling.rule=rejection", "'rejection' needs drawn trees, but 'flowspec' takes the most"),
-    ("sampling.rule=adaptive", "'adaptive' is for chains (dsd, chain), not 'flowspec'"),
+    ("sampling.rule=adaptive", "'adaptive' is for chains (chain, dsd), not 'flowspec'"),
     ("serving.weights=[1,2]", "key serving.weights has 2 values for 1 pipelines"),
     ("serving.weights=[0]", "key serving.weights.0 = 0"),
     ("serving.admission=0", "key serving.admission = 0"),

@@ -203,10 +203,13 @@ class _Schedule(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> _Schedule:
-        try:
-            self.parameters.check()
-        except ValueError as error:
-            raise ValueError(f"key schedule.{error}") from None
+        """Contradictions are refused also where the system does not read the keys."""
+        for system in systems().values():
+            given = {k: getattr(self, k) for k in self.model_fields_set & system.keys}
+            try:
+                system.parameters(**{k: v for k, v in given.items() if v is not None}).check()
+            except ValueError as error:
+                raise ValueError(f"key schedule.{error}") from None
         return self
 
 
