@@ -133,13 +133,16 @@ class Pool:
                 depths costs the draft.
         """
         file = PoolFile.load(path)
-        prompts = file.prompts
-        if depth_loss:
-            if not prompts[0].guessed:
-                raise UserError(
-                    f"{path}: key prompts has no guessed depths, so depth_loss means nothing"
-                )
-            prompts = _beyond(prompts, depth_loss)
+        if depth_loss and not file.prompts[0].guessed:
+            raise UserError(
+                f"{path}: key prompts has no guessed depths, so depth_loss means nothing"
+            )
+        return cls.of(file, depth_loss)
+
+    @classmethod
+    def of(cls, file: PoolFile, depth_loss: float = 0.0) -> Pool:
+        """As ``load``, of a file that is read already."""
+        prompts = _beyond(file.prompts, depth_loss) if depth_loss else file.prompts
         return cls(prompts, file.off_path)
 
 

@@ -6,23 +6,20 @@ What is recorded, and how, is in ``calibration.py`` and ``head_calibration.py``.
 from __future__ import annotations
 
 import datetime
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import check_same_vocabulary
-from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.measure.calibration import growing_pool
-from treepipe.executor.measure.head_calibration import growing_head_pool
+from treepipe.executor.measure.calibration import ModelRecorder, Recorder, Texts
+from treepipe.executor.measure.head_calibration import HeadRecorder
 from treepipe.executor.measure.random_weights import RandomCheckpoint
 from treepipe.executor.measure.subject import NamedModel, open_model
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.profiles.library import REFERENCE
+from treepipe.profiles.pool_file import PoolFile
 from treepipe.profiles.schema import AcceptanceProfile, Origin
 
 
@@ -49,19 +46,17 @@ class Pair:
         assert self.head is not None
         return "reference" if self.head == REFERENCE / "eagle" else self.head.resolve().name
 
-    def pools(self, seed: int) -> Iterator[dict[str, Any]]:
-        """The pool file's content after every prompt."""
+    def texts(self, seed: int) -> Texts:
+        """What it is recorded along; ``seed``: of the wrong tokens that are tried."""
         target = self.target.checkpoint
-        ends = target.end_tokens
+        return Texts(target, self.prompts, self.new_tokens, target.end_tokens, seed)
+
+    def recorder(self, texts: Texts) -> Recorder:
+        """The draft, ready to be recorded."""
         if self.draft is not None:
-            draft = self.draft.checkpoint
-            return growing_pool(target, draft, self.prompts, self.new_tokens, ends, seed)
+            return ModelRecorder(self.draft.checkpoint, texts)
         assert self.head is not None
-        capacity = 2 * (max(map(len, self.prompts)) + self.new_tokens)
-        head = EagleDraft(self.head, target, capacity)
-        return growing_head_pool(
-            target, head, self.draft_name, self.prompts, self.new_tokens, ends, seed
-        )
+        return HeadRecorder(self.head, self.draft_name, texts)
 
 
 def open_pair(
@@ -103,15 +98,15 @@ def _with_weights(named: str, role: str, option: str) -> NamedModel:
 
 
 def acceptance_profile(
-    pair: Pair, content: dict[str, Any], pool: str, task: str, prompts: str
+    pair: Pair, recorded: PoolFile, pool: str, task: str, prompts: str
 ) -> AcceptanceProfile:
-    """Args: ``content``: of the pool file; ``pool``: its name, beside the profile."""
-    ranks = list(itertools.chain.from_iterable(each["ranks"] for each in content["prompts"]))
+    """Args: ``pool``: name of the pool's file, beside the profile."""
+    ranks = recorded.ranks
     shares = {k: sum(rank < k for rank in ranks) / len(ranks) for k in (1, 4, 8)}
     hits = ", ".join(f"{share:.1%} among the first {k}" for k, share in shares.items())
-    recorded, asked = len(content["prompts"]), len(pair.prompts)
-    note = f"of {len(ranks)} tokens of {recorded} texts, {hits}"
-    if recorded < asked:
+    done, asked = len(recorded.prompts), len(pair.prompts)
+    note = f"of {len(ranks)} tokens of {done} texts, {hits}"
+    if done < asked:
         note += f"; interrupted, {asked} texts were asked for"
     return AcceptanceProfile(
         draft=pair.draft_name,

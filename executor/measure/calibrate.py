@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.measure.acceptance import Pair, acceptance_profile, pool_path
+from treepipe.executor.measure.calibration import growing_pool
 from treepipe.executor.measure.device import CONTEXTS, TOKENS, DeviceSession
 from treepipe.executor.measure.device_file import device_profile
 from treepipe.executor.measure.link import LinkSession, link_profile
@@ -28,7 +28,6 @@ from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
 from treepipe.executor.measure.work import DTYPES, Bench
 from treepipe.executor.transport import LOOPBACK
-from treepipe.files.outputs import write_file
 from treepipe.profiles.shapes import BYTES, DType
 
 DEVICES = ("cpu", "cuda")
@@ -117,19 +116,20 @@ def calibrate_acceptance(
         UserError: as ``open_pair``, or the files may not be written.
         KeyboardInterrupt: the prompts that were done until then are written.
     """
-    pool, content = pool_path(out), None
+    pool, recorded = pool_path(out), None
     claim(out, force)
     claim(pool, force)
     say("prompts", len(pair.prompts))
     try:
         with _threads(1):  # small passes; more threads only wait for each other
-            for grown in pair.pools(seed):
-                content = grown
+            texts = pair.texts(seed)
+            for grown in growing_pool(texts, pair.recorder(texts)):
+                recorded = grown
                 say("", 1)
     finally:
-        if content is not None:
-            profile = acceptance_profile(pair, content, pool.name, task, prompts)
-            write_file(pool, json.dumps(content), "--out")
+        if recorded is not None:
+            profile = acceptance_profile(pair, recorded, pool.name, task, prompts)
+            recorded.save(pool, "--out")
             write_profile(profile, f"{profile.draft} guessing {profile.target}.", out)
 
 
