@@ -3,10 +3,9 @@
 Law of this file: callbacks that are due together are called in the order in which they were asked
 for. Nothing here knows what they do.
 
-Of SimPy only ``timeout``, ``step``, ``now`` and an event's ``callbacks`` are used, all public. A heap
-of our own would save that dependency and part of a microsecond per event, of the 25 that a
-schedule takes to answer it; SimPy's order of events that are due together is what the law above
-rests on, and has been tested by many more than us.
+Of SimPy only ``timeout``, ``step``, ``now`` and an event's ``callbacks`` are used, all public. A
+heap of our own would save a dependency and part of a microsecond of the 25 that an event takes with
+the answer of its schedule; against that, what is due together keeps its order by SimPy's own tests.
 """
 
 from __future__ import annotations
