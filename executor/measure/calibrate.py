@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -33,46 +34,54 @@ from treepipe.profiles.shapes import BYTES, DType
 DEVICES = ("cpu", "cuda")
 
 
-def calibrate_device(
-    model: str,
-    draft: str | None,
-    out: Path,
-    say: Say,
-    *,
-    device: str = "cpu",
-    dtype: str | None = None,
-    threads: int = 1,
-    layers: int | None = None,
-    tokens: tuple[int, ...] = TOKENS,
-    contexts: tuple[int, ...] = CONTEXTS,
-    seconds: float = 120.0,
-    force: bool = False,
-) -> None:
-    """Measure this machine and write its device profile; see ``docs/calibration.md``.
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """What is to be measured of this machine.
 
-    Args:
-        model, draft: see ``subject.open_subject``.
+    Attributes:
+        model, draft, layers: see ``subject.open_subject``.
         dtype: to compute in; None is float32 on a CPU, float16 on a GPU.
         threads: that the CPU computes with; a worker of the executor has one.
+        tokens, contexts: rows per pass, and cache entries before them.
+        seconds: time to spend at most.
+    """
+
+    model: str = "reference"
+    draft: str | None = None
+    device: str = "cpu"
+    dtype: str | None = None
+    threads: int = 1
+    layers: int | None = None
+    tokens: tuple[int, ...] = TOKENS
+    contexts: tuple[int, ...] = CONTEXTS
+    seconds: float = 120.0
+
+    def bench(self) -> Bench:
+        """Raises ``UserError`` if this machine has no such device, or it no such type."""
+        _check_device(self.device)
+        name = _dtype(self.dtype or ("float32" if self.device == "cpu" else "float16"))
+        return Bench(self.device, DTYPES[name], self.tokens, self.contexts)
+
+
+def calibrate_device(asked: DeviceRequest, out: Path, say: Say, *, force: bool = False) -> None:
+    """Measure this machine and write its device profile; see ``docs/calibration.md``.
 
     Raises:
         UserError: something that was asked for is not there, or the file may not be written.
         KeyboardInterrupt: what was measured until then is written.
     """
-    _check_device(device)
+    bench = asked.bench()
     claim(out, force)
-    name = _dtype(dtype or ("float32" if device == "cpu" else "float16"))
-    bench = Bench(device, DTYPES[name], tokens, contexts)
-    subject = open_subject(model, draft, layers, bench.dtype, device)
-    session = DeviceSession(subject, bench, seconds)
+    subject = open_subject(asked.model, asked.draft, asked.layers, bench.dtype, bench.device)
+    session = DeviceSession(subject, bench, asked.seconds)
 
     def save() -> None:
         if session.found.any:
-            profile = device_profile(subject, bench, threads, session.withheld, session.found)
+            profile = device_profile(subject, bench, asked.threads, session.withheld, session.found)
             heading = f"{profile.origin.hardware}, measured by treepipe calibrate."
             write_profile(profile, heading, out)
 
-    with _threads(threads):
+    with _threads(asked.threads):
         session.run(say, save)
 
 

@@ -1,6 +1,9 @@
-"""The bundled weights' training counts steps: the same seed gives the same weights, on any clock."""
+"""The bundled weights' training counts steps: the same seed gives the same weights."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -43,6 +46,18 @@ def test_every_eighth_window_is_long() -> None:
     rng = np.random.default_rng(0)
     shapes = [tuple(window(DATA, rng, step).shape) for step in (0, 7)]
     assert shapes == [(16, 160), (4, 640)]
+
+
+def test_the_card_of_a_new_pair_says_steps_only(tmp_path: Path) -> None:
+    for name in ("target", "draft", "eagle"):
+        (tmp_path / name).symlink_to(REFERENCE / name)
+    (tmp_path / "eagle").unlink()
+    (tmp_path / "eagle").mkdir()
+    for name in ("metrics.json", "eagle/metrics.json"):
+        text = (REFERENCE / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(re.sub(r'"minutes": [0-9.]+,', "", text), encoding="utf-8")
+    assert "--target-steps 2512 --draft-steps 1556" in card(tmp_path)
+    assert "clock" not in card(tmp_path)
 
 
 def test_the_card_is_what_its_figures_say() -> None:

@@ -222,10 +222,11 @@ def _head(out: Path) -> str:
         [depth, f"{shares['top_1']:.1%}", f"{shares['top_4']:.1%}"]
         for depth, shares in figures["agreement"].items()
     ]
-    clock = (
-        f" (at least; an older script stopped by the clock, after {figures['minutes']:g} minutes)"
-    )
-    made = EAGLE.format(steps=figures["steps"], clock=clock if "minutes" in figures else "")
+    clock = ""
+    if "minutes" in figures:
+        minutes = f"{figures['minutes']:g} minutes"
+        clock = f" (at least; an older script stopped by the clock, after {minutes})"
+    made = EAGLE.format(steps=figures["steps"], clock=clock)
     return made + "\n" + _table(["guessed levels above", "top 1", "top 4"], rows)
 
 
