@@ -30,12 +30,14 @@ class Pair:
     Attributes:
         draft: the model that drafts, None for a head.
         head: directory of an EAGLE head, None for a model.
+        source: the prompts, as the command line names them.
         prompts: token ids.
     """
 
     target: NamedModel
     draft: NamedModel | None
     head: Path | None
+    source: str
     prompts: tuple[tuple[int, ...], ...]
     new_tokens: int
 
@@ -87,7 +89,7 @@ def open_pair(
                 f"new tokens (--new-tokens) it must have {least} to {limit - new_tokens}"
             )
     path = None if head is None else (REFERENCE / "eagle" if head == "reference" else Path(head))
-    return Pair(target, small, path, tuple(texts), new_tokens)
+    return Pair(target, small, path, prompts, tuple(texts), new_tokens)
 
 
 def _with_weights(named: str, role: str, option: str) -> NamedModel:
@@ -97,9 +99,7 @@ def _with_weights(named: str, role: str, option: str) -> NamedModel:
     return found
 
 
-def acceptance_profile(
-    pair: Pair, recorded: PoolFile, pool: str, task: str, prompts: str
-) -> AcceptanceProfile:
+def acceptance_profile(pair: Pair, recorded: PoolFile, pool: str, task: str) -> AcceptanceProfile:
     """Args: ``pool``: name of the pool's file, beside the profile."""
     ranks = recorded.ranks
     shares = {k: sum(rank < k for rank in ranks) / len(ranks) for k in (1, 4, 8)}
@@ -115,7 +115,7 @@ def acceptance_profile(
         temperature=0.0,
         pool=pool,
         origin=Origin(
-            source=f"treepipe calibrate acceptance, prompts {prompts}",
+            source=f"treepipe calibrate acceptance, prompts {pair.source}",
             date=datetime.date.today(),
             note=note,
         ),

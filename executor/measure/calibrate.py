@@ -117,7 +117,7 @@ def calibrate_link(
 
 
 def calibrate_acceptance(
-    pair: Pair, task: str, prompts: str, out: Path, say: Say, *, seed: int, force: bool
+    pair: Pair, task: str, out: Path, say: Say, *, seed: int, force: bool
 ) -> None:
     """Run target and draft over prompts; write the pool and its profile beside it.
 
@@ -137,7 +137,7 @@ def calibrate_acceptance(
                 say("", 1)
     finally:
         if recorded is not None:
-            profile = acceptance_profile(pair, recorded, pool.name, task, prompts)
+            profile = acceptance_profile(pair, recorded, pool.name, task)
             recorded.save(pool, "--out")
             write_profile(profile, f"{profile.draft} guessing {profile.target}.", out)
 

@@ -74,7 +74,7 @@ def test_an_interruption_keeps_the_prompts_that_are_done(tmp_path: Path, prompts
 
     pair = open_pair("reference", None, None, str(prompts), 6)
     with pytest.raises(KeyboardInterrupt):
-        calibrate_acceptance(pair, "code", "texts", out, say, seed=0, force=False)
+        calibrate_acceptance(pair, "code", out, say, seed=0, force=False)
     profile, _ = find_acceptance(str(out), "test")
     assert "of 2 texts" in profile.origin.note
     assert "interrupted, 3 texts were asked for" in profile.origin.note

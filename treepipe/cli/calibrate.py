@@ -148,7 +148,7 @@ def acceptance(
 
     pair = open_pair(model, draft, head, prompts, new_tokens)
     with Progress(quiet) as say:
-        calibrate_acceptance(pair, task or prompts, prompts, out, say, seed=seed, force=force)
+        calibrate_acceptance(pair, task or prompts, out, say, seed=seed, force=force)
     _show(out, quiet)
 
 
