@@ -18,6 +18,7 @@ from treepipe.core.errors import UserError
 from treepipe.executor.supported import (
     end_tokens,
     generation_warnings,
+    head_size,
     max_positions,
     read_config,
     reason_of,
@@ -37,7 +38,7 @@ class Checkpoint:
     Attributes:
         directory: where it is.
         config: the model's configuration (a transformers ``PreTrainedConfig``).
-        architecture: one of ``supported.ARCHITECTURES``.
+        architecture: one of ``families.FAMILIES``.
         shards: file per tensor name.
     """
 
@@ -72,9 +73,7 @@ class Checkpoint:
     @property
     def kv_bytes(self) -> int:
         """Keys and values of one token in one layer, in float32."""
-        config = self.config
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return 2 * 4 * int(config.num_key_value_heads) * int(size)
+        return 2 * 4 * int(self.config.num_key_value_heads) * head_size(self.config)
 
     @property
     def layer_bytes(self) -> int:
@@ -195,7 +194,6 @@ class Checkpoint:
     def _check_sizes(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Name the keys of the config where they disagree with the first layer and the ends."""
         config, layer = self.config, "model.layers.0."
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         said: list[tuple[str, str, tuple[int, ...]]] = [
             (
                 "model.embed_tokens.weight",
@@ -210,7 +208,7 @@ class Checkpoint:
         ]
         for projection, key in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
             tensor = f"{layer}self_attn.{projection}_proj.weight"
-            rows = int(getattr(config, key)) * int(size)
+            rows = int(getattr(config, key)) * head_size(config)
             said.append((tensor, f"{key}, head_dim and hidden_size", (rows, self.hidden_size)))
         for tensor, keys, wanted in said:
             if shapes[tensor] != wanted:

@@ -18,8 +18,9 @@ from transformers.models.qwen3 import modeling_qwen3
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a stage is built from."""
+    """What a stage is built from, and the ``model_type`` that goes with its architecture."""
 
+    model_type: str
     layer: Any
     rotary: Any
     norm: Any
@@ -27,21 +28,25 @@ class Family:
 
 FAMILIES = {
     "LlamaForCausalLM": Family(
+        "llama",
         modeling_llama.LlamaDecoderLayer,
         modeling_llama.LlamaRotaryEmbedding,
         modeling_llama.LlamaRMSNorm,
     ),
     "MistralForCausalLM": Family(
+        "mistral",
         modeling_mistral.MistralDecoderLayer,
         modeling_mistral.MistralRotaryEmbedding,
         modeling_mistral.MistralRMSNorm,
     ),
     "Qwen2ForCausalLM": Family(
+        "qwen2",
         modeling_qwen2.Qwen2DecoderLayer,
         modeling_qwen2.Qwen2RotaryEmbedding,
         modeling_qwen2.Qwen2RMSNorm,
     ),
     "Qwen3ForCausalLM": Family(
+        "qwen3",
         modeling_qwen3.Qwen3DecoderLayer,
         modeling_qwen3.Qwen3RotaryEmbedding,
         modeling_qwen3.Qwen3RMSNorm,

@@ -15,6 +15,7 @@ from treepipe.core.messages import NO_PARENT
 from treepipe.executor.cache import RaggedCache, TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import FAMILIES, fixed_rotary
+from treepipe.executor.supported import head_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,7 @@ class StageModel:
     def open(self, session: int, capacity: int | None = None) -> None:
         """Give the session an empty cache; ``capacity`` if it is not to be as all others."""
         heads = self._config.num_key_value_heads
-        size = getattr(self._config, "head_dim", None) or (
-            self._config.hidden_size // self._config.num_attention_heads
-        )
+        size = head_size(self._config)
         self._caches[session] = TreeCache(
             len(self._layers), heads, size, capacity or self._capacity, self._dtype, self._device
         )

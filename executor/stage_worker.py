@@ -48,7 +48,7 @@ class StageWorker:
                     self._receive(more)
 
     def _receive(self, received: Received) -> None:
-        body = received.envelope.body
+        body = received.message
         payloads: list[torch.Tensor | None] = []
         if isinstance(body, Flight):
             counts = [len(segment.tokens) for segment in body.segments]

@@ -162,12 +162,10 @@ class Station:
 
     def _note_transfer(self, received: Received) -> None:
         """The link's span, noted by the receiver when the message is delivered."""
-        envelope, body = received.envelope, received.envelope.body
+        envelope, session = received.envelope, received.message.session
         device = f"{envelope.sender}->{self.settings.placed.name}"
         due = envelope.due_ms if self.settings.emulate else self.clock.now_ms()
-        self.spans.append(
-            Span(device, "transfer", envelope.sent_ms, due, body.session, envelope.rows)
-        )
+        self.spans.append(Span(device, "transfer", envelope.sent_ms, due, session, envelope.rows))
 
     # --- work ------------------------------------------------------------------------------------
 

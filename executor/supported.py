@@ -13,13 +13,6 @@ from treepipe.core.errors import UserError
 from treepipe.files.json_file import read_json
 from treepipe.profiles.model_config import read_config as read_sizes
 
-ARCHITECTURES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}
-"""Supported architectures, as ``config.json`` names them, with the ``model_type`` of each."""
 ROPE_TYPES = ("default", "linear", "llama3", "yarn", "proportional", "dynamic", "longrope")
 """Rotary embeddings whose frequencies do not depend on what else is in a pass. Those of the last
 two grow with the longest position, so texts end where the first frequencies do: ``max_positions``.
@@ -54,18 +47,21 @@ def read_config(path: Path) -> tuple[Any, str]:
     Raises:
         UserError: it cannot be read, or asks for something that is not supported.
     """
+    from treepipe.executor.families import FAMILIES  # with torch and transformers behind it
+
     content = read_json(path)
     listed = content.get("architectures")
     named = listed[0] if isinstance(listed, list) and listed else "none"
-    if named not in ARCHITECTURES:
+    family = FAMILIES.get(named) if isinstance(named, str) else None
+    if family is None:
         raise UserError(
             f"{path}: key architectures = {named!r} is not supported; "
-            f"supported are {', '.join(ARCHITECTURES)}"
+            f"supported are {', '.join(FAMILIES)}"
         )
-    if content.get("model_type") != ARCHITECTURES[named]:
+    if content.get("model_type") != family.model_type:
         raise UserError(
             f"{path}: key model_type = {content.get('model_type')!r} does not belong to {named}, "
-            f"which is {ARCHITECTURES[named]!r}"
+            f"which is {family.model_type!r}"
         )
     read_sizes(path)  # which are there, whole numbers, and fit each other
     config = _config(path)
@@ -129,6 +125,12 @@ def _check_layer_types(config: Any, path: Path) -> None:
             f"{path}: key layer_types holds 'sliding_attention', but there is no sliding_window "
             f"(or use_sliding_window is false)"
         )
+
+
+def head_size(config: Any) -> int:
+    """Width of an attention head of a transformers configuration, which need not name it."""
+    named = getattr(config, "head_dim", None)
+    return int(named or config.hidden_size // config.num_attention_heads)
 
 
 def max_positions(config: Any) -> int:

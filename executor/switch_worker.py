@@ -48,7 +48,7 @@ class SwitchWorker:
         plan, now = self._station.settings.plan, self._station.clock.now_ms()
         for held, received in transfers:
             envelope = received.envelope
-            size = message_bytes(envelope.body, plan.row_bytes)
+            size = message_bytes(received.message, plan.row_bytes)
             wire = self._wire(envelope.sender, envelope.receiver)
             begin, free, due = wire.transfer(now, size)
             heapq.heappush(self._ends, (due if plan.central_transfers else free, held))

@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from hmac import compare_digest
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,18 @@ READ_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """What the two ends of a measured link say to each other; never part of a run.
+
+    Attributes:
+        asks: "nothing" (of a burst, another one follows), "answer" (the same ping, with the same
+            hidden states, comes back), "leave" (the sender is gone).
+    """
+
+    asks: Literal["nothing", "answer", "leave"]
+
+
+@dataclass(frozen=True, slots=True)
 class Envelope:
     """The header of a message.
 
@@ -55,7 +67,7 @@ class Envelope:
     receiver: str
     sent_ms: float
     due_ms: float
-    body: Flight | Beat | Close
+    body: Flight | Beat | Close | Ping
     rows: int = 0
     width: int = 0
     number: int = 0
@@ -70,6 +82,12 @@ class Received:
 
     envelope: Envelope
     hidden: torch.Tensor | None
+
+    @property
+    def message(self) -> Message:
+        """What it says in a run; no gate lets a ping in."""
+        assert not isinstance(self.envelope.body, Ping)
+        return self.envelope.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +151,11 @@ class Outbox:
         self._count = 0
 
     def send(
-        self, body: Message, sent_ms: float, size_bytes: int, hidden: torch.Tensor | None = None
+        self,
+        body: Message | Ping,
+        sent_ms: float,
+        size_bytes: int,
+        hidden: torch.Tensor | None = None,
     ) -> None:
         """Send; ``sent_ms`` and ``size_bytes`` are what the emulated link reckons with."""
         rows, width = (len(hidden), hidden.shape[1]) if hidden is not None else (0, 0)

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import typer
 
 from treepipe.core.errors import UserError
+from treepipe.files.toml_file import toml_line, toml_text
 from treepipe.physics.timing import TimeTable
 
 TOLERANCE, FAR_TOLERANCE = 0.02, 0.05
@@ -34,6 +35,8 @@ NEAR = 256
 """Tokens up to which trees and segments are cut; beyond are prefills."""
 NEAR_BYTES = 2**22
 """Bytes up to which a message of hidden states usually is."""
+DIGITS = 6
+"""Of a figure."""
 PARTS = {"decoder_layer_linear": "layer", "lm_head": "head"}
 
 Points = Mapping[int, float]
@@ -99,18 +102,20 @@ def layer_tables(rows: list[dict[str, str]], device: str) -> str:
 def _layer_table(part: str, model: str, dtype: str, source: str, points: Points) -> str:
     knots = choose_knots(points)
     found = errors(knots, points)
-    lines = [
-        f"[[{PARTS[part]}]]",
-        f'model = "{model}"',
-        f'dtype = "{dtype}"',
-        *(["attention = false"] if part == "decoder_layer_linear" else []),
-        f'source = "{source}"',
-        f"fit_error = {{ median = {median(found):.4f}, max = {max(found):.4f}, "
-        f"points = {len(points)} }}",
-        f"ms.0 = {{ {_inline(knots)} }}",
-        "",
-    ]
-    return "\n".join(lines)
+    fit = {
+        "median": round(median(found), 4),
+        "max": round(max(found), 4),
+        "points": len(points),
+    }
+    table = {
+        "model": model,
+        "dtype": dtype,
+        "attention": False if part == "decoder_layer_linear" else None,
+        "source": source,
+        "fit_error": fit,
+        "ms": {0: knots},
+    }
+    return toml_text({PARTS[part]: [table]}, digits=DIGITS).lstrip("\n")
 
 
 def transfer_table(rows: list[dict[str, str]], fabric: str, per_node: str) -> str:
@@ -125,11 +130,7 @@ def transfer_table(rows: list[dict[str, str]], fabric: str, per_node: str) -> st
     knots = choose_knots(points, near=NEAR_BYTES)
     found = errors(knots, points)
     note = f"# {len(points)} points: median error {median(found):.4f}, largest {max(found):.4f}"
-    return f"{note}\ntransfer_ms = {{ {_inline(knots)} }}"
-
-
-def _inline(knots: Points) -> str:
-    return ", ".join(f"{size} = {time:g}" for size, time in knots.items())
+    return f"{note}\n{toml_line('transfer_ms', knots, DIGITS)}"
 
 
 def _names(rows: list[dict[str, str]], column: str) -> str:

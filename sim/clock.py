@@ -2,6 +2,10 @@
 
 Law of this file: callbacks that are due together are called in the order in which they were asked
 for. Nothing here knows what they do.
+
+Of SimPy only ``timeout``, ``step``, ``now`` and an event's ``callbacks`` are used, all public. A
+heap of our own would save a dependency and part of a microsecond of the 25 that an event takes with
+the answer of its schedule; against that, what is due together keeps its order by SimPy's own tests.
 """
 
 from __future__ import annotations
@@ -16,10 +20,15 @@ Callback: TypeAlias = Callable[[Any], None]
 
 
 class Clock(simpy.Environment):  # type: ignore[misc]
-    """An event queue with callbacks, which cost a fraction of what processes do."""
+    """An event queue with callbacks, which cost a fraction of what processes do.
+
+    Attributes:
+        events: how many were asked for so far; what is due together shares one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.events = 0
         self._due_ms = 0.0
         self._latest: simpy.Event | None = None
 
@@ -29,9 +38,10 @@ class Clock(simpy.Environment):  # type: ignore[misc]
         What is due at the same time as the callback asked for just before shares its event:
         nothing could come between the two.
         """
-        due = self._now + delay_ms
+        due = self.now + delay_ms
         latest = self._latest
         if latest is None or due != self._due_ms or latest.callbacks is None:
             self._due_ms = due
             latest = self._latest = self.timeout(delay_ms)
+            self.events += 1
         latest.callbacks.append(callback)

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import UserError
-from treepipe.sim.pool import Pool, Prompt, Table
+from treepipe.profiles.pool_file import Prompt, Table
+from treepipe.sim.pool import Pool
 
 CANDIDATES = 16
 """Candidates per position of a made pool."""

@@ -8,42 +8,19 @@ decided in ``blocks.py``; pools that nobody recorded are made in ``made_pools.py
 from __future__ import annotations
 
 import copy
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import UserError
+from treepipe.profiles.pool_file import PoolFile, Prompt, Table
 
-SCHEMA = "treepipe.acceptance/1"
 Floats = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.int64]
 FURTHER = 16
 """Depths beyond the recorded ones that a loss is continued to."""
-
-
-class Table(NamedTuple):
-    """Answers for successive positions of a text.
-
-    Attributes:
-        vectors: [positions, candidates] log probabilities, descending.
-        ranks: of the target's token; ``candidates`` if it is not among them.
-    """
-
-    vectors: Floats
-    ranks: Sequence[int]
-
-
-class Prompt(NamedTuple):
-    """A recorded text: answers when all before a position is verified, and when the last 1, 2, ...
-    tokens are not (none if that makes no difference to the draft)."""
-
-    known: Table
-    guessed: Sequence[Table] = ()
 
 
 class Pool:
@@ -149,67 +126,24 @@ class Pool:
 
     @classmethod
     def load(cls, path: Path, depth_loss: float = 0.0) -> Pool:
-        """Raises ``UserError`` if the file is missing or no pool.
-
-        Args: ``depth_loss``: as ``from_content`` takes it.
-        """
-        try:
-            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            content = json.loads(raw.decode("utf-8"))
-            if content.get("schema") != SCHEMA:
-                raise ValueError(f"key schema = {content.get('schema')!r}, not {SCHEMA!r}")
-            return cls.from_content(content, depth_loss)
-        except FileNotFoundError:
-            raise UserError(f"{path}: there is no such acceptance pool") from None
-        except KeyError as missing:
-            raise UserError(
-                f"{path}: is not an acceptance pool: key {missing} is missing"
-            ) from None
-        except (OSError, ValueError, TypeError, AttributeError, EOFError) as error:
-            raise UserError(f"{path}: is not an acceptance pool: {error}") from None
-
-    @classmethod
-    def from_content(cls, content: Mapping[str, Any], depth_loss: float = 0.0) -> Pool:
-        """From the content of a pool file (see ``docs/files.md``).
+        """Raises ``UserError`` if the file is missing, no pool, or without depths to lose at.
 
         Args:
             depth_loss: share of the positions that each unverified token beyond the recorded
                 depths costs the draft.
-
-        Raises ``ValueError`` or ``KeyError`` naming the key that is wrong.
         """
-        width = int(content["candidates"])
-        prompts = [
-            _prompt(entry, f"prompts.{index}", width)
-            for index, entry in enumerate(content["prompts"])
-        ]
-        if not prompts:
-            raise ValueError("key prompts is empty")
-        if len({len(prompt.guessed) for prompt in prompts}) > 1:
-            raise ValueError("key prompts: all need equally many guessed depths")
-        if depth_loss:
-            if not prompts[0].guessed:
-                raise ValueError("key prompts has no guessed depths, so depth_loss means nothing")
-            prompts = _beyond(prompts, depth_loss)
-        off_path = {
-            int(steps): _vectors(rows, f"off_path.{steps}", width)
-            for steps, rows in content["off_path"].items()
-            if rows
-        }
-        if sorted(off_path) != list(range(1, len(off_path) + 1)) or not off_path:
-            raise ValueError("key off_path needs vectors for 1, 2, ... steps without a gap")
-        return cls(prompts, off_path)
+        file = PoolFile.load(path)
+        if depth_loss and not file.prompts[0].guessed:
+            raise UserError(
+                f"{path}: key prompts has no guessed depths, so depth_loss means nothing"
+            )
+        return cls.of(file, depth_loss)
 
-
-def _prompt(entry: Mapping[str, Any], key: str, width: int) -> Prompt:
-    known = _table(entry, key, width)
-    guessed = [
-        _table(each, f"{key}.guessed.{depth}", width)
-        for depth, each in enumerate(entry.get("guessed", ()))
-    ]
-    if any(len(each.ranks) != len(known.ranks) for each in guessed):
-        raise ValueError(f"key {key}.guessed: every depth needs as many positions as the prompt")
-    return Prompt(known, guessed)
+    @classmethod
+    def of(cls, file: PoolFile, depth_loss: float = 0.0) -> Pool:
+        """As ``load``, of a file that is read already."""
+        prompts = _beyond(file.prompts, depth_loss) if depth_loss else file.prompts
+        return cls(prompts, file.off_path)
 
 
 def _beyond(prompts: Sequence[Prompt], loss: float) -> list[Prompt]:
@@ -232,26 +166,3 @@ def _beyond(prompts: Sequence[Prompt], loss: float) -> list[Prompt]:
         ]
         found.append(Prompt(prompt.known, (*prompt.guessed, *deeper)))
     return found
-
-
-def _table(entry: Mapping[str, Any], key: str, width: int) -> Table:
-    vectors = _vectors(entry["log_probs"], f"{key}.log_probs", width)
-    ranks = entry["ranks"]
-    if len(ranks) != len(vectors):
-        raise ValueError(f"key {key} needs as many ranks as log_probs")
-    if not all(isinstance(rank, int) and 0 <= rank <= width for rank in ranks):
-        raise ValueError(f"key {key}.ranks: a rank is a whole number from 0 to {width}")
-    return Table(vectors, ranks)
-
-
-def _vectors(rows: Any, key: str, width: int) -> Floats:
-    """[n, width] log probabilities, checked."""
-    try:
-        vectors = np.array(rows, dtype=np.float64)
-    except (ValueError, TypeError):
-        vectors = np.zeros(0)
-    if vectors.ndim != 2 or vectors.shape[1] != width:
-        raise ValueError(f"key {key} needs rows of {width} numbers (key candidates)")
-    if not np.isfinite(vectors).all() or (vectors > 0).any() or (np.diff(vectors) > 0).any():
-        raise ValueError(f"key {key}: log probabilities are finite, at most 0, and descend")
-    return vectors

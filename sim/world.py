@@ -73,9 +73,8 @@ class Simulation(World):
 
     @property
     def events(self) -> int:
-        """Events processed so far (SimPy numbers each one it schedules)."""
-        number: int = next(self.clock._eid)
-        return number
+        """Events of the clock so far."""
+        return self.clock.events
 
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
         size = message_bytes(message, self._row_bytes)

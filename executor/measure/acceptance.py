@@ -6,23 +6,20 @@ What is recorded, and how, is in ``calibration.py`` and ``head_calibration.py``.
 from __future__ import annotations
 
 import datetime
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import check_same_vocabulary
-from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.measure.calibration import growing_pool
-from treepipe.executor.measure.head_calibration import growing_head_pool
+from treepipe.executor.measure.calibration import ModelRecorder, Recorder, Texts
+from treepipe.executor.measure.head_calibration import HeadRecorder
 from treepipe.executor.measure.random_weights import RandomCheckpoint
 from treepipe.executor.measure.subject import NamedModel, open_model
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.profiles.library import REFERENCE
+from treepipe.profiles.pool_file import PoolFile
 from treepipe.profiles.schema import AcceptanceProfile, Origin
 
 
@@ -33,12 +30,14 @@ class Pair:
     Attributes:
         draft: the model that drafts, None for a head.
         head: directory of an EAGLE head, None for a model.
+        source: the prompts, as the command line names them.
         prompts: token ids.
     """
 
     target: NamedModel
     draft: NamedModel | None
     head: Path | None
+    source: str
     prompts: tuple[tuple[int, ...], ...]
     new_tokens: int
 
@@ -49,19 +48,17 @@ class Pair:
         assert self.head is not None
         return "reference" if self.head == REFERENCE / "eagle" else self.head.resolve().name
 
-    def pools(self, seed: int) -> Iterator[dict[str, Any]]:
-        """The pool file's content after every prompt."""
+    def texts(self, seed: int) -> Texts:
+        """What it is recorded along; ``seed``: of the wrong tokens that are tried."""
         target = self.target.checkpoint
-        ends = target.end_tokens
+        return Texts(target, self.prompts, self.new_tokens, target.end_tokens, seed)
+
+    def recorder(self, texts: Texts) -> Recorder:
+        """The draft, ready to be recorded."""
         if self.draft is not None:
-            draft = self.draft.checkpoint
-            return growing_pool(target, draft, self.prompts, self.new_tokens, ends, seed)
+            return ModelRecorder(self.draft.checkpoint, texts)
         assert self.head is not None
-        capacity = 2 * (max(map(len, self.prompts)) + self.new_tokens)
-        head = EagleDraft(self.head, target, capacity)
-        return growing_head_pool(
-            target, head, self.draft_name, self.prompts, self.new_tokens, ends, seed
-        )
+        return HeadRecorder(self.head, self.draft_name, texts)
 
 
 def open_pair(
@@ -92,7 +89,7 @@ def open_pair(
                 f"new tokens (--new-tokens) it must have {least} to {limit - new_tokens}"
             )
     path = None if head is None else (REFERENCE / "eagle" if head == "reference" else Path(head))
-    return Pair(target, small, path, tuple(texts), new_tokens)
+    return Pair(target, small, path, prompts, tuple(texts), new_tokens)
 
 
 def _with_weights(named: str, role: str, option: str) -> NamedModel:
@@ -102,16 +99,14 @@ def _with_weights(named: str, role: str, option: str) -> NamedModel:
     return found
 
 
-def acceptance_profile(
-    pair: Pair, content: dict[str, Any], pool: str, task: str, prompts: str
-) -> AcceptanceProfile:
-    """Args: ``content``: of the pool file; ``pool``: its name, beside the profile."""
-    ranks = list(itertools.chain.from_iterable(each["ranks"] for each in content["prompts"]))
+def acceptance_profile(pair: Pair, recorded: PoolFile, pool: str, task: str) -> AcceptanceProfile:
+    """Args: ``pool``: name of the pool's file, beside the profile."""
+    ranks = recorded.ranks
     shares = {k: sum(rank < k for rank in ranks) / len(ranks) for k in (1, 4, 8)}
     hits = ", ".join(f"{share:.1%} among the first {k}" for k, share in shares.items())
-    recorded, asked = len(content["prompts"]), len(pair.prompts)
-    note = f"of {len(ranks)} tokens of {recorded} texts, {hits}"
-    if recorded < asked:
+    done, asked = len(recorded.prompts), len(pair.prompts)
+    note = f"of {len(ranks)} tokens of {done} texts, {hits}"
+    if done < asked:
         note += f"; interrupted, {asked} texts were asked for"
     return AcceptanceProfile(
         draft=pair.draft_name,
@@ -120,7 +115,7 @@ def acceptance_profile(
         temperature=0.0,
         pool=pool,
         origin=Origin(
-            source=f"treepipe calibrate acceptance, prompts {prompts}",
+            source=f"treepipe calibrate acceptance, prompts {pair.source}",
             date=datetime.date.today(),
             note=note,
         ),

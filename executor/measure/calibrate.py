@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.measure.acceptance import Pair, acceptance_profile, pool_path
+from treepipe.executor.measure.calibration import growing_pool
 from treepipe.executor.measure.device import CONTEXTS, TOKENS, DeviceSession
 from treepipe.executor.measure.device_file import device_profile
 from treepipe.executor.measure.link import LinkSession, link_profile
@@ -28,52 +29,59 @@ from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
 from treepipe.executor.measure.work import DTYPES, Bench
 from treepipe.executor.transport import LOOPBACK
-from treepipe.files.outputs import write_file
 from treepipe.profiles.shapes import BYTES, DType
 
 DEVICES = ("cpu", "cuda")
 
 
-def calibrate_device(
-    model: str,
-    draft: str | None,
-    out: Path,
-    say: Say,
-    *,
-    device: str = "cpu",
-    dtype: str | None = None,
-    threads: int = 1,
-    layers: int | None = None,
-    tokens: tuple[int, ...] = TOKENS,
-    contexts: tuple[int, ...] = CONTEXTS,
-    seconds: float = 120.0,
-    force: bool = False,
-) -> None:
-    """Measure this machine and write its device profile; see ``docs/calibration.md``.
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """What is to be measured of this machine.
 
-    Args:
-        model, draft: see ``subject.open_subject``.
+    Attributes:
+        model, draft, layers: see ``subject.open_subject``.
         dtype: to compute in; None is float32 on a CPU, float16 on a GPU.
         threads: that the CPU computes with; a worker of the executor has one.
+        tokens, contexts: rows per pass, and cache entries before them.
+        seconds: time to spend at most.
+    """
+
+    model: str = "reference"
+    draft: str | None = None
+    device: str = "cpu"
+    dtype: str | None = None
+    threads: int = 1
+    layers: int | None = None
+    tokens: tuple[int, ...] = TOKENS
+    contexts: tuple[int, ...] = CONTEXTS
+    seconds: float = 120.0
+
+    def bench(self) -> Bench:
+        """Raises ``UserError`` if this machine has no such device, or it no such type."""
+        _check_device(self.device)
+        name = _dtype(self.dtype or ("float32" if self.device == "cpu" else "float16"))
+        return Bench(self.device, DTYPES[name], self.tokens, self.contexts)
+
+
+def calibrate_device(asked: DeviceRequest, out: Path, say: Say, *, force: bool = False) -> None:
+    """Measure this machine and write its device profile; see ``docs/calibration.md``.
 
     Raises:
         UserError: something that was asked for is not there, or the file may not be written.
         KeyboardInterrupt: what was measured until then is written.
     """
-    _check_device(device)
+    bench = asked.bench()
     claim(out, force)
-    name = _dtype(dtype or ("float32" if device == "cpu" else "float16"))
-    bench = Bench(device, DTYPES[name], tokens, contexts)
-    subject = open_subject(model, draft, layers, bench.dtype, device)
-    session = DeviceSession(subject, bench, seconds)
+    subject = open_subject(asked.model, asked.draft, asked.layers, bench.dtype, bench.device)
+    session = DeviceSession(subject, bench, asked.seconds)
 
     def save() -> None:
         if session.found.any:
-            profile = device_profile(subject, bench, threads, session.withheld, session.found)
+            profile = device_profile(subject, bench, asked.threads, session.withheld, session.found)
             heading = f"{profile.origin.hardware}, measured by treepipe calibrate."
             write_profile(profile, heading, out)
 
-    with _threads(threads):
+    with _threads(asked.threads):
         session.run(say, save)
 
 
@@ -109,7 +117,7 @@ def calibrate_link(
 
 
 def calibrate_acceptance(
-    pair: Pair, task: str, prompts: str, out: Path, say: Say, *, seed: int, force: bool
+    pair: Pair, task: str, out: Path, say: Say, *, seed: int, force: bool
 ) -> None:
     """Run target and draft over prompts; write the pool and its profile beside it.
 
@@ -117,19 +125,20 @@ def calibrate_acceptance(
         UserError: as ``open_pair``, or the files may not be written.
         KeyboardInterrupt: the prompts that were done until then are written.
     """
-    pool, content = pool_path(out), None
+    pool, recorded = pool_path(out), None
     claim(out, force)
     claim(pool, force)
     say("prompts", len(pair.prompts))
     try:
         with _threads(1):  # small passes; more threads only wait for each other
-            for grown in pair.pools(seed):
-                content = grown
+            texts = pair.texts(seed)
+            for grown in growing_pool(texts, pair.recorder(texts)):
+                recorded = grown
                 say("", 1)
     finally:
-        if content is not None:
-            profile = acceptance_profile(pair, content, pool.name, task, prompts)
-            write_file(pool, json.dumps(content), "--out")
+        if recorded is not None:
+            profile = acceptance_profile(pair, recorded, pool.name, task)
+            recorded.save(pool, "--out")
             write_profile(profile, f"{profile.draft} guessing {profile.target}.", out)
 
 

@@ -1,12 +1,14 @@
 """Recording acceptance: what a draft proposes along the target's own greedy texts, and off them.
 
-The pools are what ``treepipe.sim.pool`` resamples.
+The loop over texts is the same for every draft; what one is asked is a ``Recorder``'s: of a
+language model here, of an EAGLE head in ``head_calibration.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,10 +16,12 @@ import torch
 from treepipe.core.messages import NO_PARENT
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.stage_model import StageModel, TargetEnds
+from treepipe.profiles.pool_file import Floats, PoolFile, Prompt, Table
 
 CANDIDATES = 16
 OFF_PATH_STEPS = 3
-SCHEMA = "treepipe.acceptance/1"
+DIGITS = 4
+"""Of a log probability behind the point."""
 
 
 class WholeModel:
@@ -48,93 +52,122 @@ class WholeModel:
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts that an acceptance is recorded along: the target's greedy ones.
+
+    Attributes:
+        prompts: token ids; each is continued by at most ``new_tokens``.
+        end_tokens: any of these ends a text.
+        seed: of the wrong tokens that are tried.
+    """
+
+    target: Checkpoint
+    prompts: Sequence[Sequence[int]]
+    new_tokens: int
+    end_tokens: frozenset[int] = frozenset()
+    seed: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text with its prompt."""
+        return max(map(len, self.prompts)) + self.new_tokens
+
+
+class Strays:
+    """Wrong tokens beside the texts, and what the draft answers behind them."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._rows: list[list[Any]] = [[] for _ in range(OFF_PATH_STEPS)]
+
+    def draw(self, tokens: Any, log_probs: Any, truth: int | None = None) -> int:
+        """A candidate by its probability, but never ``truth``."""
+        weights = np.where(tokens == truth, 0.0, np.exp(log_probs))
+        return int(self._rng.choice(tokens, p=weights / weights.sum()))
+
+    def note(self, steps: int, log_probs: Any) -> None:
+        """Args: ``log_probs``: [n, CANDIDATES], answered ``steps`` (>= 1) off a text."""
+        self._rows[steps - 1].extend(np.round(log_probs, DIGITS))
+
+    def off_path(self) -> dict[int, Floats]:
+        """All that was noted: [n, CANDIDATES] by steps."""
+        return {steps: np.array(rows) for steps, rows in enumerate(self._rows, 1)}
+
+
+class Recorder(Protocol):
+    """A draft whose answers along a text are recorded.
+
+    Attributes:
+        name: as the pool's file names the draft.
+    """
+
+    name: str
+
+    def record(
+        self, whole: WholeModel, prompt: Sequence[int], text: Sequence[int], strays: Strays
+    ) -> Prompt:
+        """Answers for each of the text's tokens; those off the text go to ``strays``."""
+        ...
+
+
 def record_acceptance(
-    target: Checkpoint,
-    draft: Checkpoint,
-    prompts: Sequence[Sequence[int]],
-    new_tokens: int,
-    end_tokens: frozenset[int],
-    seed: int,
-    progress: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """The content of an acceptance pool file (``treepipe.acceptance/1``).
-
-    Args:
-        prompts: token ids; each is continued by ``new_tokens`` of the target's greedy text.
-        progress: called after every prompt.
-    """
-    content: dict[str, Any] = {}
-    for grown in growing_pool(target, draft, prompts, new_tokens, end_tokens, seed):
-        content = grown
+    texts: Texts, draft: Recorder, progress: Callable[[], None] = lambda: None
+) -> PoolFile:
+    """Record all texts; ``progress`` is called after every one."""
+    for grown in growing_pool(texts, draft):
+        pool = grown
         progress()
-    return content
+    return pool
 
 
-def growing_pool(
-    target: Checkpoint,
-    draft: Checkpoint,
-    prompts: Sequence[Sequence[int]],
-    new_tokens: int,
-    end_tokens: frozenset[int],
-    seed: int,
-) -> Iterator[dict[str, Any]]:
-    """The same after every prompt, for who may be interrupted."""
-    rng = np.random.default_rng(seed)
-    capacity = max(map(len, prompts)) + new_tokens * (2 + OFF_PATH_STEPS)
-    whole, small = WholeModel(target, capacity), WholeModel(draft, capacity)
-    recorded = []
-    off_path: dict[str, list[list[float]]] = {str(i + 1): [] for i in range(OFF_PATH_STEPS)}
-    for prompt in prompts:
-        text = whole.greedy(prompt, new_tokens, end_tokens)
-        recorded.append(_record_prompt(small, prompt, text, off_path, rng))
-        yield pool_content(target.directory.name, draft.directory.name, recorded, off_path)
+def growing_pool(texts: Texts, draft: Recorder) -> Iterator[PoolFile]:
+    """The pool after every text, for who may be interrupted."""
+    whole, strays = WholeModel(texts.target, texts.longest), Strays(texts.seed)
+    recorded: list[Prompt] = []
+    for prompt in texts.prompts:
+        text = whole.greedy(prompt, texts.new_tokens, texts.end_tokens)
+        recorded.append(draft.record(whole, prompt, text, strays))
+        yield PoolFile(
+            CANDIDATES,
+            tuple(recorded),
+            strays.off_path(),
+            texts.target.directory.name,
+            draft.name,
+        )
 
 
-def pool_content(
-    target: str, draft: str, prompts: list[dict[str, Any]], off_path: dict[str, list[list[float]]]
-) -> dict[str, Any]:
-    """A pool file of what was recorded."""
-    return {
-        "schema": SCHEMA,
-        "target": target,
-        "draft": draft,
-        "temperature": 0,
-        "candidates": CANDIDATES,
-        "prompts": prompts,
-        "off_path": off_path,
-    }
+class ModelRecorder:
+    """A language model that drafts: what it says does not depend on what is verified."""
 
+    def __init__(self, draft: Checkpoint, texts: Texts) -> None:
+        self.name = draft.directory.name
+        self._model = WholeModel(draft, texts.longest + texts.new_tokens * (1 + OFF_PATH_STEPS))
 
-def _record_prompt(
-    draft: WholeModel,
-    prompt: Sequence[int],
-    text: Sequence[int],
-    off_path: dict[str, list[list[float]]],
-    rng: np.random.Generator,
-) -> dict[str, Any]:
-    """On-path vectors and ranks; off-path vectors are appended to ``off_path``.
-
-    The text is read as a chain of tree nodes, so that wrong tokens can hang at any of them.
-    """
-    draft.stage.open(0)
-    first = draft.read(prompt, range(len(prompt)), None)[-1:]
-    positions = range(len(prompt), len(prompt) + len(text))
-    chain = draft.read(text, positions, range(NO_PARENT, len(text) - 1))
-    tokens, vectors = candidates_of(torch.cat((first, chain[:-1])))
-    ranks = [rank_of(row, token) for row, token in zip(tokens, text, strict=True)]
-    # A wrong sibling of every second token of the text, then its own continuation.
-    places = range(0, len(text), 2)
-    wrong = [sample_of(rng, tokens[i], vectors[i], text[i]) for i in places]
-    parents = [i - 1 for i in places]
-    for step in range(1, OFF_PATH_STEPS + 1):
-        base = len(text) + (step - 1) * len(wrong)
-        depths = [len(prompt) + i + step - 1 for i in places]
-        found, rows = candidates_of(draft.read(wrong, depths, parents))
-        off_path[str(step)] += np.round(rows, 4).tolist()
-        wrong = [sample_of(rng, found[i], rows[i], None) for i in range(len(wrong))]
-        parents = list(range(base, base + len(wrong)))
-    draft.stage.close(0)
-    return {"log_probs": np.round(vectors, 4).tolist(), "ranks": ranks}
+    def record(
+        self, whole: WholeModel, prompt: Sequence[int], text: Sequence[int], strays: Strays
+    ) -> Prompt:
+        """The text is read as a chain of tree nodes, so that wrong tokens can hang at any."""
+        draft = self._model
+        draft.stage.open(0)
+        first = draft.read(prompt, range(len(prompt)), None)[-1:]
+        positions = range(len(prompt), len(prompt) + len(text))
+        chain = draft.read(text, positions, range(NO_PARENT, len(text) - 1))
+        tokens, vectors = candidates_of(torch.cat((first, chain[:-1])))
+        ranks = [rank_of(row, token) for row, token in zip(tokens, text, strict=True)]
+        # A wrong sibling of every second token of the text, then its own continuation.
+        places = range(0, len(text), 2)
+        wrong = [strays.draw(tokens[i], vectors[i], text[i]) for i in places]
+        parents = [i - 1 for i in places]
+        for step in range(1, OFF_PATH_STEPS + 1):
+            base = len(text) + (step - 1) * len(wrong)
+            depths = [len(prompt) + i + step - 1 for i in places]
+            found, rows = candidates_of(draft.read(wrong, depths, parents))
+            strays.note(step, rows)
+            wrong = [strays.draw(found[i], rows[i]) for i in range(len(wrong))]
+            parents = list(range(base, base + len(wrong)))
+        draft.stage.close(0)
+        return Prompt(Table(np.round(vectors, DIGITS), ranks))
 
 
 def candidates_of(logits: torch.Tensor) -> tuple[Any, Any]:
@@ -149,9 +182,3 @@ def rank_of(candidates: Any, token: int) -> int:
     """Place of a token among candidates, ``CANDIDATES`` if it is not there."""
     found = np.flatnonzero(candidates == token)
     return int(found[0]) if len(found) else CANDIDATES
-
-
-def sample_of(rng: np.random.Generator, tokens: Any, log_probs: Any, truth: int | None) -> int:
-    """A candidate by its probability, but never ``truth``."""
-    weights = np.where(tokens == truth, 0.0, np.exp(log_probs))
-    return int(rng.choice(tokens, p=weights / weights.sum()))

@@ -22,12 +22,12 @@ from scipy.special import erfinv
 from scipy.stats import gamma
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.messages import Close, Flight
 from treepipe.executor.clock import now_ms
 from treepipe.executor.measure.machine import software
 from treepipe.executor.measure.peer import End
 from treepipe.executor.measure.progress import Say, percent
 from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, Samples, measured
+from treepipe.executor.transport import Ping
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
 
 Key: TypeAlias = tuple[Literal["trip", "burst"], int]
@@ -68,7 +68,7 @@ class LinkSession:
             say("round trips", 100)
             Sampler(HostClock(), self.samples).measure(probes, effort, percent(say))
         finally:
-            self.end.send(self.peer, Close(0), None)
+            self.end.send(self.peer, Ping("leave"), None)
 
     def _greet(self) -> None:
         if not self._trip(1, None, FIRST_MS):
@@ -95,8 +95,9 @@ class LinkSession:
 
     def _trip(self, messages: int, hidden: torch.Tensor | None, wait_ms: float) -> bool:
         """Send so many messages, the last of which is answered; whether it was."""
-        for follow in reversed(range(messages)):
-            self.end.send(self.peer, Flight(0, 0, (), follow), hidden)
+        for _ in range(messages - 1):
+            self.end.send(self.peer, Ping("nothing"), hidden)
+        self.end.send(self.peer, Ping("answer"), hidden)
         return self.end.inbox.get(now_ms() + wait_ms) is not None
 
 

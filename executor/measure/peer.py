@@ -19,9 +19,8 @@ import torch
 import zmq
 
 from treepipe.core.errors import UserError
-from treepipe.core.messages import Close, Flight
 from treepipe.executor.fork_server import fork_server
-from treepipe.executor.transport import LOOPBACK, Inbox, Outbox
+from treepipe.executor.transport import LOOPBACK, Inbox, Outbox, Ping
 
 ANY_TIME = 0.0
 PRELOAD = ["treepipe.executor.measure.peer"]
@@ -74,7 +73,7 @@ class End:
             raise
         self._outboxes: dict[str, Outbox] = {}
 
-    def send(self, address: str, message: Flight | Close, hidden: torch.Tensor | None) -> None:
+    def send(self, address: str, message: Ping, hidden: torch.Tensor | None) -> None:
         """Args: ``address``: of the other end's inbox."""
         if address not in self._outboxes:
             ends = (self.inbox.address, address)
@@ -95,14 +94,14 @@ class End:
 
 
 def serve(end: End) -> None:
-    """Answer every flight that is the last of its burst (``beat`` is how many follow), with the
-    same hidden states; returns when a watched descriptor can be read."""
+    """Answer pings as they ask, and pass over what is none; returns when a watched descriptor can
+    be read."""
     while (received := end.inbox.get()) is not None:
-        envelope = received.envelope
-        if isinstance(envelope.body, Close):
-            end.forget(envelope.sender)
-        elif isinstance(envelope.body, Flight) and not envelope.body.beat:
-            end.send(envelope.sender, envelope.body, received.hidden)
+        sender, body = received.envelope.sender, received.envelope.body
+        if body == Ping("leave"):
+            end.forget(sender)
+        elif body == Ping("answer"):
+            end.send(sender, body, received.hidden)
 
 
 def listen(host: str, port: int, ready: Callable[[str], None]) -> None:

@@ -12,10 +12,10 @@ import pytest
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from treepipe.executor.measure.acceptance import open_pair
 from treepipe.executor.measure.calibrate import calibrate_acceptance
-from treepipe.executor.measure.calibration import record_acceptance
+from treepipe.executor.measure.calibration import ModelRecorder, Texts, record_acceptance
 from treepipe.profiles.check import check_file
 from treepipe.profiles.library import REFERENCE, find_acceptance
-from treepipe.sim.pool import Pool
+from treepipe.profiles.pool_file import PoolFile
 
 TEXTS = ["def spam(eggs):", "import os", "The quick brown fox"]
 
@@ -40,14 +40,14 @@ def test_the_reference_pair_is_recorded_and_simulates(
     assert profile.pool == "pair.json"
     pair = open_pair("reference", None, None, str(prompts), 10)
     assert pair.draft is not None
-    recorded = record_acceptance(
-        pair.target.checkpoint, pair.draft.checkpoint, pair.prompts, 10, frozenset({0}), seed=0
-    )
-    content = json.loads((tmp_path / "pair.json").read_text())
-    for ours, theirs in zip(content["prompts"], recorded["prompts"], strict=True):
-        assert ours["ranks"] == theirs["ranks"]
-        np.testing.assert_allclose(ours["log_probs"], theirs["log_probs"], atol=1e-3)
-    assert f"of {len(Pool.from_content(recorded))} tokens of 3 texts" in profile.origin.note
+    texts = Texts(pair.target.checkpoint, pair.prompts, 10, frozenset({0}))
+    recorded = record_acceptance(texts, ModelRecorder(pair.draft.checkpoint, texts))
+    for ours, theirs in zip(
+        PoolFile.load(tmp_path / "pair.json").prompts, recorded.prompts, strict=True
+    ):
+        assert ours.known.ranks == theirs.known.ranks
+        np.testing.assert_allclose(ours.known.vectors, theirs.known.vectors, atol=1e-3)
+    assert f"of {len(recorded.ranks)} tokens of 3 texts" in profile.origin.note
     path = tmp_path / "scenario.toml"
     bernoulli = 'source = "bernoulli"\nbeta = 0.7'
     path.write_text(SCENARIO.replace(bernoulli, 'source = "profile"\nname = "./pair.toml"'))
@@ -60,9 +60,7 @@ def test_a_head_is_recorded_with_its_guesses(
     out = tmp_path / "head.toml"
     arguments = ("--head", "reference", "--prompts", prompts, "--new-tokens", 6, "--quiet")
     assert call(monkeypatch, "calibrate", "acceptance", *arguments, "--out", out) == 0
-    content = json.loads((tmp_path / "head.json").read_text())
-    assert all(each["guessed"] for each in content["prompts"])
-    Pool.from_content(content)
+    assert all(each.guessed for each in PoolFile.load(tmp_path / "head.json").prompts)
 
 
 def test_an_interruption_keeps_the_prompts_that_are_done(tmp_path: Path, prompts: Path) -> None:
@@ -76,7 +74,7 @@ def test_an_interruption_keeps_the_prompts_that_are_done(tmp_path: Path, prompts
 
     pair = open_pair("reference", None, None, str(prompts), 6)
     with pytest.raises(KeyboardInterrupt):
-        calibrate_acceptance(pair, "code", "texts", out, say, seed=0, force=False)
+        calibrate_acceptance(pair, "code", out, say, seed=0, force=False)
     profile, _ = find_acceptance(str(out), "test")
     assert "of 2 texts" in profile.origin.note
     assert "interrupted, 3 texts were asked for" in profile.origin.note

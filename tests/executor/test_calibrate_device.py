@@ -14,7 +14,7 @@ from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import FAMILIES
-from treepipe.executor.measure.calibrate import calibrate_device
+from treepipe.executor.measure.calibrate import DeviceRequest, calibrate_device
 from treepipe.executor.measure.random_weights import RandomCheckpoint
 from treepipe.executor.stage_model import load_layer
 from treepipe.profiles.check import check_file
@@ -214,15 +214,15 @@ def test_an_interruption_before_anything_is_measured_writes_nothing(
 
 
 def _measure(model: Path, out: Path, say: Callable[[str, int], None]) -> None:
-    calibrate_device(str(model), None, out, say, tokens=(1, 4), contexts=(0,), seconds=1)
+    asked = DeviceRequest(str(model), tokens=(1, 4), contexts=(0,), seconds=1)
+    calibrate_device(asked, out, say)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_is_measured(pair: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "device.toml"
-    calibrate_device(
-        str(pair[0]), str(pair[1]), out, lambda *_: None, device="cuda", tokens=(1, 16), seconds=2
-    )
+    asked = DeviceRequest(str(pair[0]), str(pair[1]), device="cuda", tokens=(1, 16), seconds=2)
+    calibrate_device(asked, out, lambda *_: None)
     profile = load_device(out)
     assert isinstance(profile, DeviceProfile)
     assert profile.layer[0].dtype == "float16"

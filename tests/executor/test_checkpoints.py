@@ -219,6 +219,7 @@ BAD: list[tuple[str, Change, str]] = [
     ("size 0", _config(vocab_size=0), "key vocab_size = 0 must be a whole number"),
     ("heads", _config(num_key_value_heads=3), "num_key_value_heads = 3 does not divide"),
     ("GPT-2", _config(architectures=["GPT2LMHeadModel"]), "architectures = 'GPT2LMHeadModel' is"),
+    ("odd architecture", _config(architectures=[[1]]), "key architectures = [1] is not supported"),
     ("no architecture", _config(architectures=...), "key architectures = 'none' is not supported"),
     ("other type", _config(model_type="gpt2"), "key model_type = 'gpt2' does not belong to Llama"),
     ("activation", _config(hidden_act="sillu"), "config.json: is not usable: KeyError: 'sillu'"),

@@ -13,9 +13,16 @@ from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.measure.calibration import CANDIDATES, WholeModel, candidates_of, rank_of
-from treepipe.executor.measure.head_calibration import DEPTHS, record_head_acceptance
-from treepipe.sim.pool import Pool
+from treepipe.executor.measure.calibration import (
+    CANDIDATES,
+    Texts,
+    WholeModel,
+    candidates_of,
+    rank_of,
+    record_acceptance,
+)
+from treepipe.executor.measure.head_calibration import DEPTHS, HeadRecorder
+from treepipe.profiles.pool_file import PoolFile
 
 PROMPTS = [(3, 9, 27, 20), (60, 58, 52, 34, 1, 2)]
 TOKENS = 6
@@ -26,26 +33,27 @@ def draft(target: Checkpoint, head: Path) -> EagleDraft:
     return EagleDraft(head, target, 64)
 
 
-def test_answers_by_depth_are_the_heads(target: Checkpoint, draft: EagleDraft) -> None:
-    content = record_head_acceptance(target, draft, "head", PROMPTS, TOKENS, frozenset(), seed=0)
-    Pool.from_content(content)
-    assert content["candidates"] == CANDIDATES
-    assert {steps: len(rows) for steps, rows in content["off_path"].items()} == {
-        steps: len(PROMPTS) * TOKENS // 2 for steps in ("1", "2", "3")
+def test_answers_by_depth_are_the_heads(target: Checkpoint, draft: EagleDraft, head: Path) -> None:
+    asked = Texts(target, PROMPTS, TOKENS)
+    pool = record_acceptance(asked, HeadRecorder(head, "head", asked))
+    assert PoolFile.from_content(pool.content()).content() == pool.content()
+    assert pool.candidates == CANDIDATES
+    assert {steps: len(rows) for steps, rows in pool.off_path.items()} == {
+        steps: len(PROMPTS) * TOKENS // 2 for steps in (1, 2, 3)
     }
-    for prompt, recorded in zip(PROMPTS, content["prompts"], strict=True):
+    for prompt, recorded in zip(PROMPTS, pool.prompts, strict=True):
         text = WholeModel(target, 64).greedy(prompt, TOKENS)
-        tables = [recorded, *recorded["guessed"]]
+        tables = [recorded.known, *recorded.guessed]
         assert len(tables) == DEPTHS + 1
-        assert all(len(table["ranks"]) == TOKENS for table in tables)
+        assert all(len(table.ranks) == TOKENS for table in tables)
         # Two levels below the second new token: the answer for the fourth, by hand.
         found = _answers(target, draft, prompt, text, known=2)
         for depth, (log_probs, rank) in enumerate(found):
             np.testing.assert_allclose(
-                tables[depth]["log_probs"][2 + depth], log_probs, rtol=1e-4, atol=1e-3
+                tables[depth].vectors[2 + depth], log_probs, rtol=1e-4, atol=1e-3
             )
-            assert tables[depth]["ranks"][2 + depth] == rank
-        assert tables[3]["ranks"][1] == tables[1]["ranks"][1], "no deeper than the text reaches"
+            assert tables[depth].ranks[2 + depth] == rank
+        assert tables[3].ranks[1] == tables[1].ranks[1], "no deeper than the text reaches"
 
 
 def _answers(

@@ -23,7 +23,7 @@ from treepipe.core.messages import Beat, Close, Flight, Segment, Word
 from treepipe.executor.clock import now_ms
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.station import RoleSettings
-from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox, Received
+from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox, Ping, Received
 
 TOKEN = bytes(range(TOKEN_BYTES))
 WIDTH, ROWS = 32, 2
@@ -55,7 +55,7 @@ class _Wiretap:
 
 
 def frames_of(
-    body: Flight | Beat | Close,
+    body: Flight | Beat | Close | Ping,
     hidden: torch.Tensor | None,
     context: Any,
     ends: tuple[str, str] = ("draft0", "stage1"),
@@ -164,6 +164,22 @@ def test_a_draft_server_takes_flights_only(context: Any, body: Close | Beat) -> 
     inbox.take(frames_of(body, None, context))
     assert inbox.dropped == {"says what this worker is never told": 1}
     inbox.close()
+
+
+def test_a_ping_is_for_measured_links_only(context: Any) -> None:
+    worker = Inbox(context, 0, "stage1", gate=a_gate())
+    worker.take(frames_of(Ping("answer"), None, context))
+    assert worker.dropped == {"says what this worker is never told": 1}
+    worker.close()
+    peer = Inbox(context, 0, "calibration")
+    (header,) = frames_of(Ping("answer"), None, context, token=b"")
+    peer.take([header.replace(b"answer", b"shout")])
+    assert (peer.dropped, peer.count) == ({BROKEN: 1}, 0)
+    peer.take([header])
+    received = peer.get(now_ms())
+    assert received is not None
+    assert received.envelope.body == Ping("answer")
+    peer.close()
 
 
 def test_outside_a_run_a_broken_message_is_dropped_too(context: Any) -> None:

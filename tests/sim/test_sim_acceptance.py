@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from treepipe.core.errors import RunError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
+from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.results.recording import Answer, RecordedRequest, Recording
 from treepipe.sim.acceptance import Oracle, PoolSource
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
-from treepipe.sim.pool import Pool, Prompt, Table
+from treepipe.sim.pool import Pool
 from treepipe.sim.replay import ReplaySource
 
 CANDIDATES = 6

@@ -10,10 +10,11 @@ import pytest
 from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
+from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.blocks import Blocks
 from treepipe.sim.made_pools import hit_ratio_pool
-from treepipe.sim.pool import Pool, Prompt, Table
+from treepipe.sim.pool import Pool
 
 WIDTH = 4
 VECTOR = np.log([0.4, 0.3, 0.2, 0.1])

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from treepipe.core.errors import UserError
+from treepipe.profiles.pool_file import SCHEMA, PoolFile
 from treepipe.sim.made_pools import hit_ratio_pool
-from treepipe.sim.pool import FURTHER, SCHEMA, Pool
+from treepipe.sim.pool import FURTHER, Pool
 
 GOOD: dict[str, Any] = {
     "schema": SCHEMA,
@@ -91,6 +92,21 @@ def recorded_by_depth(positions: int) -> dict[str, object]:
     known = {"log_probs": [[-0.1, -2.5]] * positions, "ranks": [0] * positions}
     ranks = [0, 2] * (positions // 2)
     return {"prompts": [known | {"guessed": [known | {"ranks": ranks}]}]}
+
+
+def test_a_file_reads_as_it_was_written(tmp_path: Path) -> None:
+    plain = GOOD | {"off_path": {"1": [[-0.5, -1.0]]}}
+    for content in (plain, plain | recorded_by_depth(4)):
+        PoolFile.load(save(tmp_path, content)).save(tmp_path / "again.json", "--out")
+        assert json.loads((tmp_path / "again.json").read_text()) == content
+
+
+def test_beginnings_are_cut_at_every_depth(tmp_path: Path) -> None:
+    whole = PoolFile.load(save(tmp_path, GOOD | recorded_by_depth(4)))
+    first = whole.beginnings(3)
+    assert first.ranks == whole.ranks[:3]
+    assert [list(table.ranks) for table in first.prompts[0].guessed] == [[0, 2, 0]]
+    assert first.off_path == whole.off_path
 
 
 def test_a_loss_goes_on_beyond_the_recorded_depths(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from treepipe.core.errors import RunError
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import Announce, Command, Event, Offer, RoundRecord, Schedule
 from treepipe.physics.timing import LinkTimes
+from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.scenario.deployment import NewSchedule, Serving
 from treepipe.sim.acceptance import PoolSource, RecordingSource
-from treepipe.sim.pool import Pool, Prompt, Table
+from treepipe.sim.pool import Pool
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 

@@ -1,4 +1,4 @@
-"""``treepipe calibrate``: its arguments; the measuring is done in ``profiles/measure``."""
+"""``treepipe calibrate``: its arguments; the measuring is done in ``executor/measure``."""
 
 from __future__ import annotations
 
@@ -58,25 +58,23 @@ def device(
         _refuse_options(context, context.invoked_subcommand)
         return
     need_executor("calibrate")
-    from treepipe.executor.measure.calibrate import calibrate_device, numbers
+    from treepipe.executor.measure.calibrate import DeviceRequest, calibrate_device, numbers
     from treepipe.executor.measure.device import CONTEXTS, TOKENS
     from treepipe.results.show import Progress
 
+    asked = DeviceRequest(
+        model=model,
+        draft=draft,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        layers=layers,
+        tokens=TOKENS if tokens is None else numbers(tokens, "--tokens", 1),
+        contexts=CONTEXTS if contexts is None else numbers(contexts, "--context", 0),
+        seconds=seconds,
+    )
     with Progress(quiet) as say:
-        calibrate_device(
-            model,
-            draft,
-            out,
-            say,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            layers=layers,
-            tokens=TOKENS if tokens is None else numbers(tokens, "--tokens", 1),
-            contexts=CONTEXTS if contexts is None else numbers(contexts, "--context", 0),
-            seconds=seconds,
-            force=force,
-        )
+        calibrate_device(asked, out, say, force=force)
     _show(out, quiet)
 
 
@@ -150,7 +148,7 @@ def acceptance(
 
     pair = open_pair(model, draft, head, prompts, new_tokens)
     with Progress(quiet) as say:
-        calibrate_acceptance(pair, task or prompts, prompts, out, say, seed=seed, force=force)
+        calibrate_acceptance(pair, task or prompts, out, say, seed=seed, force=force)
     _show(out, quiet)
 
 

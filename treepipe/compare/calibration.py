@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.executor.launch import Launch
-from treepipe.executor.measure.calibration import record_acceptance
+from treepipe.executor.measure.calibration import ModelRecorder, Texts, record_acceptance
 from treepipe.executor.prompts import load_texts, tokenize
+from treepipe.profiles.pool_file import PoolFile
 from treepipe.results.show import Say
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
@@ -81,8 +82,8 @@ def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, Acceptance]:
             found[case.label] = Acceptance(*acceptance_pool(case.scenario, case.path))
     for pair, group in groups.items():
         lengths = {case.longest for case in group}
-        content = _record(group[0], pair, max(lengths), _decoded(cases), say)
-        pools = {n: Acceptance(Pool.from_content(_beginnings(content, n))) for n in lengths}
+        recorded = _record(group[0], pair, max(lengths), _decoded(cases), say)
+        pools = {n: Acceptance(Pool.of(recorded.beginnings(n))) for n in lengths}
         found |= {case.label: pools[case.longest] for case in group}
     return found
 
@@ -127,8 +128,8 @@ def _decoded(cases: Sequence[Prepared]) -> set[tuple[int, ...]]:
 
 def _record(
     case: Prepared, pair: _Pair, new_tokens: int, decoded: set[tuple[int, ...]], say: Say
-) -> Mapping[str, Any]:
-    """The pool file of a pair's calibration."""
+) -> PoolFile:
+    """The pool of a pair's calibration."""
     target, draft = case.launch.target, case.launch.draft
     assert draft is not None  # `_pair` has looked
     _, _, name, folder = pair
@@ -145,15 +146,5 @@ def _record(
             f"positions, the models have {limit}"
         )
     say("calibrating acceptance", len(prompts))
-    seed = case.launch.plan.seed
-    step = partial(say, "", 1)
-    return record_acceptance(target, draft, prompts, new_tokens, frozenset(), seed, step)
-
-
-def _beginnings(content: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """A pool file of each text's first tokens."""
-    prompts = [
-        {"log_probs": prompt["log_probs"][:length], "ranks": prompt["ranks"][:length]}
-        for prompt in content["prompts"]
-    ]
-    return {**content, "prompts": prompts}
+    texts = Texts(target, prompts, new_tokens, seed=case.launch.plan.seed)
+    return record_acceptance(texts, ModelRecorder(draft, texts), partial(say, "", 1))

@@ -5,13 +5,14 @@ What the files say is in ``scenario.py`` and ``profiles/schema.py``.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import json
 import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,40 +72,85 @@ def toml_value(text: str) -> Any:
         return text
 
 
-def toml_text(data: Mapping[str, Any]) -> str:
-    """A file's text: plain keys, then its tables; tables inside lists or tables stay inline.
+def toml_text(data: Mapping[str, Any], heading: Sequence[str] = (), digits: int = 17) -> str:
+    """A file's text: plain keys first, then a table or an array of tables for each other one.
 
-    >>> print(toml_text({"name": "a", "links": {"default": "wan"}, "stages": [{"count": 2}]}))
+    Args:
+        heading: lines of a comment at the top.
+        digits: of a float that are written; 17 are all.
+
+    Keys whose value is None are left out, as TOML has no such value.
+
+    >>> data = {"stages": [{"ms": {0: {1: 0.25, 2: 1 / 3}}}], "name": "a", "links": {"all": "wan"}}
+    >>> print(toml_text(data, ["An example."], digits=3), end="")
+    # An example.
     name = "a"
-    stages = [{ count = 2 }]
+    <BLANKLINE>
+    [[stages]]
+    ms.0 = { 1 = 0.25, 2 = 0.333 }
     <BLANKLINE>
     [links]
-    default = "wan"
-    <BLANKLINE>
+    all = "wan"
     """
-    plain = [f"{_key(key)} = {_inline(v)}" for key, v in data.items() if not isinstance(v, Mapping)]
-    tables = []
-    for key, table in data.items():
-        if isinstance(table, Mapping):
-            lines = [f"{_key(name)} = {_inline(value)}" for name, value in table.items()]
-            tables.append("\n".join([f"\n[{_key(key)}]", *lines]))
-    return "\n".join([*plain, *tables]) + "\n"
+    lines = [f"# {line}" for line in heading]
+    plain = {key: value for key, value in data.items() if not _tables_of(value)}
+    lines += [toml_line(key, value, digits) for key, value in plain.items() if value is not None]
+    for key, value in data.items():
+        heads = f"[{_key(key)}]" if isinstance(value, Mapping) else f"[[{_key(key)}]]"
+        for table in _tables_of(value):
+            lines += ["", heads, *_table_lines(table, digits)]
+    return "\n".join(lines) + "\n"
 
 
-def _inline(value: Any) -> str:
-    """A value on one line; what JSON writes of text, numbers and truth is TOML, too."""
+def toml_line(key: object, value: Any, digits: int = 17) -> str:
+    """One key with its value, tables inline; as ``toml_text`` otherwise.
+
+    >>> toml_line("transfer_ms", {1024: 0.5})
+    'transfer_ms = { 1024 = 0.5 }'
+    """
+    return f"{_key(key)} = {_inline(value, digits)}"
+
+
+def _tables_of(value: Any) -> Sequence[Mapping[Any, Any]]:
+    """The tables that are written under headings of their own; none of a plain value."""
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{_key(str(key))} = {_inline(each)}" for key, each in value.items())
+        return [value]
+    several = isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
+    return value if several else []
+
+
+def _table_lines(table: Mapping[Any, Any], digits: int) -> Iterator[str]:
+    """A line per key; a table of tables has a line per inner table."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and any(isinstance(v, Mapping) for v in value.values()):
+            for inner, content in value.items():
+                yield f"{_key(key)}.{toml_line(inner, content, digits)}"
+        elif value is not None:
+            yield toml_line(key, value, digits)
+
+
+def _inline(value: Any, digits: int) -> str:
+    """A value on one line; what JSON writes of text and whole numbers is TOML, too."""
+    if isinstance(value, Mapping):
+        there = {key: each for key, each in value.items() if each is not None}
+        inner = ", ".join(toml_line(key, each, digits) for key, each in there.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_inline(each) for each in value) + "]"
-    if isinstance(value, str | int | float):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)  # a date
+        return "[" + ", ".join(_inline(each, digits) for each in value) + "]"
+    if isinstance(value, float):
+        return repr(value) if digits >= 17 else f"{value:.{digits}g}"
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if value is None:
+        raise TypeError("TOML has no value for None")
+    # JSON leaves DEL as it is, which TOML forbids.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+def _key(name: object) -> str:
+    """A key, quoted where it must be; numbers of tables by size are written as short as can be."""
+    text = f"{name:g}" if isinstance(name, float) else str(name)
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _inline(text, 0)
 
 
 def _sentence(model: type[BaseModel], error: ValidationError) -> str:

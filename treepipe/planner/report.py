@@ -214,10 +214,8 @@ def write_best(found: Found, out: Path) -> None:
         f"Predicted: {value.mean:.4g} {UNITS[search.goal]} (mean of {found.runs} runs).",
     ]
     name = f"{found.file.cluster.name}: {best.candidate.schedule}"
-    text = "".join(f"# {line}\n" for line in comment)
     data = _moved(best.candidate.data, found.file.path.resolve().parent, out.resolve().parent)
-    text += toml_text({**data, "name": name})
-    write_file(out, text, "--out")
+    write_file(out, toml_text({**data, "name": name}, comment), "--out")
 
 
 def _moved(value: Any, old: Path, new: Path, key: str = "") -> Any:

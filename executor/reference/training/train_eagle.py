@@ -1,11 +1,10 @@
 """Trains an EAGLE head for the bundled target. Run as a module; takes about ten minutes.
 
-    python -m treepipe.executor.reference.train_eagle --minutes 10
+    python -m treepipe.executor.reference.training.train_eagle --steps 700
 
 As the published heads are (EAGLE-1, section 4.2): the head predicts the target's final state at the
 next position (smooth L1) and through the target's projection its distribution (cross entropy, 0.1
 of it), from true states with a little noise, since it will have to go on from its own guesses.
-Training stops by the clock, so a second run gives another head of the same make.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
@@ -31,11 +28,11 @@ from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import EagleHead
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.prompts import load_texts, tokenize
-from treepipe.executor.reference.corpus import KINDS, texts
-from treepipe.executor.reference.measure import rows
-from treepipe.executor.reference.train import SEED, _rate, _window
+from treepipe.executor.reference.training.corpus import KINDS, texts
+from treepipe.executor.reference.training.descent import SEED, Descent
+from treepipe.executor.reference.training.measure import rows
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 PEAK_RATE, NOISE, TOKEN_WEIGHT = 2e-3, 0.1, 0.1
 DEPTHS = 4
 UNROLL = 2
@@ -46,7 +43,7 @@ def main() -> None:
     """Train a head and save it in the published layout."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=HERE / "eagle")
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--steps", type=int, default=700)
     arguments = parser.parse_args()
     torch.manual_seed(SEED)
     torch.set_num_threads(2)
@@ -54,33 +51,19 @@ def main() -> None:
     target.requires_grad_(False)
     target.config._attn_implementation = "sdpa"
     head = EagleHead(target.config, bias=True, input_norm=False)
-    steps = train(head, target, arguments.minutes)
+    train(head, target, arguments.steps)
     save(head, arguments.out)
-    figures = {"minutes": arguments.minutes, "steps": steps, "agreement": agreement(arguments.out)}
+    figures = {"steps": arguments.steps, "agreement": agreement(arguments.out)}
     text = json.dumps(figures, indent=1) + "\n"
     (arguments.out / "metrics.json").write_text(text, encoding="utf-8")
 
 
-def train(head: EagleHead, target: Any, minutes: float) -> int:
-    """Train for a time; returns the number of steps."""
+def train(head: EagleHead, target: Any, steps: int) -> None:
+    """Train the head towards the target, which stays as it is."""
     tokenizer = Tokenizer.from_file(str(HERE / "target" / "tokenizer.json"))
     data = {kind: rows(tokenizer, texts(kind, held_out=False)) for kind in KINDS}
-    rng = np.random.default_rng(SEED)
-    optimizer = torch.optim.AdamW(head.parameters(), lr=PEAK_RATE, betas=(0.9, 0.95))
-    start, steps = time.monotonic(), 0
-    head.train()
-    while (elapsed := (time.monotonic() - start) / 60) < minutes:
-        for group in optimizer.param_groups:
-            group["lr"] = PEAK_RATE * _rate(steps, elapsed / minutes)
-        loss = head_loss(head, target, _window(data, rng, steps))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(head.parameters(), 0.5)
-        optimizer.step()
-        steps += 1
-        if steps % 100 == 0:
-            print(f"{elapsed:.1f} min, step {steps}, loss {float(loss):.4f}", flush=True)
-    return steps
+    descent = Descent(steps, PEAK_RATE, clip=0.5, weight_decay=0.01)
+    descent.run(head, data, lambda window: head_loss(head, target, window))
 
 
 def head_loss(head: EagleHead, target: Any, window: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Writes ``MODEL_CARD.md`` from ``metrics.json`` and the checkpoints beside it; measures nothing.
 
-python -m treepipe.executor.reference.card --out executor/reference
+python -m treepipe.executor.reference.training.card --out executor/reference
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from treepipe.executor.reference.corpus import KINDS
+from treepipe.executor.reference.training.corpus import KINDS
 
 ROLES = ("target", "draft")
 
@@ -19,7 +19,7 @@ HEAD = """\
 
 A small target and a draft distilled from it, for tests, demonstrations and studies of speculative
 decoding on a machine without downloads. Neither is a useful language model. This file is written by
-`treepipe.executor.reference.card` from `metrics.json`.
+`treepipe.executor.reference.training.card` from `metrics.json`.
 """
 
 CORPUS = """\
@@ -87,20 +87,29 @@ EAGLE = """\
 ## EAGLE head
 
 `eagle/` holds a head for the target in the layout of the published EAGLE-1 and EAGLE-2 heads (`fc`,
-one decoder layer; embedding and output projection are the target's), trained for {minutes:g}
-minutes (at least {steps:,} steps) by `treepipe.executor.reference.train_eagle`. How often the
-target's greedy choice is among its 1 and 4 most probable tokens, by how many tokens above were read
-from the head's own guesses instead of the target's states:
+one decoder layer; embedding and output projection are the target's), trained by
+`treepipe.executor.reference.training.train_eagle`
+for {steps:,} steps{clock}.
+
+How often the target's greedy choice is among its 1 and 4 most probable tokens, by how many tokens
+above were read from the head's own guesses instead of the target's states:
 """
 
 REPRODUCTION = """\
 ## Reproduction
 
-    python -m treepipe.executor.reference.train --minutes {minutes:g} --out DIRECTORY
+    python -m treepipe.executor.reference.training.train \\
+        --target-steps {target} --draft-steps {draft} --out DIRECTORY
 
 These weights were made with Python {python} and torch {torch}. Tokenizer, order of the training
-windows and prompts are the same every time for one Python version. Training stops by the clock, so
-the number of steps, and with it the weights, depends on the machine and on what else it does.
+windows and prompts are the same every time for one Python version; with one torch and as many
+threads, so are the weights.
+"""
+
+BY_THE_CLOCK = """
+The weights bundled here are older than that: their training stopped by the clock, after {target:g}
+and {draft:g} minutes, and the learning rate followed it. The command above takes as many steps; it
+gives a pair of the same make, not the same weights.
 """
 
 
@@ -115,9 +124,7 @@ def card(out: Path) -> str:
         _quality(metrics),
         _agreement(metrics),
         _head(out),
-        REPRODUCTION.format(
-            minutes=metrics["target"]["minutes"], python=metrics["python"], torch=metrics["torch"]
-        ),
+        _reproduction(metrics),
         LICENCE,
         _samples(metrics),
     ]
@@ -167,8 +174,8 @@ def _training(metrics: dict[str, Any]) -> str:
     for role, aim in zip(ROLES, ("next token", "the target's distribution"), strict=True):
         run = metrics[role]
         loss = f"{run['final_training_loss']:.3f}"
-        rows.append([role, aim, f"{run['minutes']:g}", f"{run['steps']:,}", loss])
-    head = ["", "learns", "minutes", "steps", "last loss"]
+        rows.append([role, aim, f"{run['steps']:,}", loss])
+    head = ["", "learns", "steps", "last loss"]
     return TRAINING.format(seed=metrics["seed"]) + "\n" + _table(head, rows)
 
 
@@ -215,8 +222,21 @@ def _head(out: Path) -> str:
         [depth, f"{shares['top_1']:.1%}", f"{shares['top_4']:.1%}"]
         for depth, shares in figures["agreement"].items()
     ]
-    made = EAGLE.format(minutes=figures["minutes"], steps=figures["steps"])
+    clock = ""
+    if "minutes" in figures:
+        minutes = f"{figures['minutes']:g} minutes"
+        clock = f" (at least; an older script stopped by the clock, after {minutes})"
+    made = EAGLE.format(steps=figures["steps"], clock=clock)
     return made + "\n" + _table(["guessed levels above", "top 1", "top 4"], rows)
+
+
+def _reproduction(metrics: dict[str, Any]) -> str:
+    """How to make such a pair again, and whether it would be the same."""
+    steps = {role: metrics[role]["steps"] for role in ROLES}
+    text = REPRODUCTION.format(python=metrics["python"], torch=metrics["torch"], **steps)
+    if "minutes" in metrics["target"]:
+        text += BY_THE_CLOCK.format(**{role: metrics[role]["minutes"] for role in ROLES})
+    return text
 
 
 def _samples(metrics: dict[str, Any]) -> str:

@@ -1,0 +1,179 @@
+"""The file of an acceptance pool (``docs/files.md``): read, checked, written; nobody else knows it.
+
+What records one is in ``treepipe.executor.measure``, what draws from one in ``treepipe.sim``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from treepipe.core.errors import UserError
+from treepipe.files.outputs import write_file
+
+SCHEMA = "treepipe.acceptance/1"
+Floats = npt.NDArray[np.float64]
+
+
+class Table(NamedTuple):
+    """Answers for successive positions of a text.
+
+    Attributes:
+        vectors: [positions, candidates] log probabilities, descending.
+        ranks: of the target's token; ``candidates`` if it is not among them.
+    """
+
+    vectors: Floats
+    ranks: Sequence[int]
+
+    def beginning(self, length: int) -> Table:
+        """The first ``length`` positions."""
+        return Table(self.vectors[:length], self.ranks[:length])
+
+    def content(self) -> dict[str, Any]:
+        """As the file says it."""
+        return {"log_probs": self.vectors.tolist(), "ranks": list(self.ranks)}
+
+
+class Prompt(NamedTuple):
+    """A recorded text: answers when all before a position is verified, and when the last 1, 2, ...
+    tokens are not (none if that makes no difference to the draft)."""
+
+    known: Table
+    guessed: Sequence[Table] = ()
+
+    def beginning(self, length: int) -> Prompt:
+        """The first ``length`` positions, at every depth."""
+        return Prompt(
+            self.known.beginning(length), tuple(each.beginning(length) for each in self.guessed)
+        )
+
+    def content(self) -> dict[str, Any]:
+        """As the file says it."""
+        guessed = [each.content() for each in self.guessed]
+        return self.known.content() | ({"guessed": guessed} if guessed else {})
+
+
+@dataclass(frozen=True)
+class PoolFile:
+    """What a pool file holds.
+
+    Attributes:
+        candidates: log probabilities per position.
+        prompts: recorded texts, with equally many guessed depths each.
+        off_path: [n, candidates] log probabilities by steps (1, 2, ...) off the target's text.
+        target, draft: names of who was recorded; empty where a file does not say it.
+        temperature: that the texts were decoded at.
+    """
+
+    candidates: int
+    prompts: Sequence[Prompt]
+    off_path: Mapping[int, Floats]
+    target: str = ""
+    draft: str = ""
+    temperature: float = 0
+
+    @property
+    def ranks(self) -> list[int]:
+        """Of the target's tokens, of all texts one after the other, where all is verified."""
+        return [int(rank) for prompt in self.prompts for rank in prompt.known.ranks]
+
+    def beginnings(self, length: int) -> PoolFile:
+        """The same of each text's first ``length`` tokens; what is off the text stays whole."""
+        return replace(self, prompts=[prompt.beginning(length) for prompt in self.prompts])
+
+    def content(self) -> dict[str, Any]:
+        """As JSON; ``from_content`` reads it back."""
+        return {
+            "schema": SCHEMA,
+            "target": self.target,
+            "draft": self.draft,
+            "temperature": self.temperature,
+            "candidates": self.candidates,
+            "prompts": [prompt.content() for prompt in self.prompts],
+            "off_path": {str(steps): rows.tolist() for steps, rows in self.off_path.items()},
+        }
+
+    def save(self, path: Path, asked_by: str) -> None:
+        """Write it whole or not at all; ``asked_by`` is the option that names the file."""
+        write_file(path, json.dumps(self.content()), asked_by)
+
+    @classmethod
+    def load(cls, path: Path) -> PoolFile:
+        """Raises ``UserError`` if the file (JSON, or that in gzip) is missing or no pool."""
+        try:
+            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            return cls.from_content(json.loads(raw.decode("utf-8")))
+        except FileNotFoundError:
+            raise UserError(f"{path}: there is no such acceptance pool") from None
+        except KeyError as missing:
+            raise UserError(
+                f"{path}: is not an acceptance pool: key {missing} is missing"
+            ) from None
+        except (OSError, ValueError, TypeError, AttributeError, EOFError) as error:
+            raise UserError(f"{path}: is not an acceptance pool: {error}") from None
+
+    @classmethod
+    def from_content(cls, content: Mapping[str, Any]) -> PoolFile:
+        """Raises ``ValueError`` or ``KeyError`` naming the key that is wrong."""
+        if content.get("schema") != SCHEMA:
+            raise ValueError(f"key schema = {content.get('schema')!r}, not {SCHEMA!r}")
+        width = int(content["candidates"])
+        prompts = [
+            _prompt(entry, f"prompts.{index}", width)
+            for index, entry in enumerate(content["prompts"])
+        ]
+        if not prompts:
+            raise ValueError("key prompts is empty")
+        if len({len(prompt.guessed) for prompt in prompts}) > 1:
+            raise ValueError("key prompts: all need equally many guessed depths")
+        off_path = {
+            int(steps): _vectors(rows, f"off_path.{steps}", width)
+            for steps, rows in content["off_path"].items()
+            if rows
+        }
+        if sorted(off_path) != list(range(1, len(off_path) + 1)) or not off_path:
+            raise ValueError("key off_path needs vectors for 1, 2, ... steps without a gap")
+        names = str(content.get("target", "")), str(content.get("draft", ""))
+        return cls(width, prompts, off_path, *names, content.get("temperature", 0))
+
+
+def _prompt(entry: Mapping[str, Any], key: str, width: int) -> Prompt:
+    known = _table(entry, key, width)
+    guessed = [
+        _table(each, f"{key}.guessed.{depth}", width)
+        for depth, each in enumerate(entry.get("guessed", ()))
+    ]
+    if any(len(each.ranks) != len(known.ranks) for each in guessed):
+        raise ValueError(f"key {key}.guessed: every depth needs as many positions as the prompt")
+    return Prompt(known, guessed)
+
+
+def _table(entry: Mapping[str, Any], key: str, width: int) -> Table:
+    vectors = _vectors(entry["log_probs"], f"{key}.log_probs", width)
+    ranks = entry["ranks"]
+    if len(ranks) != len(vectors):
+        raise ValueError(f"key {key} needs as many ranks as log_probs")
+    if not all(isinstance(rank, int) and 0 <= rank <= width for rank in ranks):
+        raise ValueError(f"key {key}.ranks: a rank is a whole number from 0 to {width}")
+    return Table(vectors, ranks)
+
+
+def _vectors(rows: Any, key: str, width: int) -> Floats:
+    """[n, width] log probabilities, checked."""
+    try:
+        vectors = np.array(rows, dtype=np.float64)
+    except (ValueError, TypeError):
+        vectors = np.zeros(0)
+    if vectors.ndim != 2 or vectors.shape[1] != width:
+        raise ValueError(f"key {key} needs rows of {width} numbers (key candidates)")
+    if not np.isfinite(vectors).all() or (vectors > 0).any() or (np.diff(vectors) > 0).any():
+        raise ValueError(f"key {key}: log probabilities are finite, at most 0, and descend")
+    return vectors
