@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import UserError
+from treepipe.files.reading import UNREADABLE, reading_fault
 
 SCHEMA = "treepipe.acceptance/1"
 Floats = npt.NDArray[np.float64]
@@ -165,8 +167,9 @@ class Pool:
             raise UserError(
                 f"{path}: is not an acceptance pool: key {missing} is missing"
             ) from None
-        except (OSError, ValueError, TypeError, AttributeError, EOFError) as error:
-            raise UserError(f"{path}: is not an acceptance pool: {error}") from None
+        except (*UNREADABLE, TypeError, AttributeError, EOFError, zlib.error) as error:
+            fault = reading_fault(error)
+            raise UserError(f"{path}: is not an acceptance pool: {fault}") from None
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any], depth_loss: float = 0.0) -> Pool:
@@ -179,6 +182,8 @@ class Pool:
         Raises ``ValueError`` or ``KeyError`` naming the key that is wrong.
         """
         width = int(content["candidates"])
+        if width < 1:
+            raise ValueError(f"key candidates = {width}: a pool needs at least one")
         prompts = [
             _prompt(entry, f"prompts.{index}", width)
             for index, entry in enumerate(content["prompts"])

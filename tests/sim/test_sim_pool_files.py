@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from treepipe.core.errors import UserError
-from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.pool import FURTHER, SCHEMA, Pool
 
 GOOD: dict[str, Any] = {
@@ -119,8 +118,3 @@ def test_a_loss_needs_recorded_depths(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such acceptance pool"):
         Pool.load(tmp_path / "none.json")
-
-
-def test_a_table_of_shares_must_rise() -> None:
-    with pytest.raises(UserError, match="must not fall with k"):
-        hit_ratio_pool({1: 0.9, 8: 0.5})
