@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
+from treepipe.files.reading import UNREADABLE, reading_fault
 from treepipe.profiles.library import REFERENCE
 
 
@@ -27,8 +28,9 @@ def load_texts(name: str, base: Path, asked_by: str = "key workload.prompts") ->
         texts = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file ({asked_by})") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: is not valid JSON ({asked_by}): {error}") from None
+    except UNREADABLE as error:
+        fault = reading_fault(error)
+        raise UserError(f"{path}: is not valid JSON ({asked_by}): {fault}") from None
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
         raise UserError(f"{path}: must hold a JSON list of strings ({asked_by})")
     return texts

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import write_file
+from treepipe.files.reading import UNREADABLE, reading_fault
 
 SCHEMA = "treepipe.acceptance/1"
 Floats = npt.NDArray[np.float64]
@@ -117,8 +119,9 @@ class PoolFile:
             raise UserError(
                 f"{path}: is not an acceptance pool: key {missing} is missing"
             ) from None
-        except (OSError, ValueError, TypeError, AttributeError, EOFError) as error:
-            raise UserError(f"{path}: is not an acceptance pool: {error}") from None
+        except (*UNREADABLE, TypeError, AttributeError, EOFError, zlib.error) as error:
+            fault = reading_fault(error)
+            raise UserError(f"{path}: is not an acceptance pool: {fault}") from None
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> PoolFile:
@@ -126,6 +129,8 @@ class PoolFile:
         if content.get("schema") != SCHEMA:
             raise ValueError(f"key schema = {content.get('schema')!r}, not {SCHEMA!r}")
         width = int(content["candidates"])
+        if width < 1:
+            raise ValueError(f"key candidates = {width}: a pool needs at least one")
         prompts = [
             _prompt(entry, f"prompts.{index}", width)
             for index, entry in enumerate(content["prompts"])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from treepipe.core.errors import UserError
 from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.sim.pool import Pool
 
@@ -43,13 +41,11 @@ def hit_ratio_pool(
 
     Between the given k the share grows linearly in log k, outside them it is constant (so that
     all of the first share falls on the first candidate); the draft's confidence in a rank is that
-    rank's share. There are ``candidates`` of them, or as many as the largest k if that is more.
-    Raises ``UserError`` if shares fall with k or k < 1.
+    rank's share. Shares must not fall with k. There are ``candidates`` of them, or as many as the
+    largest k if that is more.
     """
     points = sorted(table.items())
     ks, values = [k for k, _ in points], [v for _, v in points]
-    if ks[0] < 1 or any(b < a for a, b in itertools.pairwise(values)):
-        raise UserError("key acceptance.table: k starts at 1 and shares must not fall with k")
     count = max(candidates, ks[-1])
     cumulative = np.interp(np.log(np.arange(1, count + 1)), np.log(ks), values)
     shares = np.diff(cumulative, prepend=0.0)

@@ -7,12 +7,14 @@ which points, and what their metrics say.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from joblib import Memory, Parallel, delayed  # type: ignore[import-untyped]
 from joblib.externals.loky.backend import resource_tracker  # type: ignore[import-untyped]
@@ -22,9 +24,7 @@ from treepipe.profiles.library import LIBRARY
 from treepipe.results.estimates import observe
 from treepipe.results.statistics import Interval
 from treepipe.results.steady import steady
-from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import Pool
 from treepipe.sim.predict import predict
 
 PACKAGE = Path(__file__).parents[1]
@@ -118,11 +118,25 @@ def _memory() -> Memory:
 def _fingerprint(scenario: Scenario, point: Point) -> str:
     """Of the sources, the profile library, and the files that the scenario names."""
     digest = hashlib.sha256(_sources().encode())
-    arrivals, acceptance = scenario.workload.arrivals, scenario.acceptance
-    named = [part.file for part in (arrivals, acceptance) if isinstance(part, ArrivalTrace | Pool)]
-    for file in named:
-        digest.update((point.path.parent / file).read_bytes())
+    for file in _named_files(scenario.model_dump(exclude_unset=True), point.path.parent):
+        digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def _named_files(content: Any, base: Path) -> Iterator[Path]:
+    """Every text in a scenario that is the path of a file (or of a model's folder): whatever key
+    names a profile, a pool, a trace or a ``config.json``, its outcome depends on it."""
+    if isinstance(content, Mapping):
+        for value in content.values():
+            yield from _named_files(value, base)
+    elif isinstance(content, list | tuple):
+        for value in content:
+            yield from _named_files(value, base)
+    elif isinstance(content, str) and content:
+        for path in (base / content, base / content / "config.json"):
+            with contextlib.suppress(OSError, ValueError):  # too long for a name, or not readable
+                if path.is_file():
+                    yield path
 
 
 @lru_cache(maxsize=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 
 from treepipe.core.errors import UserError
@@ -17,6 +18,7 @@ from treepipe.scenario.resolve import input_warnings, make_plan
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, Replay
 from treepipe.scenario.schema import Pool as PoolSection
+from treepipe.scenario.unread import sampling_warnings
 from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
@@ -45,7 +47,7 @@ def predict(
         recording = Recording.load(path.parent / acceptance.file)
         plan = make_plan(scenario, path, requests=_recorded_requests(recording, scenario, path))
         replay = ReplaySource(recording)
-        traces = [_simulate(plan, replay, progress)]
+        traces = [_simulate(plan, replay, path, progress)]
         traces[0].warnings += replay.warnings()
     else:
         pool, block, ratio = acceptance_pool(scenario, path)
@@ -53,7 +55,7 @@ def predict(
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             plan = make_plan(scenario, path, seed=seed)
-            traces.append(_simulate(plan, source.reseeded(seed), progress))
+            traces.append(_simulate(plan, source.reseeded(seed), path, progress))
     rule = scenario.sampling.rule
     for trace in traces:
         if rule in ("relaxed_top_p", "adaptive"):
@@ -61,6 +63,7 @@ def predict(
                 f"sampling.rule = {rule!r}: the simulator takes acceptance as it was recorded; use "
                 f"a recording made with this rule"
             )
+        trace.warnings += sampling_warnings(scenario)
         _refuse_far(plan, trace, path)
         trace.warnings += extrapolation_warnings(plan, trace)
         trace.warnings += input_warnings(scenario, plan)
@@ -68,8 +71,15 @@ def predict(
     return traces
 
 
-def _simulate(plan: Plan, source: AcceptanceSource, progress: Callable[[], None]) -> Trace:
+def _simulate(
+    plan: Plan, source: AcceptanceSource, path: Path, progress: Callable[[], None]
+) -> Trace:
     trace = simulate(plan, source)
+    if not isfinite(max((span.end_ms for span in trace.spans), default=0.0)):
+        raise UserError(
+            f"{path}: the times of devices and links add up beyond all numbers; give smaller times "
+            f"or larger bandwidths"
+        )
     progress()
     return trace
 

@@ -6,7 +6,6 @@ and the desks; here messages move, and ``roles.py`` lets time pass.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -123,14 +122,8 @@ class Simulation(World):
         self.trace.spans.append(Span(device, kind, start, end, session, tokens))
 
     def _connect(self) -> dict[tuple[str, str], Link[Message]]:
-        """Drafts to every stage, each stage to the next, the last ones back; one stream each."""
-        plan, pairs = self.plan, list[tuple[str, str]]()
-        drafts = [draft.name for draft in plan.drafts]
-        for placed in plan.pipelines:
-            stages = [stage.name for stage in placed]
-            pairs += [(draft, stage) for draft in drafts for stage in stages]
-            pairs += itertools.pairwise(stages)
-            pairs += [(stages[-1], draft) for draft in drafts]
+        """One for each of the plan's connections, with a stream of random numbers each."""
+        plan, pairs = self.plan, self.plan.connections
         roles = dict(zip(plan.devices, self._roles, strict=True))
         seeds = np.random.SeedSequence(plan.seed).spawn(len(pairs))
         traffic, links = Traffic(self.clock), dict[tuple[str, str], Link[Message]]()

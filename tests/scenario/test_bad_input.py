@@ -9,6 +9,9 @@ import pytest
 
 from tests.worlds.command_line import SCENARIO, assert_sentence, call, run_with
 from tests.worlds.tiny_models import save_random_checkpoint, save_tokenizer
+from treepipe.core.errors import UserError
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.predict import predict
 
 
 @pytest.fixture
@@ -38,7 +41,6 @@ BAD_SETTINGS = [
     ("schedule.gamma=0", "key schedule.gamma = 0: input should be greater than or equal to 1"),
     ("schedule.batch=0", "key schedule.batch = 0"),
     ("schedule.branching=[2,0]", "key schedule.branching.1 = 0"),
-    ("schedule.depth_range=[5,2]", "key schedule.depth_range = [5, 2]: low exceeds high"),
     ("sampling.temperature=-1", "key sampling.temperature = -1"),
     ("sampling.top_p=0", "key sampling.top_p = 0"),
     ("sampling.top_p=1.1", "key sampling.top_p = 1.1"),
@@ -98,6 +100,7 @@ BAD_SCHEDULES = [
         "pipeline0.stage1 needs 8.0 MiB for 8 layers and 6.8 MiB for the caches of 2 requests of",
     ),
     ("specpipe", "schedule.group_size=3", "group_size = 3 does not divide the 2 stages"),
+    ("starsd", "schedule.depth_range=[5,2]", "key schedule.depth_range = [5, 2]: low exceeds high"),
     ("specpipe", "drafts.0.count=2", "'specpipe' uses one draft server, there are 2"),
     ("pp", "sampling.rule=relaxed_best", "plain decoding has no drafted token to judge"),
 ]
@@ -116,6 +119,191 @@ def test_parameters_that_contradict_the_schedule_are_refused(
     options += ["--set", "workload.concurrency=3"]
     assert call(monkeypatch, "simulate", scenario, *options) == 2
     assert_sentence(capsys.readouterr().err, sentence)
+
+
+WITHOUT_END = [
+    *((key, "1000000000000") for key in ("runs", "workload.requests", "workload.concurrency")),
+    *((key, "1000000000000") for key in ("workload.new_tokens", "workload.prompt_tokens")),
+    *((f"{place}.0.count", "1000000000") for place in ("drafts", "pipelines")),
+    ("schedule.tree_size", "1000000000000"),
+    ("schedule.prefill_chunk", "1000000000000"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), WITHOUT_END)
+def test_what_has_no_end_is_refused_by_a_bound(scenario: Path, key: str, value: str) -> None:
+    sentence = f"key {key} = {value}: input should be less than or equal to 1000000"
+    assert_refused(scenario, f"{key}={value}", sentence)
+
+
+ODD_VALUES = [
+    ("seed=99999999999999999999999999", "key seed = 99999999999999999999999999: input should be"),
+    ("seed=nan", "key seed = NaN: input should be a finite number"),
+    ("runs=true", "key runs = true: must be a whole number, not true or false"),
+    ("runs=1.5", "key runs = 1.5: input should be a valid integer"),
+    ("name=3", "key name = 3: input should be a valid string"),
+    ("pipelines=3", "key pipelines = 3: must be a list"),
+    ("pipelines=[]", "key pipelines = []: must not be empty"),
+    ("pipelines={}", "key pipelines: must be a list"),
+    ("drafts=[]", "key drafts = []: must not be empty"),
+    ("hosts=3", "key hosts = 3: must be a table"),
+    ("schedule=flowspec", 'key schedule = "flowspec": must be a table'),
+    ("acceptance=0.5", "key acceptance = 0.5: must be a table"),
+    ("workload.arrivals=3", "key workload.arrivals = 3: must be a table"),
+    ("emulate=3", "key emulate = 3: must be true or false"),
+    ("check_causality=2", "key check_causality = 2: must be true or false"),
+    ("acceptance.source=foo", "key acceptance.source = 'foo' is unknown; there are bernoulli"),
+    ("acceptance.source=profil", "is unknown; did you mean 'profile'?"),
+    ("workload.arrivals.process=foo", "key workload.arrivals.process = 'foo' is unknown; there"),
+    ("target.layer_mib=inf", "key target.layer_mib = Infinity: input should be a finite number"),
+    ("target.kv_kib=inf", "key target.kv_kib = Infinity: input should be a finite number"),
+    ("serving.weights=[inf]", "key serving.weights.0 = Infinity: input should be a finite"),
+    ("sampling.temperature=inf", "key sampling.temperature = Infinity: input should be a finite"),
+    ("drafts.0.host=''", 'key drafts.0.host = "": a host\'s name is a label'),
+    ("hosts.a={}", "key hosts.a: no draft or stage has host = 'a'"),
+    ("drafts.0.device={draft_ms={1=1e308}}", "key drafts.0.device.draft_ms.1 = 1e+308: input"),
+    ("links.default={latency_ms=1e300}", "key links.default.latency_ms = 1e+300: input should be"),
+    (
+        "links.default={latency_ms=1,bandwidth_mbit_s=1e-320}",
+        "the times of devices and links add up beyond all numbers",
+    ),
+    ("links.pairs=[{ends=['draft0','nobody']}]", "key links.pairs.0.ends names 'nobody'"),
+    ("pipelines.0.stages.0.count=9000000", "key pipelines.0.stages.0.count = 9000000: input"),
+    (
+        "pipelines=[{count=1000,stages=[{device='emulated-20ms',count=1000}]}]",
+        "keys drafts and pipelines make 1,000,001 roles by their count; there may be 10,000",
+    ),
+    ("workload={requests=1000000,new_tokens=1000000}", "there may be 50,000,000"),
+    ("workload.prompt_tokens={distribution='lognormal',mean=1e300}", "mean = 1e+300: input"),
+    ("workload.new_tokens={distribution='geometric',mean=1e30}", "mean = 1e+30: input should"),
+    ("workload.new_tokens={distribution='lognormal',mean=10,cv=1e200}", "cv = 1e+200: input"),
+    ("workload.new_tokens={distribution='uniform',max=9999999}", "max = 9999999: input should"),
+    ("workload.arrivals={process='gamma',rate_per_s=1,cv=1e-200}", "cv = 1e-200: input should"),
+    ("workload.arrivals={process='gamma',rate_per_s=1,cv=1e200}", "cv = 1e+200: input should"),
+    ("workload.arrivals={process='bursts',rate_per_s=1,burst=9999999}", "burst = 9999999: input"),
+    ("workload.arrivals={process='poisson',rate_per_s=1e-320}", "requests never arrive"),
+    ("acceptance={source='hit_ratio',table={}}", "key acceptance.table: must not be empty"),
+    ("acceptance={source='hit_ratio',table={0=0.5}}", "input should be greater than or equal to 1"),
+    ("acceptance={source='hit_ratio',table={1000000000=0.9}}", "less than or equal to 100000"),
+    ("acceptance={source='hit_ratio',table={1=0.9,4=0.5}}", "the share falls from 0.9 at 1 to 0.5"),
+    ("acceptance={source='profile'}", "a profile is chosen by its name, and nothing else"),
+    ("acceptance={source='pool',file='x.json',block=9999999}", "key acceptance.block = 9999999"),
+    ("acceptance={source='pool',file='x.json',sharpness=inf}", "key acceptance.sharpness = Inf"),
+    ("acceptance={source='pool',file='x.json'}", "x.json: there is no such acceptance pool"),
+    ("acceptance={source='replay',file='x.json'}", "x.json: there is no such recording"),
+    ("pipelines.5.count=2", "pipelines.5 is not a table"),
+    ("pipelines.-1.count=2", "pipelines.-1 is not a table"),
+]
+
+
+@pytest.mark.parametrize(("setting", "sentence"), ODD_VALUES)
+def test_an_odd_value_is_refused_in_a_sentence(scenario: Path, setting: str, sentence: str) -> None:
+    assert_refused(scenario, setting, sentence)
+
+
+VAST_TREES = [
+    ("chain", "gamma=1000000000000", "key schedule.gamma = 1000000000000: input should be less"),
+    ("eagle", "top_k=1000000000000", "key schedule.top_k = 1000000000000: input should be less"),
+    ("eagle", "tree_depth=1000000000000", "key schedule.tree_depth = 1000000000000: input"),
+    ("specinfer", "branching=[1000,1000,1000,1000]", "trees of up to 1,001,001,001,001 nodes"),
+    ("specinfer", "branching=[]", "key schedule.branching = []: must not be empty"),
+    ("starsd", "depth_range=[1,1000000000000]", "key schedule.depth_range.1 = 1000000000000"),
+    ("pipedec", "layers_per_step=1000000000000", "key schedule.layers_per_step = 1000000000000"),
+    ("specpipe_db", "batch=1000000000000", "key schedule.batch = 1000000000000: input should be"),
+]
+
+
+@pytest.mark.parametrize(("system", "setting", "sentence"), VAST_TREES)
+def test_a_tree_without_end_is_refused_before_it_is_built(
+    scenario: Path, system: str, setting: str, sentence: str
+) -> None:
+    scenario.write_text(scenario.read_text().replace("tree_size = 20", ""))
+    assert_refused(scenario, f"schedule.{setting}", sentence, f"schedule.name={system}")
+
+
+def assert_refused(scenario: Path, setting: str, sentence: str, *others: str) -> None:
+    with pytest.raises(UserError) as refused:
+        predict(Scenario.load(scenario, [*others, setting]), scenario)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+POOL = {"schema": "treepipe.acceptance/1", "candidates": 1, "prompts": [], "off_path": {}}
+BAD_FILES = [
+    ("pool", "[" * 100_000, "its lists or tables are nested too deeply"),
+    ("replay", "[" * 100_000, "its lists or tables are nested too deeply"),
+    ("pool", b"\xff\xfe", "it is no text in UTF-8 (byte 0)"),
+    ("replay", b"\xff\xfe", "it is no text in UTF-8 (byte 0)"),
+    ("pool", json.dumps({**POOL, "candidates": 0}), "key candidates = 0: a pool needs at least"),
+    ("pool", json.dumps(POOL), "key prompts is empty"),
+    ("pool", "3", "is not an acceptance pool"),
+    ("replay", '{"schema": "treepipe.recording/1", "requests": 3}', "is not a recording"),
+    ("replay", "{}", "is not a recording: key 'schema' is missing"),
+]
+
+
+@pytest.mark.parametrize(("source", "content", "sentence"), BAD_FILES)
+def test_a_file_that_is_no_acceptance_is_refused(
+    scenario: Path, source: str, content: str | bytes, sentence: str
+) -> None:
+    raw = content if isinstance(content, bytes) else content.encode()
+    (scenario.parent / "odd.json").write_bytes(raw)
+    assert_refused(scenario, f"acceptance={{source='{source}',file='odd.json'}}", sentence)
+
+
+def test_folders_and_binary_files_are_no_scenarios(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="it is a folder, not a file"):
+        Scenario.load(tmp_path)
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(bytes(range(256)))
+    with pytest.raises(UserError, match="it is no text in UTF-8"):
+        Scenario.load(binary)
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_fault(tmp_path: Path) -> None:
+    marked = tmp_path / "marked.toml"
+    marked.write_text(SCENARIO, encoding="utf-8-sig")
+    assert Scenario.load(marked).name == "small"
+
+
+UNREAD = [
+    ("sampling.tau_max=0.3", "key sampling.tau_max has no effect with sampling.rule = 'exact'"),
+    ("sampling.relaxed_top_p=0.5", "key sampling.relaxed_top_p has no effect with sampling.rule"),
+    ("sampling.top_k=5", "key sampling.top_k has no effect with sampling.temperature = 0"),
+    ("sampling.temperature=1", "key sampling.temperature = 1 has no effect on a simulation"),
+    ("serving.weights=[1]", "key serving.weights has no effect with serving.queue = 'fifo'"),
+    ("serving.deadlines_ms=[5]", "key serving.deadlines_ms has no effect with serving.queue"),
+    ("drafts.0.ngram=2", "key drafts.0.ngram has no effect with drafts.0.source = 'model'"),
+    ("drafts.0.weight=0.2", "key drafts.0.weight has no effect with drafts.0.source = 'model'"),
+    ("drafts.0.head=reference", "key drafts.0.head has no effect with drafts.0.source = 'model'"),
+    ("links.local.latency_ms=5", "key links.local has no effect: no two roles share a host"),
+    (
+        "links.pairs=[{ends=['pipeline0.stage2','pipeline0.stage1'],one_way=true}]",
+        "key links.pairs.0 has no effect: no message goes from pipeline0.stage2 to pipeline0",
+    ),
+    (
+        "links.pairs=[{ends=['pipeline0.stage1','pipeline0.stage3']}]",
+        "key links.pairs.0 has no effect: no message goes between pipeline0.stage1 and",
+    ),
+]
+
+
+@pytest.mark.parametrize(("setting", "sentence"), UNREAD)
+def test_a_key_without_effect_is_told(scenario: Path, setting: str, sentence: str) -> None:
+    three = "pipelines.0.stages.0.count=3"
+    told = predict(Scenario.load(scenario, [three, setting]), scenario)[0].warnings
+    assert any(sentence in warning for warning in told), told
+    plain = predict(Scenario.load(scenario, [three]), scenario)[0].warnings
+    assert not [warning for warning in plain if "has no effect" in warning]
+
+
+def test_keys_that_are_read_are_not_told_of(scenario: Path) -> None:
+    settings = ["serving={queue='weighted_fair',weights=[1]}", "links.local.latency_ms=5"]
+    settings += ["drafts.0.host=a", "pipelines.0.stages.0.host=a", "pipelines.0.stages.0.count=2"]
+    settings += ["links.pairs=[{ends=['pipeline0.stage2','draft0'],latency_ms=2}]"]
+    settings += ["drafts.0.source=hybrid", "drafts.0.ngram=2", "drafts.0.weight=0.2"]
+    told = predict(Scenario.load(scenario, settings), scenario)[0].warnings
+    assert not [warning for warning in told if "has no effect" in warning]
 
 
 def test_missing_and_broken_files(

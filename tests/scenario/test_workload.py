@@ -170,7 +170,7 @@ def test_a_bad_trace_is_one_sentence_with_the_line(
 BAD_SETTINGS = [
     ("arrivals=poisson", 'key workload.arrivals = "poisson"'),
     ("arrivals={rate_per_s=2}", "key workload.arrivals.process is missing"),
-    ("arrivals={process='poison',rate_per_s=2}", "expected tags: 'poisson', 'gamma', 'bursts'"),
+    ("arrivals={process='poison',rate_per_s=2}", "is unknown; did you mean 'poisson'?"),
     ("arrivals={process='poisson'}", "key workload.arrivals.rate_per_s is missing"),
     ("arrivals={process='poisson',rate_per_s=0}", "key workload.arrivals.rate_per_s = 0: input"),
     ("arrivals={process='gamma',rate_per_s=1,cv=0}", "key workload.arrivals.cv = 0: input"),

@@ -70,6 +70,21 @@ def test_a_point_is_simulated_once_and_again_when_a_setting_differs(
     assert _written(tmp_path) == 2
 
 
+@pytest.mark.parametrize("key", ["pipelines.0.stages.0.device", "links.default"])
+def test_a_profile_that_changes_is_noticed(tmp_path: Path, steps: list[int], key: str) -> None:
+    scenario, profile = tmp_path / "scenario.toml", tmp_path / "mine.toml"
+    scenario.write_text(SCENARIO.read_text())
+    device = "device" in key
+
+    def found(ms: int) -> float:
+        profile.write_text(f"stage_ms = {{ 1 = {ms}.0 }}" if device else f"latency_ms = {ms}.0")
+        point = Point("a", scenario, (*SETTINGS, BERNOULLI, f"{key}=./mine.toml"))
+        outcomes = simulate_points([point], lambda *_: None)
+        return outcomes["a"].metrics["time_between_tokens_ms"].mean
+
+    assert found(50) > found(2)
+
+
 def test_a_pool_that_changes_is_noticed(tmp_path: Path, steps: list[int]) -> None:
     pool = tmp_path / "pool.json"
     prompt = '{"log_probs": [[-0.1]], "ranks": [%d]}'

@@ -11,7 +11,6 @@ import pytest
 
 from treepipe.core.errors import UserError
 from treepipe.profiles.pool_file import SCHEMA, PoolFile
-from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.pool import FURTHER, Pool
 
 GOOD: dict[str, Any] = {
@@ -135,8 +134,3 @@ def test_a_loss_needs_recorded_depths(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such acceptance pool"):
         Pool.load(tmp_path / "none.json")
-
-
-def test_a_table_of_shares_must_rise() -> None:
-    with pytest.raises(UserError, match="must not fall with k"):
-        hit_ratio_pool({1: 0.9, 8: 0.5})

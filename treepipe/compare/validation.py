@@ -17,6 +17,7 @@ import numpy as np
 
 from treepipe.compare.judgement import METRIC, Row
 from treepipe.core.errors import UserError
+from treepipe.files.reading import UNREADABLE, reading_fault
 from treepipe.results.estimates import summarize
 from treepipe.results.metrics import UNITS, utilization
 from treepipe.results.statistics import Interval
@@ -146,8 +147,8 @@ def load_validation(path: Path, key: str) -> dict[str, Any]:
         raise UserError(f"{key} {path}: there is no such file") from None
     except KeyError as missing:
         raise UserError(f"{key} {path}: is no validation: key {missing} is missing") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{key} {path}: is no validation: {error}") from None
+    except (*UNREADABLE, TypeError) as error:
+        raise UserError(f"{key} {path}: is no validation: {reading_fault(error)}") from None
     return dict(content)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
+from treepipe.files.reading import UNREADABLE, reading_fault
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -15,8 +16,8 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: is not valid JSON: {error}") from None
+    except UNREADABLE as error:
+        raise UserError(f"{path}: is not valid JSON: {reading_fault(error)}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold a JSON object")
     return content

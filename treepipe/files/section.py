@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-Milliseconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MOST = 1_000_000
+"""Of anything that a simulation holds one by one; more would exhaust the memory, not inform."""
+
+
+def _no_truth(value: Any) -> Any:
+    """Pydantic takes ``true`` for 1."""
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number, not true or false")
+    return value
+
+
+Milliseconds: TypeAlias = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Seed: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=0, lt=2**63)]
+"""What every generator of random numbers takes, PyTorch's as well."""
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count: TypeAlias = Annotated[int, Field(ge=1)]
+Count: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=1)]
+Several: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=1, le=MOST)]
+"""A count of what is held one by one: requests, their tokens, roles, runs."""
 TokenTable: TypeAlias = Annotated[dict[Count, Milliseconds], Field(min_length=1)]
 """Milliseconds against tokens."""
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from treepipe.core.errors import UserError
+from treepipe.files.reading import UNREADABLE, reading_fault
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,16 +42,28 @@ UNION_TAGS = {
 """What members of a union are called, and a table's own name for one of its keys."""
 
 
+WORDS = {
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+    **dict.fromkeys(
+        ("dict_type", "model_type", "model_attributes_type", "dataclass_type"), "must be a table"
+    ),
+    "too_short": "must not be empty",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+}
+"""For faults that pydantic words in the terms of Python."""
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The file's content. Raises ``UserError`` if it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some begin with a mark
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: is not valid TOML: {error}") from None
+    except UNREADABLE as error:
+        raise UserError(f"{path}: cannot be read: {reading_fault(error)}") from None
 
 
 def validated(model: type[Model], data: Mapping[str, Any], path: Path | str) -> Model:
@@ -68,7 +81,7 @@ def toml_value(text: str) -> Any:
     """A TOML value; text that is none is taken as a string, so quotes can be left out."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
@@ -165,13 +178,27 @@ def _sentence(model: type[BaseModel], error: ValidationError) -> str:
         return f"key {key} is missing"
     if fault["type"] == "union_tag_not_found":
         return f"key {key}.{fault['ctx']['discriminator'].strip(chr(39))} is missing"
-    message = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "union_tag_invalid":
+        return _unknown_tag(fault, key)
+    message = WORDS.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
     if not location or message.startswith(f"key {key}."):
         return message
     # A table's content would hide the sentence.
     value = fault["input"]
     shown = "" if isinstance(value, Mapping) else f" = {json.dumps(value, default=str)}"
     return f"key {key}{shown}: {message[0].lower()}{message[1:]}"
+
+
+def _unknown_tag(fault: Any, key: str) -> str:
+    """Of a table that says by one of its keys what it is, and says what does not exist."""
+    context = fault["ctx"]
+    tag, named = context["discriminator"].strip("'"), str(context["tag"])
+    known = [each.strip(" '") for each in context["expected_tags"].split(",")]
+    if key == "acceptance":
+        known.append("profile")
+    near = difflib.get_close_matches(named, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return f"key {key}.{tag} = {named!r} is unknown; {hint}"
 
 
 def _without_union_tags(location: Sequence[Any]) -> list[Any]:

@@ -89,6 +89,8 @@ class Search(Section):
                 raise ValueError(f"key search.grid.{key} is unknown; {hint}")
             if table == "search":
                 raise ValueError(f"key search.grid.{key}: the search itself is not searched")
+            if key in ("name", "seed", "runs"):
+                raise ValueError(f"key search.grid.{key}: all candidates are simulated alike")
         return self
 
 

@@ -16,6 +16,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.files.outputs import write_file
+from treepipe.files.reading import UNREADABLE, reading_fault
 
 SCHEMA = "treepipe.recording/1"
 
@@ -56,15 +57,17 @@ class Recording:
     def load(cls, path: Path) -> Recording:
         """Raises ``UserError`` if the file is missing or no recording."""
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(path.read_text(encoding="utf-8"))
             if content["schema"] != SCHEMA:
                 raise ValueError(f"key schema = {content['schema']!r}, not {SCHEMA!r}")
             requests = {int(key): _request(value) for key, value in content["requests"].items()}
             return cls(requests, bool(content.get("complete", True)))
         except FileNotFoundError:
             raise UserError(f"{path}: there is no such recording") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: is not a recording: {error}") from None
+        except KeyError as missing:
+            raise UserError(f"{path}: is not a recording: key {missing} is missing") from None
+        except (*UNREADABLE, TypeError, AttributeError) as error:
+            raise UserError(f"{path}: is not a recording: {reading_fault(error)}") from None
 
 
 class ScratchPaths:

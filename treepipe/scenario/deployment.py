@@ -5,6 +5,7 @@ Nothing here reads a file; ``planning.py`` builds plans.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -117,6 +118,18 @@ class Plan:
     def placed(self) -> tuple[Placed, ...]:
         """Draft servers, then the stages of every pipeline."""
         return (*self.drafts, *(stage for stages in self.pipelines for stage in stages))
+
+    @property
+    def connections(self) -> list[tuple[str, str]]:
+        """(Sender, receiver) of all messages: every draft to every stage, each stage to the next,
+        the last ones back."""
+        drafts, pairs = [draft.name for draft in self.drafts], list[tuple[str, str]]()
+        for placed in self.pipelines:
+            stages = [stage.name for stage in placed]
+            pairs += [(draft, stage) for draft in drafts for stage in stages]
+            pairs += itertools.pairwise(stages)
+            pairs += [(stages[-1], draft) for draft in drafts]
+        return pairs
 
     def link(self, sender: str, receiver: str) -> LinkTimes:
         """Times of one direction between two roles."""

@@ -13,7 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from treepipe.files.section import Count, Positive, Section
+from treepipe.files.section import MOST, Section, Several
+
+Rate: TypeAlias = Annotated[float, Field(gt=0, le=1e9)]
+"""Requests per second."""
+Mean: TypeAlias = Annotated[float, Field(ge=1, le=MOST)]
+"""Tokens."""
+Variation: TypeAlias = Annotated[float, Field(gt=0, le=1000)]
+"""Standard deviation over mean."""
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -21,8 +28,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 class Distribution(Section):
     """A number of tokens per request: drawn, rounded, and moved into ``min``..``max``."""
 
-    min: Count = 1
-    max: Count | None = None
+    min: Several = 1
+    max: Several | None = None
 
     @model_validator(mode="after")
     def _bounds(self) -> Distribution:
@@ -44,7 +51,7 @@ class Uniform(Distribution):
     """Every length from ``min`` to ``max`` is as likely."""
 
     distribution: Literal["uniform"]
-    max: Count
+    max: Several
 
     def values(self, rng: np.random.Generator, count: int) -> Floats:
         return rng.integers(self.min, self.max + 1, count).astype(float)
@@ -54,8 +61,8 @@ class LogNormal(Distribution):
     """Many short ones and few long ones, as texts are."""
 
     distribution: Literal["lognormal"]
-    mean: Annotated[float, Field(ge=1, allow_inf_nan=False)]
-    cv: Positive = Field(1.0, description="standard deviation over mean")
+    mean: Mean
+    cv: Variation = Field(1.0, description="standard deviation over mean")
 
     def values(self, rng: np.random.Generator, count: int) -> Floats:
         variance = np.log1p(self.cv**2)
@@ -66,7 +73,7 @@ class Geometric(Distribution):
     """Each token is the last one with the same probability, 1 / ``mean``."""
 
     distribution: Literal["geometric"]
-    mean: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    mean: Mean
 
     def values(self, rng: np.random.Generator, count: int) -> Floats:
         return rng.geometric(1 / self.mean, count).astype(float)
@@ -80,7 +87,7 @@ def _form(value: Any) -> str | None:
 
 
 Lengths: TypeAlias = Annotated[
-    Annotated[Count, Tag("constant")]
+    Annotated[Several, Tag("constant")]
     | Annotated[Uniform, Tag("uniform")]
     | Annotated[LogNormal, Tag("lognormal")]
     | Annotated[Geometric, Tag("geometric")],
@@ -103,7 +110,7 @@ class Poisson(Section):
     """Requests come independently of each other."""
 
     process: Literal["poisson"]
-    rate_per_s: Positive
+    rate_per_s: Rate
 
     def times_ms(self, rng: np.random.Generator, count: int) -> Floats:
         return np.cumsum(rng.exponential(1e3 / self.rate_per_s, count))
@@ -113,8 +120,10 @@ class Gamma(Section):
     """Independent gaps of a gamma distribution: ``cv`` 1 is Poisson, 0 even, above 1 bursty."""
 
     process: Literal["gamma"]
-    rate_per_s: Positive
-    cv: Positive = Field(description="standard deviation of the gaps over their mean")
+    rate_per_s: Rate
+    cv: Annotated[Variation, Field(ge=1e-3)] = Field(
+        description="standard deviation of the gaps over their mean"
+    )
 
     def times_ms(self, rng: np.random.Generator, count: int) -> Floats:
         shape = self.cv**-2
@@ -125,8 +134,8 @@ class Bursts(Section):
     """``burst`` requests come at once, the bursts independently of each other."""
 
     process: Literal["bursts"]
-    rate_per_s: Positive = Field(description="of requests, not of bursts")
-    burst: Count
+    rate_per_s: Rate = Field(description="of requests, not of bursts")
+    burst: Several
 
     def times_ms(self, rng: np.random.Generator, count: int) -> Floats:
         gap_ms = 1e3 * self.burst / self.rate_per_s

@@ -21,6 +21,7 @@ from treepipe.scenario.memory import Footprint, Need, check_memory, memory_needs
 from treepipe.scenario.placement import Placement
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import check_schedule, unused_warnings
+from treepipe.scenario.unread import unread_warnings
 from treepipe.scenario.workload import draw_requests, workload_warnings
 
 
@@ -60,7 +61,12 @@ def input_warnings(scenario: Scenario, plan: Plan) -> list[str]:
 
     Args: ``plan``: of the scenario; its own warnings are among them.
     """
-    return [*plan.warnings, *unused_warnings(scenario), *workload_warnings(scenario)]
+    return [
+        *plan.warnings,
+        *unused_warnings(scenario),
+        *workload_warnings(scenario),
+        *unread_warnings(scenario, plan),
+    ]
 
 
 def lay_out(

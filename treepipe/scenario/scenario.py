@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr
 
 from treepipe.core.errors import UserError
-from treepipe.files.section import Section
+from treepipe.files.section import Section, Seed, Several
 from treepipe.files.toml_file import read_toml, toml_value, validated
 from treepipe.profiles.library import find_acceptance
 from treepipe.scenario.schema import (
@@ -55,8 +55,8 @@ class Scenario(Section):
     _content: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     name: str
-    seed: Annotated[int, Field(ge=0)] = 0
-    runs: Annotated[int, Field(ge=1)] = 1
+    seed: Seed = 0
+    runs: Several = 1
     emulate: bool = Field(True, description="pad execution to the devices' and links' profiles")
     base_port: Annotated[int, Field(ge=0, le=65000)] = Field(
         0, description="executor: the draft listens here, stage n at base_port + n; 0: any free"

@@ -11,6 +11,10 @@ from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.scenario.scenario import Scenario
 
+MOST_ROLES = 10_000
+MOST_NODES = 1_000_000
+"""Of one request's tree; far beyond what any target reads at once."""
+
 
 def unused_warnings(scenario: Scenario) -> list[str]:
     """Of keys that were given and that the schedule does not read."""
@@ -25,6 +29,7 @@ def unused_warnings(scenario: Scenario) -> list[str]:
 def check_schedule(scenario: Scenario, path: Path) -> None:
     """Raises ``UserError`` for parameters that contradict each other or the cluster."""
     section, system = scenario.schedule, scenario.schedule.system
+    _check_sizes(scenario, path)
     if system.in_lock_step:
         _check_lock_step(scenario, f"{path}: key schedule")
     rule, key = scenario.sampling.rule, f"{path}: key sampling.rule"
@@ -41,6 +46,30 @@ def check_schedule(scenario: Scenario, path: Path) -> None:
         )
     if not system.drafts and rule != "exact":
         raise UserError(f"{key}: plain decoding has no drafted token to judge")
+
+
+def _check_sizes(scenario: Scenario, path: Path) -> None:
+    """A simulation holds every role and every node of a tree, so that neither may be without end.
+
+    Nothing may be built of them before.
+    """
+    stages = [sum(stage.count for stage in pipeline.stages) for pipeline in scenario.pipelines]
+    counts = [pipeline.count for pipeline in scenario.pipelines]
+    roles = sum(draft.count for draft in scenario.drafts)
+    roles += sum(count * length for count, length in zip(counts, stages, strict=True))
+    if roles > MOST_ROLES:
+        raise UserError(
+            f"{path}: keys drafts and pipelines make {roles:,} roles by their count; there may be "
+            f"{MOST_ROLES:,}"
+        )
+    section = scenario.schedule
+    nodes = section.system.tree_tokens(section.parameters, max(stages))
+    scratch = section.system.most_scratch_tokens(section.parameters, max(stages))
+    if max(nodes, scratch) > MOST_NODES:
+        raise UserError(
+            f"{path}: the keys of schedule make trees of up to {max(nodes, scratch):,} nodes on "
+            f"{section.name}; there may be {MOST_NODES:,}"
+        )
 
 
 def _check_lock_step(scenario: Scenario, key: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import ipaddress
+import itertools
 import re
 from functools import cached_property
 from typing import (
@@ -28,14 +29,16 @@ from pydantic import AfterValidator, Field, create_model, model_validator
 
 from treepipe.core.schedules import Chosen, systems
 from treepipe.core.system import System
-from treepipe.files.section import Count, Milliseconds, Section
+from treepipe.files.section import MOST, Count, Milliseconds, Positive, Section, Several
 from treepipe.profiles.schema import AnyDevice, AnyLink, Device, ExtendedLink, Link, LinkKeys
 from treepipe.profiles.shapes import DType
 from treepipe.scenario.distributions import Arrivals, Lengths
 
 
 def _label(name: str) -> str:
-    """Raises ``ValueError`` for what looks like a host's address on a network."""
+    """Raises ``ValueError`` for no name, or what looks like a host's address on a network."""
+    if not name.strip():
+        raise ValueError("a host's name is a label, e.g. 'orin'; leave the key out for none")
     if re.fullmatch(r"pipeline\d+\.stage\d+", name):
         return name  # a role's name, which ``machine.py`` refuses in its own words
     address = ":" in name or re.fullmatch(r"(\S+@)?[\w-]+(\.[\w-]+)+\.?", name)
@@ -114,10 +117,10 @@ class Model(Section):
     checkpoint: str | None = Field(None, description='a directory, or "reference"')
     layers: Annotated[int, Field(ge=1)] | None = None
     hidden_size: Annotated[int, Field(ge=1)] | None = None
-    layer_mib: Annotated[float, Field(gt=0)] | None = Field(
+    layer_mib: Positive | None = Field(
         None, description="weights of a layer; a run reads it off the checkpoint"
     )
-    kv_kib: Annotated[float, Field(gt=0)] | None = Field(
+    kv_kib: Positive | None = Field(
         None, description="keys and values of a token in a layer; a run reads it off the checkpoint"
     )
 
@@ -140,7 +143,7 @@ class Draft(Section):
     weight: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="hybrid: of the model")
     device: AnyDevice = Device()
     host: HostName | None = Field(None, description="the machine it shares with all that name it")
-    count: Count = 1
+    count: Several = 1
 
 
 class Stage(Section):
@@ -149,14 +152,14 @@ class Stage(Section):
     device: AnyDevice
     host: HostName | None = Field(None, description="the machine it shares with all that name it")
     layers: Annotated[int, Field(ge=1)] | None = Field(None, description="layers of each stage")
-    count: Annotated[int, Field(ge=1)] = 1
+    count: Several = 1
 
 
 class Pipeline(Section):
     """A target in stages, or ``count`` equal ones."""
 
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
-    count: Annotated[int, Field(ge=1)] = 1
+    count: Several = 1
 
 
 def _known(name: str) -> str:
@@ -216,12 +219,13 @@ class _Schedule(Section):
 def _annotation(hint: Any, least: int | None) -> Any:
     """A parameter's type with its smallest value, also inside tuples and unions."""
     if hint is int and least is not None:
-        return Annotated[int, Field(ge=least)]
+        return Annotated[int, Field(ge=least, le=MOST)]
     if not (inner := get_args(hint)):
         return hint
     bound = tuple(each if each is ... else _annotation(each, least) for each in inner)
     if get_origin(hint) is tuple:
-        return tuple.__class_getitem__(bound)
+        made = tuple.__class_getitem__(bound)
+        return Annotated[made, Field(min_length=1)] if ... in bound else made
     return Union[bound]  # noqa: UP007
 
 
@@ -248,19 +252,33 @@ class Bernoulli(Section):
     beta: Annotated[float, Field(ge=0, le=1)]
 
 
+Rank: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
+"""Of a candidate; more than any vocabulary holds are none."""
+
+
 class HitRatio(Section):
     source: Literal["hit_ratio"]
-    table: dict[int, Annotated[float, Field(ge=0, le=1)]] = Field(min_length=1)
+    table: dict[Rank, Annotated[float, Field(ge=0, le=1)]] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _rises(self) -> HitRatio:
+        for (low, less), (high, more) in itertools.pairwise(sorted(self.table.items())):
+            if more < less:
+                raise ValueError(
+                    f"key acceptance.table: the share falls from {less:g} at {low} to {more:g} at "
+                    f"{high}; a token among the first {low} is among the first {high}, too"
+                )
+        return self
 
 
 class Pool(Section):
     source: Literal["pool"]
     file: str
-    block: Annotated[int, Field(ge=1)] = Field(16, description="positions drawn together")
+    block: Several = Field(16, description="positions drawn together")
     hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
         None, description="passages are drawn so that this is reached; default: as recorded"
     )
-    sharpness: Annotated[float, Field(gt=0)] = Field(
+    sharpness: Annotated[float, Field(gt=0, le=1000)] = Field(
         1.0, description="power of the draft's probabilities; above 1 it is surer than recorded"
     )
     depth_loss: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -281,12 +299,12 @@ Acceptance: TypeAlias = Annotated[
 class Workload(Section):
     """What is asked, and when: by ``concurrency`` clients in a closed loop, or at arrival times."""
 
-    requests: Count = Field(1, description="with a trace: its first ones; default: all of them")
+    requests: Several = Field(1, description="with a trace: its first ones; default: all of them")
     prompt_tokens: Lengths = Field(32, description="in the simulator; real prompts have their own")
     new_tokens: Lengths = 64
     prompts: str = Field("reference:heldout", description="a JSON list, or reference:SET[:KIND]")
     stop_at_end_of_text: bool = Field(True, description="False: always new_tokens long")
-    concurrency: Count = Field(1, description="requests that are asked for at once")
+    concurrency: Several = Field(1, description="requests that are asked for at once")
     warmup_requests: Annotated[int, Field(ge=0)] | None = Field(
         None, description="the first ones of each run, not counted; default: found in the run"
     )
@@ -309,14 +327,16 @@ class ServingSection(Section):
     admission: Count | None = Field(None, description="requests beyond so many are refused")
     places: Count | None = Field(None, description="per pipeline; requests beyond so many wait")
     queue: Literal["fifo", "weighted_fair", "earliest_deadline"] = "fifo"
-    weights: tuple[Annotated[float, Field(gt=0)], ...] = Field((), description="per pipeline")
+    weights: tuple[Positive, ...] = Field((), description="per pipeline")
     deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")
 
 
 class SamplingSection(Section):
     """How the target's next token is chosen (``verification.py``); the defaults are greedy."""
 
-    temperature: Annotated[float, Field(ge=0)] = Field(0.0, description="0: greedy")
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="0: greedy"
+    )
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = Field(0, description="0: all tokens")
     rule: Literal["exact", "rejection", "relaxed_best", "relaxed_top_p", "adaptive"] = Field(

@@ -16,7 +16,8 @@ import numpy as np
 from pydantic import Field
 
 from treepipe.core.errors import UserError
-from treepipe.files.section import Count, Section
+from treepipe.files.reading import UNREADABLE, reading_fault
+from treepipe.files.section import Section, Several
 from treepipe.files.toml_file import validated
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.distributions import ArrivalTrace, draw_lengths
@@ -26,6 +27,8 @@ from treepipe.scenario.schema import Replay, Workload
 KEY = "key workload.arrivals.file"
 MANY_TOKENS = 5_000_000
 """More simulated tokens are worth a word before one waits for them."""
+MOST_TOKENS = 50_000_000
+"""Of a run's prompts and texts together; a trace of more would fill the memory."""
 TOKENS_PER_S = 10_000
 """That a simulation makes on one core, of the order of ``docs/benchmarks.md``."""
 
@@ -34,8 +37,8 @@ class TraceRow(Section):
     """A line of an arrival trace; its header names these columns, in any order."""
 
     arrival_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    prompt_tokens: Count
-    new_tokens: Count
+    prompt_tokens: Several
+    new_tokens: Several
 
 
 def run_seeds(seed: int, runs: int) -> list[int]:
@@ -51,7 +54,7 @@ def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpe
         path: of the scenario, for errors and for the folder that a trace is in.
 
     Raises:
-        UserError: the trace is wrong.
+        UserError: the trace is wrong, or there is no end to what is asked.
     """
     workload, arrivals = scenario.workload, scenario.workload.arrivals
     if isinstance(arrivals, ArrivalTrace):
@@ -60,10 +63,17 @@ def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpe
             for row in _trace_rows(workload, arrivals, path)
         )
     count = workload.requests
-    times, prompts, texts = _streams(seed)
-    lengths = draw_lengths(workload.prompt_tokens, prompts, count)
-    wanted = draw_lengths(workload.new_tokens, texts, count)
-    asked = [None] * count if arrivals is None else arrivals.times_ms(times, count).tolist()
+    times, *_ = _streams(seed)
+    lengths, wanted = _lengths(workload, path, seed)
+    asked: list[float | None] = [None] * count
+    if arrivals is not None:
+        at_ms = arrivals.times_ms(times, count)
+        if not np.isfinite(at_ms).all():
+            raise UserError(
+                f"{path}: key workload.arrivals.rate_per_s = {arrivals.rate_per_s:g} is so small "
+                f"that requests never arrive"
+            )
+        asked = at_ms.tolist()
     return tuple(
         RequestSpec((0,) * length, new_tokens, arrival_ms=at)
         for length, new_tokens, at in zip(lengths, wanted, asked, strict=True)
@@ -76,11 +86,29 @@ def _streams(seed: int) -> list[np.random.Generator]:
     return [np.random.default_rng(stream) for stream in streams]
 
 
+def _lengths(workload: Workload, path: Path, seed: int) -> tuple[list[int], list[int]]:
+    """Tokens of each prompt and of each text; ``UserError`` if no memory could hold them."""
+    _, prompts, texts = _streams(seed)
+    lengths = draw_lengths(workload.prompt_tokens, prompts, workload.requests)
+    wanted = draw_lengths(workload.new_tokens, texts, workload.requests)
+    _check_tokens(sum(lengths) + sum(wanted), path)
+    return lengths, wanted
+
+
+def _check_tokens(tokens: int, path: Path) -> None:
+    if tokens > MOST_TOKENS:
+        raise UserError(
+            f"{path}: key workload: the requests of a run have {tokens:,} tokens (requests, "
+            f"prompt_tokens, new_tokens); there may be {MOST_TOKENS:,}"
+        )
+
+
 def _trace_rows(workload: Workload, arrivals: ArrivalTrace, path: Path) -> list[TraceRow]:
     """Those of the trace that are asked for."""
     rows = read_trace(path.parent / arrivals.file)
     if "requests" in workload.model_fields_set:
-        return _first(rows, workload.requests, path, arrivals.file)
+        rows = _first(rows, workload.requests, path, arrivals.file)
+    _check_tokens(sum(row.prompt_tokens + row.new_tokens for row in rows), path)
     return rows
 
 
@@ -92,8 +120,9 @@ def read_trace(file: Path) -> list[TraceRow]:
             lines = [(reader.line_num, line) for line in reader if line]
     except FileNotFoundError:
         raise UserError(f"{file}: there is no such file ({KEY})") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{file}: cannot be read as CSV ({KEY}): {error}") from None
+    except (*UNREADABLE, csv.Error) as error:
+        fault = reading_fault(error)
+        raise UserError(f"{file}: cannot be read as CSV ({KEY}): {fault}") from None
     columns = list(TraceRow.model_fields)
     header = [name.strip() for name in lines[0][1]] if lines else []
     if sorted(header) != sorted(columns):
@@ -142,8 +171,7 @@ def effort_warnings(scenario: Scenario, path: Path) -> list[str]:
     if isinstance(workload.arrivals, ArrivalTrace):
         wanted = [row.new_tokens for row in _trace_rows(workload, workload.arrivals, path)]
     else:
-        *_, texts = _streams(run_seeds(scenario.seed, 1)[0])
-        wanted = draw_lengths(workload.new_tokens, texts, workload.requests)
+        _, wanted = _lengths(workload, path, run_seeds(scenario.seed, 1)[0])
     tokens = scenario.runs * sum(wanted)
     if tokens <= MANY_TOKENS:
         return []

@@ -1,0 +1,76 @@
+"""Keys that were given and have no effect, outside ``[schedule]`` and ``[workload]``.
+
+Law of this file: no key is ever ignored in silence. Whether a key counts is asked of the key that
+it depends on; both worlds say the same of a scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from treepipe.scenario.deployment import Plan
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Replay
+
+SOURCES = {"head": ("eagle",), "ngram": ("ngram", "hybrid"), "weight": ("hybrid",)}
+"""Keys of a draft, by the sources that read them."""
+RULES = {"tau_max": "adaptive", "relaxed_top_p": "relaxed_top_p"}
+"""Keys of the sampling, by the rule that reads them."""
+QUEUES = {"weights": "weighted_fair", "deadlines_ms": "earliest_deadline"}
+"""Keys of the serving, by the queue that reads them."""
+DISTRIBUTION = ("temperature", "top_p", "top_k")
+"""Keys that shape the target's distribution; at temperature 0 only the first counts."""
+
+
+def unread_warnings(scenario: Scenario, plan: Plan) -> list[str]:
+    """Args: ``plan``: of the scenario, for who sends messages to whom."""
+    return [*_drafts(scenario), *_choices(scenario), *_links(scenario, plan)]
+
+
+def sampling_warnings(scenario: Scenario) -> list[str]:
+    """In a simulation: acceptance is taken as it is given, whatever the target's distribution."""
+    sampling, acceptance = scenario.sampling, scenario.acceptance
+    if not sampling.temperature or acceptance is None or isinstance(acceptance, Replay):
+        return []
+    return [
+        f"key sampling.temperature = {sampling.temperature:g} has no effect on a simulation, which "
+        f"takes acceptance as key acceptance gives it: it must be from this temperature"
+    ]
+
+
+def _drafts(scenario: Scenario) -> Iterator[str]:
+    for index, draft in enumerate(scenario.drafts):
+        for key, sources in SOURCES.items():
+            if key in draft.model_fields_set and draft.source not in sources:
+                yield (
+                    f"key drafts.{index}.{key} has no effect with drafts.{index}.source = "
+                    f"{draft.source!r}"
+                )
+
+
+def _choices(scenario: Scenario) -> Iterator[str]:
+    sampling, serving = scenario.sampling, scenario.serving
+    for key, rule in RULES.items():
+        if key in sampling.model_fields_set and sampling.rule != rule:
+            yield f"key sampling.{key} has no effect with sampling.rule = {sampling.rule!r}"
+    for key in DISTRIBUTION[1:]:
+        if key in sampling.model_fields_set and not sampling.temperature:
+            yield f"key sampling.{key} has no effect with sampling.temperature = 0"
+    for key, queue in QUEUES.items():
+        if key in serving.model_fields_set and serving.queue != queue:
+            yield f"key serving.{key} has no effect with serving.queue = {serving.queue!r}"
+
+
+def _links(scenario: Scenario, plan: Plan) -> Iterator[str]:
+    used = set(plan.connections)
+    for index, pair in enumerate(scenario.links.pairs):
+        if not used & set(pair.directions):
+            between = " to ".join(pair.ends) if pair.one_way else " and ".join(pair.ends)
+            preposition = "from" if pair.one_way else "between"
+            yield f"key links.pairs.{index} has no effect: no message goes {preposition} {between}"
+    if "local" in scenario.links.model_fields_set and not _shared(plan):
+        yield "key links.local has no effect: no two roles share a host"
+
+
+def _shared(plan: Plan) -> bool:
+    return any(len(machine.roles) > 1 for machine in plan.machines)
