@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.sim.test_sim_world import make_plan, plain
-from treepipe.core.front_desk import Assignment, Dispatcher
+from treepipe.core.front_desk import Dispatcher
+from treepipe.core.requests import Assignment
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.metrics import run_metrics
 from treepipe.results.statistics import Interval
