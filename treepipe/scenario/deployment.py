@@ -62,7 +62,7 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How requests share draft servers and pipelines; see ``schedules/shared_draft.py``."""
+    """How requests share draft servers and pipelines; see ``core/front_desk.py``."""
 
     clients: int = 1
     limit: int | None = None
