@@ -20,8 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.front_desk import Assignment, Dispatcher
-from treepipe.core.requests import RequestTrace
+from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.executor.clock import now_ms
 from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError
@@ -339,69 +338,78 @@ class Cluster:
 
 
 class _Run:
-    """One run of a plan's requests over a cluster: a closed loop, or requests that arrive."""
+    """One run of a plan's requests over a cluster: a closed loop, or requests that arrive.
+
+    Here times count from the run's start and requests from 1; the workers know the host's clock,
+    and sessions of all runs.
+    """
 
     def __init__(
         self, cluster: Cluster, plan: Plan, base: int, start: float, progress: Callable[[], None]
     ) -> None:
         """Args: ``base``: sessions before this run; ``start``: now, in ms."""
         self._cluster, self._plan, self._base, self._start = cluster, plan, base, start
+        self._drafts = [draft.name for draft in plan.drafts]
+        self._front = plan.front_desk()
+        self._over = 0  # so many requests were reported as progress
         self._progress = progress
-        self._dispatcher: Dispatcher = plan.dispatcher()
-        self.trace = Trace(plan.devices, machines=plan.machines)
+        self.trace = Trace(plan.devices, machines=plan.machines, requests=self._front.over)
         self.recording = Recording()
 
     def decode(self) -> None:
-        drafts = [draft.name for draft in self._plan.drafts]
-        self._assign(self._dispatcher.start(self._start), self._start)
-        while not self._dispatcher.done:
+        front = self._front
+        self._open(front.start(0.0), 0.0)
+        while not front.done:
+            at = front.next_arrival_ms
+            until_ms = None if at is None else at + self._start
             try:
-                found = self._cluster.next_finished(drafts, self._dispatcher.next_arrival_ms)
+                found = self._cluster.next_finished(self._drafts, until_ms)
             except LostWorkerError as death:
                 self._lose(death)
                 continue
-            self._arrivals(now_ms() if found is None else found[0].finished_ms)
             if found is None:
+                self._arrivals(now_ms() - self._start)
                 continue
-            index = self._note(*found)
-            self._progress()
-            finished = found[0].finished_ms
-            self._assign(self._dispatcher.finished(index, finished), finished)
+            request = self._note(*found)
+            self._arrivals(request.finished_ms)
+            self._open(front.finished(request), request.finished_ms)
 
     def salvage(self, error: RunError) -> None:
         """Note what is committed of the requests that were open when the run failed."""
         if isinstance(error, WorkerError):
             self._cluster.forget(error.name)
-        for found in self._cluster.open_texts([draft.name for draft in self._plan.drafts]):
+        for found in self._cluster.open_texts(self._drafts):
             if found[0].session > self._base:
-                self._note(*found)
+                self.trace.requests.append(self._note(*found))
         self.trace.complete = self.recording.complete = False
 
-    def _note(self, request: RequestTrace, recorded: RecordedRequest) -> int:
-        """Take a request into trace and recording, numbered as in this run; returns its index."""
+    def _note(self, request: RequestTrace, recorded: RecordedRequest) -> RequestTrace:
+        """Take a request into the recording; returns it as this run counts."""
         number = request.session - self._base
-        self.trace.requests.append(replace(request.shifted(-self._start), session=number))
         self.recording.requests[number] = recorded
-        return number - 1
+        return replace(request.shifted(-self._start), session=number)
 
     def _arrivals(self, until_ms: float) -> None:
         """Take in what has arrived by then, each request at its own time."""
-        while (at := self._dispatcher.next_arrival_ms) is not None and at <= until_ms:
-            self._assign(self._dispatcher.arrive(), at)
+        while (at := self._front.next_arrival_ms) is not None and at <= until_ms:
+            self._open(self._front.arrive(), at)
 
-    def _assign(self, assignments: Sequence[Assignment], now_ms: float) -> None:
+    def _open(self, assignments: Sequence[Assignment], now_ms: float) -> None:
+        for _ in self._front.over[self._over :]:
+            self._progress()
+        self._over = len(self._front.over)
         for assignment in assignments:
-            index = assignment.request
-            spec = self._plan.requests[index]
-            if assignment.draft is None:
-                asked = assignment.asked_ms - self._start
-                refused = RequestTrace.refused(index + 1, len(spec.prompt), asked)
-                self.trace.requests.append(refused)
-                self._progress()
-                continue
-            draft = self._plan.drafts[assignment.draft].name
-            content = (self._base + index + 1, self._plan.new_schedule, spec, assignment, now_ms)
-            self._cluster.order(draft, "open", content)
+            assert assignment.draft is not None  # it is served
+            spec, session = self._plan.requests[assignment.request], assignment.session
+            given = replace(assignment, asked_ms=assignment.asked_ms + self._start)
+            content = (
+                self._base + session,
+                self._plan.new_schedule,
+                spec,
+                given,
+                now_ms + self._start,
+            )
+            self._cluster.order(self._drafts[assignment.draft], "open", content)
 
     def _lose(self, death: LostWorkerError) -> None:
         """Go on without the pipeline of a lost stage, if there is another."""
@@ -410,12 +418,11 @@ class _Run:
             for pipeline, stages in enumerate(self._plan.pipelines)
             if any(stage.name == death.name for stage in stages)
         ]
-        if not lost or len(self._dispatcher.lost) + 1 == len(self._plan.pipelines):
+        if not lost or not self._front.lose(lost[0]):
             raise death
-        self._dispatcher.lost.update(lost)
         self._cluster.give_up(lost[0])
-        for draft in self._plan.drafts:
-            self._cluster.order(draft.name, "lose", (lost[0], death.name))
+        for draft in self._drafts:
+            self._cluster.order(draft, "lose", (lost[0], death.name))
         self.trace.warnings.append(
             f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{lost[0]} "
             f"ended with what they had, their state was freed, and the other pipelines went on"

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 
 from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.scratch import Scratch
 from treepipe.core.verification import Sampling, draw_without_replacement, target_distribution
 from treepipe.executor.draft_source import DraftSource, Passes, best_candidates
-from treepipe.results.recording import ScratchPaths
 
 KEPT_CONTEXTS = 2
 """A tree may be verified while the draft has read on; older contexts are never asked for."""
@@ -73,12 +73,12 @@ class _Memory:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
-        self._paths = ScratchPaths()
+        self._scratch = Scratch[None]()
         self._contexts: dict[int, dict[tuple[int, ...], npt.NDArray[np.float64]]] = {}
 
     def remember(self, order: DraftPass, rows: Sequence[npt.NDArray[np.float64]]) -> None:
-        paths = self._paths.asked(order)
-        context = self._contexts.setdefault(self._paths.read, {})
+        paths = self._scratch.follow(order).asked
+        context = self._contexts.setdefault(self._scratch.read, {})
         context.update(zip(paths, rows, strict=True))
         for old in sorted(self._contexts)[:-KEPT_CONTEXTS]:
             del self._contexts[old]

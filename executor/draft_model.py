@@ -49,10 +49,8 @@ class LanguageModelDraft(DraftSource):
     def _part(self, session: int, order: DraftPass) -> Part:
         """The rows of one session's pass, its cache brought up to date."""
         cache = self._model.cache(session)
-        if order.reset:
-            cache.prune((), 0)
-        elif order.keep is not None:
-            cache.prune(order.keep, order.accepted)
+        if order.cut is not None:
+            cache.prune(*order.cut)
         if not order.catch_up:
             hidden, positions = self._ends.embed(order.tokens), _positions(cache, order.parents)
             return Part(session, hidden, positions, order.parents)

@@ -7,18 +7,21 @@ simulator.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
 
-from treepipe.core.draft_context import DraftContext
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn
-from treepipe.core.front_desk import Assignment
 from treepipe.core.messages import Beat, Close, Flight, Segment
-from treepipe.core.node_notes import NodeNotes
-from treepipe.core.protocol import Offer, Schedule
-from treepipe.core.requests import RUN_ENDED, RequestTrace
+from treepipe.core.protocol import Offer
+from treepipe.core.requests import (
+    RUN_ENDED,
+    Assignment,
+    OpenRequest,
+    OpenRequests,
+    RequestTrace,
+)
+from treepipe.core.words import NodeNotes
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.sources import open_source
@@ -33,17 +36,8 @@ Observe: TypeAlias = Callable[[int, torch.Tensor], None]
 """Session, and the target's final states [n, hidden] of its next n committed tokens."""
 
 
-@dataclass(slots=True)
-class _Text:
-    """One open request and what it has emitted so far."""
-
-    schedule: Schedule
-    assignment: Assignment
-    prompt_tokens: int
-    features: NodeNotes[torch.Tensor] = field(default_factory=NodeNotes)
-    emitted: list[tuple[float, int]] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    context: DraftContext = field(default_factory=DraftContext)
+Features: TypeAlias = NodeNotes[torch.Tensor]
+"""The target's final states of one request's tree nodes that came back."""
 
 
 class DraftWorker:
@@ -62,13 +56,13 @@ class DraftWorker:
         self._verifier = Verifier(self._ends, section, seed, remembers)
         observe: Observe | None = getattr(self._source, "observe", None)
         self._observe = observe
-        self._texts: dict[int, _Text] = {}
+        self._open = OpenRequests[Features]()
         self._recorder = Recorder()
 
     @property
     def open_sessions(self) -> int:
         """Requests that are not finished."""
-        return len(self._texts)
+        return len(self._open.by_session)
 
     def open(
         self,
@@ -82,7 +76,8 @@ class DraftWorker:
         self._station.clock.wake(now_ms)
         stages = len(self._stages[assignment.pipeline])
         schedule = new_schedule(session, stages)
-        self._texts[session] = _Text(schedule, assignment, len(spec.prompt))
+        prompt_tokens = len(spec.prompt)
+        self._open.open(OpenRequest(session, schedule, assignment, prompt_tokens, NodeNotes()))
         self._source.open(session)
         self._verifier.open(session, spec.prompt)
         self._desk.open(session, assignment.pipeline, schedule, spec.started, now_ms)
@@ -97,12 +92,12 @@ class DraftWorker:
 
     def texts(self) -> list[tuple[RequestTrace, RecordedRequest]]:
         """What the open requests have emitted so far."""
-        heard = self._recorder.recording.requests
+        heard, now = self._recorder.recording.requests, self._station.clock.now_ms()
         found = []
-        for session, text in self._texts.items():
-            trace = self._trace(session, text, RUN_ENDED)
+        for session, request in self._open.by_session.items():
+            trace = request.trace(now, RUN_ENDED)
             answers = heard[session].answers if session in heard else []
-            found.append((trace, RecordedRequest(text.prompt_tokens, trace.tokens, answers)))
+            found.append((trace, RecordedRequest(trace.prompt_tokens, trace.tokens, answers)))
         return found
 
     def serve(self) -> None:
@@ -134,8 +129,8 @@ class DraftWorker:
     def _draft(self, work: Draft) -> None:
         times = self._station.settings.placed.times
         session, rows = work.passes[0][0], work.rows
-        parts = [self._texts[each].context.part(order) for each, order in work.passes]
-        with self._station.work("draft", session, rows, times.draft.over(parts)):
+        duration = times.draft.over(self._open.parts(work))
+        with self._station.work("draft", session, rows, duration):
             drafts = self._source.draft_batch(work.passes)
         answers = []
         for (each, order), drafted in zip(work.passes, drafts, strict=True):
@@ -175,33 +170,33 @@ class DraftWorker:
         those of tree nodes once a word accepts them."""
         split = hidden.split([len(segment.tokens) for segment in flight.segments])
         for segment, states in zip(flight.segments, split, strict=True):
-            text = self._texts.get(segment.session)
-            if text is None or not len(states):
+            request = self._open.by_session.get(segment.session)
+            if request is None or not len(states):
                 continue
             features = self._ends.features(states)
             if segment.committed:
                 observe(segment.session, features)
             else:
-                text.features.write(segment, list(features))
+                request.own.write(segment, list(features))
 
     def _announced(self, beat: Beat, observe: Observe) -> None:
         """Tell the draft the states of what the words accept."""
         for word in beat.words:
-            text = self._texts.get(word.session)
-            accepted = text.features.announce(word) if text is not None else []
+            request = self._open.by_session.get(word.session)
+            accepted = request.own.announce(word) if request is not None else []
             if accepted:
                 observe(word.session, torch.stack(accepted))
 
     def _answers(self, segment: Segment, hidden: torch.Tensor) -> tuple[int, ...]:
-        text = self._texts.get(segment.session)
-        if text is None or not len(hidden):
+        request = self._open.by_session.get(segment.session)
+        if request is None or not len(hidden):
             return ()
         offers: list[Offer | None] = []
         if not self._verifier.greedy:
             if segment.committed:
                 offers = [Offer((), segment.positions[-1], ())]
             else:
-                offers = list(text.schedule.offers(segment, children=True))
+                offers = list(request.schedule.offers(segment, children=True))
         return self._verifier.next_tokens(segment.session, hidden, offers)
 
     def _carry_out(self, orders: Orders, lost: int | None = None) -> None:
@@ -219,30 +214,14 @@ class DraftWorker:
                 for stage in self._stages[pipeline]:
                     station.send(stage, message)
         for session, text in orders.emitted:
-            self._texts[session].emitted.append((now, len(text)))
-            self._texts[session].tokens += text
             self._verifier.emitted(session, text)
-        for session, reason in orders.finished:
-            self._finish(session, reason)
+        for finished in self._open.carry_out(orders, now):
+            self._finish(finished)
 
-    def _finish(self, session: int, reason: str) -> None:
-        text = self._texts.pop(session)
+    def _finish(self, trace: RequestTrace) -> None:
+        session = trace.session
         self._source.close(session)
         self._verifier.close(session)
-        trace = self._trace(session, text, reason)
-        self._recorder.finished(session, text.prompt_tokens, trace.tokens)
+        self._recorder.finished(session, trace.prompt_tokens, trace.tokens)
         recorded = self._recorder.recording.requests.pop(session)
         self._station.control.send(("finished", (trace, recorded)))
-
-    def _trace(self, session: int, text: _Text, reason: str) -> RequestTrace:
-        return RequestTrace(
-            session,
-            text.prompt_tokens,
-            text.assignment.asked_ms,
-            self._station.clock.now_ms(),
-            tuple(text.emitted),
-            tuple(text.tokens),
-            tuple(text.schedule.rounds),
-            reason,
-            text.assignment.pipeline,
-        )

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
+from treepipe.core.scratch import Scratch, ScratchNode
 from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_source import DraftSource, Passes
@@ -32,7 +32,7 @@ class _State:
         tokens: committed tokens read.
         features: true states by position, as far as they were observed.
         predicted: the head's state at the newest committed token, [hidden].
-        scratch: token and the head's state of each scratch node.
+        scratch: the scratch nodes, with the head's state at each.
         true_entries: cache entries made from true states; those behind it were guessed.
     """
 
@@ -40,7 +40,7 @@ class _State:
     tokens: list[int] = field(default_factory=list)
     features: list[torch.Tensor] = field(default_factory=list)
     predicted: torch.Tensor | None = None
-    scratch: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    scratch: Scratch[torch.Tensor] = field(default_factory=Scratch)
     true_entries: int = 0
 
 
@@ -75,26 +75,18 @@ class EagleDraft(DraftSource):
 
     def _log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
         state = self._states[session]
-        if order.reset:
-            state.cache.prune((), 0)
-            state.scratch = []
-        elif order.keep is not None:
-            self._keep(state, order.keep, order.accepted)
+        if order.cut is not None:
+            state.cache.prune(*order.cut)
+        followed = state.scratch.follow(order)
+        for node in followed.committed:  # with guessed states; the next catch-up redoes them
+            state.predicted = node.payload
+            state.tokens.append(node.token)
         if order.catch_up:
             states = self._read(state, order.catch_up)
         else:
-            states = self._expand(state, order)
+            states = self._expand(state, order.parents, followed.added)
         logits = self._ends.project(states)
         return logits.double().log_softmax(-1)
-
-    def _keep(self, state: _State, keep: Sequence[int], accepted: int) -> None:
-        """Scratch nodes become committed with guessed states; the next catch-up redoes them."""
-        state.cache.prune(keep, accepted)
-        kept = [state.scratch[slot] for slot in keep]
-        if accepted:
-            state.predicted = kept[accepted - 1][1]
-            state.tokens += [token for token, _ in kept[:accepted]]
-        state.scratch = kept[accepted:]
 
     def _read(self, state: _State, tokens: Sequence[int]) -> torch.Tensor:
         """Committed tokens, from the first one whose entry is missing or was guessed."""
@@ -108,31 +100,31 @@ class EagleDraft(DraftSource):
         state.predicted = states[-1]
         return states[-1:]
 
-    def _expand(self, state: _State, order: DraftPass) -> torch.Tensor:
+    def _expand(
+        self, state: _State, parents: Sequence[int], nodes: Sequence[ScratchNode[torch.Tensor]]
+    ) -> torch.Tensor:
         """New scratch nodes, each from the head's own state at its parent.
 
         A parent may be a node of the same pass (a whole tree that is run again): then the head runs
         once per level, since a node's input is its parent's result.
         """
-        first, found = len(state.scratch), []
-        for start, stop in _levels(first, order.parents):
-            level = slice(start, stop)
-            found.append(self._expand_level(state, order.tokens[level], order.parents[level]))
+        first, found = len(state.scratch.nodes) - len(nodes), []
+        for start, stop in _levels(first, parents):
+            found.append(self._expand_level(state, parents[start:stop], nodes[start:stop]))
         return torch.cat(found)
 
     def _expand_level(
-        self, state: _State, tokens: Sequence[int], parents: Sequence[int]
+        self, state: _State, parents: Sequence[int], nodes: Sequence[ScratchNode[torch.Tensor]]
     ) -> torch.Tensor:
-        """Nodes whose parents are known."""
-        assert state.predicted is not None  # a catch-up pass came before
-        above = state.cache.tree_mask.sum(1).tolist()
-        given, depths = [], list[int]()
-        for parent in parents:
-            given.append(state.predicted if parent == NO_PARENT else state.scratch[parent][1])
-            depths.append(1 if parent == NO_PARENT else 1 + int(above[parent]))
-        positions = [len(state.tokens) - 1 + depth for depth in depths]
+        """Nodes whose parents' states are known."""
+        root = state.predicted
+        assert root is not None  # a catch-up pass came before
+        given = [root if node.parent is None else node.parent.payload for node in nodes]
+        positions = [len(state.tokens) - 1 + len(node.path) for node in nodes]
+        tokens = [node.token for node in nodes]
         states = self._run(state, tokens, torch.stack(given), positions, parents)
-        state.scratch += zip(tokens, states, strict=True)
+        for node, own in zip(nodes, states, strict=True):
+            node.payload = own
         return states
 
     def _run(

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 
 from treepipe.core.protocol import DraftPass
+from treepipe.core.scratch import Scratch
 from treepipe.executor.draft_source import DraftSource, Passes
-from treepipe.results.recording import ScratchPaths
 
 BACKOFF = 0.5
 """Counts that the shorter suffix's distribution weighs, in every step of the interpolation."""
@@ -51,7 +51,7 @@ class _Text:
 
     def __init__(self, longest: int) -> None:
         self._tokens: list[int] = []
-        self._paths = ScratchPaths()
+        self._scratch = Scratch[None]()
         # followers[n][suffix of n tokens] counts the tokens behind it; n = 0 counts all tokens.
         self._followers: list[dict[tuple[int, ...], Counter[int]]] = [
             {} for _ in range(longest + 1)
@@ -59,12 +59,10 @@ class _Text:
 
     def follow(self, order: DraftPass) -> list[tuple[int, ...]]:
         """Read what the pass commits; returns the token paths that it asks about."""
-        accepted: Sequence[int] = ()
-        if order.accepted and order.keep is not None:
-            accepted = self._paths.tokens(order.keep[: order.accepted])
-        for token in (*accepted, *order.catch_up):
+        followed = self._scratch.follow(order)
+        for token in (*[node.token for node in followed.committed], *order.catch_up):
             self._read(token)
-        return self._paths.asked(order)
+        return followed.asked
 
     def distribution(self, path: Sequence[int], vocabulary: int) -> npt.NDArray[np.float64]:
         """[vocabulary] behind the committed tokens and ``path``; every token has some share."""

@@ -8,14 +8,15 @@ pool of its own ("Off the path, less sure").
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from typing import Protocol
 
 import numpy as np
 
-from treepipe.core.messages import NO_PARENT
-from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.messages import Segment
+from treepipe.core.protocol import Drafted, DraftPass, Schedule
+from treepipe.core.scratch import Scratch, ScratchNode
 from treepipe.results.recording import Recorder, Recording
 from treepipe.results.trace import Trace
 from treepipe.sim.blocks import Blocks
@@ -40,6 +41,37 @@ class Oracle(Protocol):
 
     def draft(self, order: DraftPass) -> Drafted:
         """The draft's answer to one pass."""
+
+
+def next_tokens(
+    oracle: Oracle, schedule: Schedule, segment: Segment, prompt_tokens: int, never_misses: bool
+) -> tuple[int, ...]:
+    """What the target says at each row: the text's next token on the true path, whatever schedule
+    asks.
+
+    Args:
+        never_misses: the rule takes a child wherever there is one (relaxed_best).
+    """
+    truth = oracle.truth
+    if segment.committed:
+        index = segment.positions[-1] - prompt_tokens + 1
+        return (truth(index) if index >= 0 else NEVER,)
+    answers, text = [], tuple[int, ...]()
+    for offer in schedule.offers(segment, children=never_misses):
+        answer = NEVER
+        if offer is not None:
+            path = offer.path
+            index = offer.position - prompt_tokens + 1
+            while len(text) < len(path):  # the tokens below the root, as far as they matter
+                text += (truth(index - len(path) + len(text)),)
+            if path == text[: len(path)]:
+                answer = truth(index)
+                if offer.children and answer not in offer.children:
+                    answer = offer.children[0]
+                    oracle.rewrite(index, answer)
+                    text = ()
+        answers.append(answer)
+    return tuple(answers)
 
 
 class AcceptanceSource(Protocol):
@@ -79,9 +111,8 @@ class PoolOracle:
         self._salt = int(self._rng.integers(2**63))
         self._records: list[int] = []
         self._truth: list[int] = []
-        self._read = 0
         # Per scratch node: index of its token in the text, steps off the true path, path key.
-        self._scratch: list[tuple[int, int, int]] = []
+        self._scratch = Scratch[tuple[int, int, int]]()
 
     def truth(self, index: int) -> int:
         while index >= len(self._truth):
@@ -92,16 +123,8 @@ class PoolOracle:
         self._truth[index] = token
 
     def draft(self, order: DraftPass) -> Drafted:
-        if order.reset:
-            self._scratch.clear()
-        elif order.keep is not None:
-            self._scratch = [self._scratch[slot] for slot in order.keep[order.accepted :]]
-            self._read += order.accepted
-        if order.catch_up:
-            self._read += len(order.catch_up)
-            rows = [self._row(self._read - self._prompt)]
-        else:
-            rows = self._rows(order.tokens, order.parents)
+        added = self._scratch.follow(order).added
+        rows = self._rows(added) if added else [self._row(self._scratch.read - self._prompt)]
         count = min(order.top_k, self._pool.candidates)
         pool = self._pool
         return Drafted(order.ticket, pool.tokens(rows, count), pool.leading(rows, count))
@@ -109,23 +132,24 @@ class PoolOracle:
     def _row(self, index: int) -> int:
         """That answers for the text's token at ``index``, by how much before it is unverified."""
         self.truth(index)
-        return self._pool.row(self._records[index], index + self._prompt - self._read)
+        return self._pool.row(self._records[index], index + self._prompt - self._scratch.read)
 
-    def _rows(self, tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
+    def _rows(self, added: list[ScratchNode[tuple[int, int, int]]]) -> list[int]:
         """Rows of the pool that answer for new scratch nodes."""
-        scratch, pool = self._scratch, self._pool
-        root, rows = (self._read - self._prompt - 1, 0, self._salt), list[int]()
-        for token, parent in zip(tokens, parents, strict=True):
-            index, off, key = root if parent == NO_PARENT else scratch[parent]
+        pool, rows = self._pool, list[int]()
+        root = self._scratch.read - self._prompt - 1, 0, self._salt
+        for node in added:
+            token, parent = node.token, node.parent
+            index, off, key = root if parent is None else parent.payload
             index += 1
             if not off:
                 if token == self.truth(index):
-                    scratch.append((index, 0, key))
+                    node.payload = index, 0, key
                     rows.append(self._row(index + 1))
                     continue
                 key = _mix(key, index)
             off, key = off + 1, _mix(key, token)
-            scratch.append((index, off, key))
+            node.payload = index, off, key
             rows.append(pool.off_path_row(off, key))
         return rows
 

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from treepipe.core.errors import RunError
 from treepipe.core.protocol import Drafted, DraftPass
-from treepipe.results.recording import Answer, RecordedRequest, Recording, ScratchPaths
+from treepipe.core.scratch import Scratch
+from treepipe.results.recording import Answer, RecordedRequest, Recording
 from treepipe.sim.acceptance import NEVER, Oracle
 
 Place: TypeAlias = tuple[int, tuple[int, ...]]
@@ -65,7 +66,7 @@ class ReplayOracle:
 
     def __init__(self, request: RecordedRequest, source: ReplaySource) -> None:
         self._prompt, self._text, self._source = request.prompt_tokens, [*request.text], source
-        self._scratch = ScratchPaths()
+        self._scratch = Scratch[None]()
         self._answers: dict[Place, Answer] = {}
         self._by_steps: dict[int, list[Answer]] = {}
         for answer in request.answers:
@@ -80,7 +81,7 @@ class ReplayOracle:
         self._text[index] = token
 
     def draft(self, order: DraftPass) -> Drafted:
-        paths = self._scratch.asked(order)
+        paths = self._scratch.follow(order).asked
         found = [self._answer(self._place(self._scratch.read, path)) for path in paths]
         widest = min(len(each.tokens) for each in found)
         tokens = [each.tokens[:widest] for each in found]

@@ -13,16 +13,14 @@ from functools import partial
 from typing import Protocol
 
 from treepipe.core.draft_work import Begin, Draft, Orders, Turn
-from treepipe.core.front_desk import Assignment
-from treepipe.core.messages import Flight, Message
-from treepipe.core.requests import RequestTrace
+from treepipe.core.messages import Flight, Message, Segment
+from treepipe.core.requests import Assignment, OpenRequest, OpenRequests, RequestTrace
 from treepipe.core.stage import Prune
 from treepipe.results.trace import Kind
 from treepipe.scenario.deployment import Plan
-from treepipe.sim.acceptance import AcceptanceSource
+from treepipe.sim.acceptance import AcceptanceSource, Oracle, next_tokens
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import Place
-from treepipe.sim.open_text import OpenText
 
 
 class World(Protocol):
@@ -119,33 +117,28 @@ class DraftServer:
         self._desk = plan.draft_desk(draft)
         self._stages = [[stage.name for stage in stages] for stages in plan.pipelines]
         self._by_context = self._placed.times.draft.last_context is not None
-        self._texts: dict[int, OpenText] = {}
+        self._open = OpenRequests[Oracle]()
         self._inbox: deque[tuple[Flight, float]] = deque()
         self._idle = True
 
     @property
     def state(self) -> str:
         """For the report of a deadlock."""
-        return f"{self._placed.name} waits for segments of requests {sorted(self._texts)}"
+        return f"{self._placed.name} waits for segments of requests {sorted(self._open.by_session)}"
 
     @property
     def turns(self) -> list[Turn]:
         return self._desk.turns
 
-    def open(self, session: int, assignment: Assignment) -> None:
+    def open(self, assignment: Assignment) -> None:
         """Take a request into the queue."""
-        spec, now = self._plan.requests[assignment.request], self._world.clock.now
+        session, now = assignment.session, self._world.clock.now
+        spec = self._plan.requests[assignment.request]
+        prompt_tokens = len(spec.prompt)
         stages = len(self._plan.pipelines[assignment.pipeline])
         schedule = self._plan.new_schedule(session, stages)
-        oracle = self._source.open(session, len(spec.prompt))
-        self._texts[session] = OpenText(
-            oracle,
-            schedule,
-            assignment.pipeline,
-            len(spec.prompt),
-            assignment.asked_ms,
-            self._plan.never_misses,
-        )
+        oracle = self._source.open(session, prompt_tokens)
+        self._open.open(OpenRequest(session, schedule, assignment, prompt_tokens, oracle))
         self._desk.open(session, assignment.pipeline, schedule, spec.started, now)
         self._wake()
 
@@ -178,7 +171,7 @@ class DraftServer:
                 rows = work.rows
                 duration = self._placed.times.draft(rows)
                 if self._by_context:
-                    duration = self._in_context_ms(work)
+                    duration = self._placed.times.draft.over(self._open.parts(work))
                 self._place.work(duration, partial(self._drafted, work, rows))
                 return
             self._place.fresh = True  # a turn begins
@@ -187,26 +180,18 @@ class DraftServer:
             elif self._evaluate(work.flight):
                 return
 
-    def _in_context_ms(self, work: Draft) -> float:
-        texts, table = self._texts, self._placed.times.draft
-        return table.over([texts[session].context.part(order) for session, order in work.passes])
-
     def _drafted(self, work: Draft, rows: int, event: object) -> None:
         session, start = work.passes[0][0], self._place.started_ms
         self._world.note(self._placed.name, "draft", start, session, rows)
-        answers = [
-            (session, self._texts[session].oracle.draft(order)) for session, order in work.passes
-        ]
+        requests = self._open.by_session
+        answers = [(session, requests[session].own.draft(order)) for session, order in work.passes]
         self._carry_out(self._desk.drafted(answers))
         self._go_on(event)
 
     def _evaluate(self, flight: Flight) -> bool:
         """Read off the target's tokens and serve the flight; returns whether that takes time."""
-        times, texts = self._placed.times, self._texts
-        answers = [
-            texts[segment.session].answers(segment) if segment.session in texts else ()
-            for segment in flight.segments
-        ]
+        times = self._placed.times
+        answers = [self._answers(segment) for segment in flight.segments]
         rows = sum([len(each) for each in answers])
         costs: list[tuple[Kind, float]] = [
             ("evaluate", times.evaluate(rows)),
@@ -218,6 +203,14 @@ class DraftServer:
         else:
             self._carry_out(self._desk.returned(flight, answers))
         return bool(parts)
+
+    def _answers(self, segment: Segment) -> tuple[int, ...]:
+        """The target's tokens at a segment's rows."""
+        request = self._open.by_session.get(segment.session)
+        if request is None:
+            return ()
+        never_misses, prompt = self._plan.never_misses, request.prompt_tokens
+        return next_tokens(request.own, request.schedule, segment, prompt, never_misses)
 
     def _spend(self, parts: list[tuple[Kind, float]], evaluation: _Evaluation) -> None:
         self._place.work(parts[0][1], partial(self._spent, parts, evaluation))
@@ -235,29 +228,9 @@ class DraftServer:
         self._go_on(event)
 
     def _carry_out(self, orders: Orders) -> None:
-        now, texts = self._world.clock.now, self._texts
         for pipeline, message in orders.messages:
             stages = self._stages[pipeline]
             receivers = stages[:1] if isinstance(message, Flight) else stages
             self._world.send(self._placed.name, receivers, message)
-        for session, tokens in orders.emitted:
-            texts[session].emitted.append((now, len(tokens)))
-            texts[session].tokens += tokens
-        for session, reason in orders.finished:
-            self._finish(session, reason)
-
-    def _finish(self, session: int, reason: str) -> None:
-        text = self._texts.pop(session)
-        self._world.finished(
-            RequestTrace(
-                session,
-                text.prompt_tokens,
-                text.started_ms,
-                self._world.clock.now,
-                tuple(text.emitted),
-                tuple(text.tokens),
-                tuple(text.schedule.rounds),
-                reason,
-                text.pipeline,
-            )
-        )
+        for finished in self._open.carry_out(orders, self._world.clock.now):
+            self._world.finished(finished)

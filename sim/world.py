@@ -13,9 +13,8 @@ import numpy as np
 from simpy.core import EmptySchedule
 
 from treepipe.core.errors import RunError
-from treepipe.core.front_desk import Assignment
 from treepipe.core.messages import Flight, Message
-from treepipe.core.requests import RequestTrace
+from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.results.trace import Kind, Span, Trace
 from treepipe.scenario.deployment import Plan, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource
@@ -31,7 +30,8 @@ class Simulation(World):
     def __init__(self, plan: Plan, source: AcceptanceSource, record_spans: bool) -> None:
         self.clock = Clock()
         self.plan = plan
-        self.trace = Trace(plan.devices, machines=plan.machines)
+        self._front = plan.front_desk()
+        self.trace = Trace(plan.devices, machines=plan.machines, requests=self._front.over)
         self.records = record_spans
         self._row_bytes = plan.row_bytes
         staged = {stage.name for stages in plan.pipelines for stage in stages}
@@ -45,13 +45,12 @@ class Simulation(World):
             for pipeline, stages in enumerate(plan.pipelines)
             for number, placed in enumerate(stages, start=1)
         ]
-        self._dispatcher = plan.dispatcher()
         self._links = self._connect()
         self._over = False
 
     def run(self) -> Trace:
         """Raises ``RunError`` if everything waits and nothing moves."""
-        self._assign(self._dispatcher.start(self.clock.now))
+        self._open(self._front.start(self.clock.now))
         self._await_arrival()
         try:
             while not self._over:
@@ -85,28 +84,22 @@ class Simulation(World):
             self._span(device, kind, start_ms, self.clock.now, session, tokens)
 
     def finished(self, request: RequestTrace) -> None:
-        self.trace.requests.append(request)
-        self._assign(self._dispatcher.finished(request.session - 1, self.clock.now))
+        self._open(self._front.finished(request))
 
     def _await_arrival(self) -> None:
-        at = self._dispatcher.next_arrival_ms
+        at = self._front.next_arrival_ms
         if at is not None:
             self.clock.after(max(0.0, at - self.clock.now), self._arrive)
 
     def _arrive(self, _: object) -> None:
-        self._assign(self._dispatcher.arrive())
+        self._open(self._front.arrive())
         self._await_arrival()
 
-    def _assign(self, assignments: Iterable[Assignment]) -> None:
+    def _open(self, assignments: Iterable[Assignment]) -> None:
         for assignment in assignments:
-            session = assignment.request + 1
-            if assignment.draft is None:
-                spec = self.plan.requests[assignment.request]
-                refused = RequestTrace.refused(session, len(spec.prompt), assignment.asked_ms)
-                self.trace.requests.append(refused)
-            else:
-                self.drafts[assignment.draft].open(session, assignment)
-        if self._dispatcher.done:
+            assert assignment.draft is not None  # it is served
+            self.drafts[assignment.draft].open(assignment)
+        if self._front.done:
             self.clock.after(0, self._end)
 
     def _end(self, _: object) -> None:

@@ -21,11 +21,11 @@ from tests.worlds.pipeline import Pipeline
 from tests.worlds.timeless_world import TimelessWorld
 from tests.worlds.tiny_models import VOCABULARY, greedy, save_head, save_random_checkpoint
 from treepipe.core.messages import Beat, Message, Segment
-from treepipe.core.node_notes import NodeNotes
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.schedules import systems
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move
+from treepipe.core.words import NodeNotes
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.draft_source import DraftSource

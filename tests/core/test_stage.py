@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tests.worlds.pipeline import Event, Pipeline
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word
-from treepipe.core.stage import Action, Pass, Prune, Run, StageSession, WordLog
+from treepipe.core.stage import Action, Pass, Prune, Run, StageSession
 from treepipe.core.tree import TokenTree
+from treepipe.core.words import WordLog
 
 
 class RandomDraft:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.sim.test_sim_world import make_plan, plain
-from treepipe.core.front_desk import Assignment, Dispatcher
+from treepipe.core.front_desk import Dispatcher, FrontDesk
+from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.metrics import run_metrics
 from treepipe.results.statistics import Interval
@@ -92,6 +93,27 @@ def test_the_closed_loop_knows_no_arrival() -> None:
 
 
 # --- simulator, by hand --------------------------------------------------------------------------
+
+
+def test_the_front_desk_keeps_what_is_refused_and_what_is_over() -> None:
+    desk = FrontDesk(Dispatcher(3, 2, pipelines=2, admission=1), (5, 6, 7))
+    (served,) = desk.start(4.0)
+    assert served == Assignment(0, 4.0, 0, 0)
+    assert desk.over == [RequestTrace.refused(2, 6, 4.0), RequestTrace.refused(3, 7, 4.0)]
+    assert not desk.done
+    over = RequestTrace(served.session, 5, 4.0, 9.0, (), (), (), "length")
+    assert desk.finished(over) == []
+    assert desk.over[-1] == over
+    assert desk.done
+
+
+def test_a_run_goes_on_while_a_pipeline_is_left() -> None:
+    desk = FrontDesk(Dispatcher(3, 1, pipelines=2), (1, 1, 1))
+    desk.start(0.0)
+    assert desk.lose(0)
+    (second,) = desk.finished(RequestTrace(1, 1, 0.0, 2.0, (), (), (), "worker lost"))
+    assert second == Assignment(1, 2.0, 0, 1)
+    assert not desk.lose(1), "it was the last one"
 
 
 def one_stage(arrivals_ms: list[float], tokens: int = 1, serving: Serving | None = None) -> Plan:

@@ -22,6 +22,7 @@ from treepipe.core.front_desk import ArrivalQueue, Policy, ServiceLevels
 from treepipe.core.messages import Flight, Message
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.schedules.pp import Autoregressive
+from treepipe.core.scratch import Scratch
 
 Choose = Callable[[int], int]
 
@@ -47,6 +48,7 @@ class Request:
     pipeline: int
     text: list[int] = field(default_factory=list)
     reader: DraftReader = field(default_factory=DraftReader)
+    scratch: Scratch[None] = field(default_factory=Scratch)
     offered: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
     begun: bool = False
     evaluated: list[int] = field(default_factory=list)
@@ -215,6 +217,10 @@ class TimelessWorld:
         self.draft_calls.append(order.rows)
         request = self.requests[session]
         paths = request.reader.ask(order, request.committed)
+        followed = request.scratch.follow(order)
+        assert request.scratch.read == len(request.reader.read)
+        below = [path[request.scratch.read :] for path in paths]
+        assert list(map(list, followed.asked)) == below, "same passes, same nodes at the same paths"
         if order.catch_up and not request.schedule.listens:
             assert request.reader.read == request.committed, "it reads all that is committed"
         drafted = self.answer(session, order, paths)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from treepipe.core.requests import Assignment, RequestTrace
+
 Policy: TypeAlias = Literal["fifo", "weighted_fair", "earliest_deadline"]
 
 
@@ -63,16 +65,6 @@ class ArrivalQueue:
         """The item to serve next; raises ``IndexError`` if none waits."""
         self._virtual, _, item = heapq.heappop(self._items)
         return item
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """A request is given to a draft server and a pipeline; ``draft`` None: it is refused."""
-
-    request: int
-    asked_ms: float
-    draft: int | None = None
-    pipeline: int = 0
 
 
 @dataclass(slots=True)
@@ -181,3 +173,58 @@ class Dispatcher:
             return None
         draft = min(range(self.drafts), key=drafts.count)
         return replace(asked, draft=draft, pipeline=min(free, key=pipelines.count))
+
+
+class FrontDesk:
+    """The requests of one run, from when they are asked for until they are over.
+
+    What is assigned, the world opens; when it is over, the world tells.
+
+    Attributes:
+        over: requests that are finished or were refused, in the order in which that happened.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, prompt_tokens: Sequence[int]) -> None:
+        """Args: ``prompt_tokens``: of each request of the run."""
+        self._dispatcher, self._prompt_tokens = dispatcher, prompt_tokens
+        self.over: list[RequestTrace] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether every request is over."""
+        return self._dispatcher.done
+
+    @property
+    def next_arrival_ms(self) -> float | None:
+        """When ``arrive`` is to be called next; None in a closed loop and after the last one."""
+        return self._dispatcher.next_arrival_ms
+
+    def start(self, now_ms: float) -> list[Assignment]:
+        """Time begins to count; returns what is to be opened."""
+        return self._served(self._dispatcher.start(now_ms))
+
+    def arrive(self) -> list[Assignment]:
+        """The next request arrives, at its own time; returns what is to be opened."""
+        return self._served(self._dispatcher.arrive())
+
+    def finished(self, request: RequestTrace) -> list[Assignment]:
+        """A request is over; returns what is to be opened."""
+        self.over.append(request)
+        return self._served(self._dispatcher.finished(request.session - 1, request.finished_ms))
+
+    def lose(self, pipeline: int) -> bool:
+        """A pipeline is gone, and is given nothing more, if there is another; returns that."""
+        dispatcher = self._dispatcher
+        if len(dispatcher.lost | {pipeline}) == dispatcher.pipelines:
+            return False
+        dispatcher.lost.add(pipeline)
+        return True
+
+    def _served(self, assignments: Sequence[Assignment]) -> list[Assignment]:
+        """Those that were not refused."""
+        self.over += [
+            RequestTrace.refused(each.session, self._prompt_tokens[each.request], each.asked_ms)
+            for each in assignments
+            if each.draft is None
+        ]
+        return [each for each in assignments if each.draft is not None]

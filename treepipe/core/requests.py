@@ -1,16 +1,15 @@
 """Requests as the server that serves them sees them: open ones, and what is left of finished ones.
 
 Law of this file: both worlds keep a request's book here, so a trace says the same of it in both.
-What a world adds (caches, oracles, hidden states) it keeps beside this, by session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 from treepipe.core.draft_work import Draft, Orders
-from treepipe.core.front_desk import Assignment
 from treepipe.core.protocol import RoundRecord, Schedule
 from treepipe.core.scratch import Scratch
 
@@ -60,11 +59,35 @@ class RequestTrace:
         return self.emitted[0][0]
 
 
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A request is given to a draft server and a pipeline; ``draft`` None: it is refused.
+
+    Attributes:
+        request: its index among the requests of the run.
+        asked_ms: when it was asked for.
+    """
+
+    request: int
+    asked_ms: float
+    draft: int | None = None
+    pipeline: int = 0
+
+    @property
+    def session(self) -> int:
+        """What its messages and its trace are numbered with in a run."""
+        return self.request + 1
+
+
+Own = TypeVar("Own")
+
+
 @dataclass(slots=True)
-class OpenRequest:
+class OpenRequest(Generic[Own]):
     """One request that is not finished.
 
     Attributes:
+        own: what the world keeps of it besides.
         emitted, tokens: as in ``RequestTrace``, so far.
         scratch: what the draft holds of it.
     """
@@ -73,6 +96,7 @@ class OpenRequest:
     schedule: Schedule
     assignment: Assignment
     prompt_tokens: int
+    own: Own
     emitted: list[tuple[float, int]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     scratch: Scratch[None] = field(default_factory=Scratch)
@@ -92,18 +116,18 @@ class OpenRequest:
         )
 
 
-class OpenRequests:
+class OpenRequests(Generic[Own]):
     """The open requests of one draft server, by session."""
 
     def __init__(self) -> None:
-        self._open: dict[int, OpenRequest] = {}
+        self._open: dict[int, OpenRequest[Own]] = {}
 
     @property
-    def by_session(self) -> Mapping[int, OpenRequest]:
+    def by_session(self) -> Mapping[int, OpenRequest[Own]]:
         """To look at."""
         return self._open
 
-    def open(self, request: OpenRequest) -> None:
+    def open(self, request: OpenRequest[Own]) -> None:
         """A request was taken into the queue."""
         self._open[request.session] = request
 
@@ -114,8 +138,7 @@ class OpenRequests:
         for session, order in work.passes:
             scratch = self._open[session].scratch
             scratch.follow(order)
-            found.append((order.rows, scratch.cached))
-            scratch.add(order, (None,) * len(order.tokens))
+            found.append((order.rows, scratch.cached - order.rows))
         return found
 
     def carry_out(self, orders: Orders, now_ms: float) -> list[RequestTrace]:
@@ -127,20 +150,3 @@ class OpenRequests:
         return [
             self._open.pop(session).trace(now_ms, reason) for session, reason in orders.finished
         ]
-
-
-def refused(
-    assignments: Sequence[Assignment], prompt_tokens: Sequence[int]
-) -> tuple[list[Assignment], list[RequestTrace]]:
-    """Those that are served, and the traces of those that are not admitted.
-
-    Args:
-        prompt_tokens: of every request, by its number in the assignments.
-    """
-    served = [each for each in assignments if each.draft is not None]
-    turned_away = [
-        RequestTrace.refused(each.request + 1, prompt_tokens[each.request], each.asked_ms)
-        for each in assignments
-        if each.draft is None
-    ]
-    return served, turned_away

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from treepipe.core.barrier import Barrier
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Beat, Close, Flight, Message, Segment
 from treepipe.core.stage import Prune, Run, StageSession
@@ -65,16 +66,17 @@ class _Gathering:
 
 @dataclass(slots=True)
 class _Lane:
-    """The lock-step of one draft server's flights.
+    """The lock-step of one draft server's flights."""
 
-    Attributes:
-        applied, taken: beats and flights that this stage is done with.
-    """
-
-    applied: int = 0
-    taken: int = 0
+    barrier: Barrier
     beats: deque[Beat] = field(default_factory=deque)
     flights: deque[tuple[Flight, tuple[Any, ...]]] = field(default_factory=deque)
+
+    @property
+    def flight_is_due(self) -> bool:
+        number = self.flights[0][0].beat
+        assert number is not None  # others never wait in a lane
+        return self.barrier.lets(number)
 
 
 class StageDesk:
@@ -130,7 +132,7 @@ class StageDesk:
         elif message.beat is None:
             self._release(message, payloads)
         else:
-            lane = self._lanes.setdefault(message.draft, _Lane())
+            lane = self._lane(message.draft)
             lane.flights.append((message, tuple(payloads)))
             self._advance(lane)
         return list(self._sessions)[known:]
@@ -174,7 +176,7 @@ class StageDesk:
     def _take(self, move: Move) -> Move:
         if move.flight.beat is not None:
             lane = self._lanes[move.flight.draft]
-            lane.taken += 1
+            lane.barrier.taken += 1
             self._advance(lane)
         return move
 
@@ -198,8 +200,8 @@ class StageDesk:
         if beat.number is None:
             self._tell(beat)
             return
-        lane = self._lanes.setdefault(beat.draft, _Lane())
-        if beat.number != lane.applied + len(lane.beats):
+        lane = self._lane(beat.draft)
+        if beat.number != lane.barrier.applied + len(lane.beats):
             raise ProtocolError(f"beat {beat.number} arrived out of turn")
         lane.beats.append(beat)
         self._advance(lane)
@@ -222,17 +224,16 @@ class StageDesk:
     def _advance(self, lane: _Lane) -> None:
         """Apply the beats and release the flights whose step has come."""
         while True:
-            if lane.beats and lane.taken >= lane.applied + self._free_beats:
+            if lane.beats and lane.barrier.word_is_due:
                 self._tell(lane.beats.popleft())
-                lane.applied += 1
-            elif lane.flights and self._is_due(lane.flights[0][0], lane):
+                lane.barrier.applied += 1
+            elif lane.flights and lane.flight_is_due:
                 self._release(*lane.flights.popleft())
             else:
                 return
 
-    def _is_due(self, flight: Flight, lane: _Lane) -> bool:
-        assert flight.beat is not None  # others never wait in a lane
-        return flight.beat - self._free_beats < lane.applied
+    def _lane(self, draft: int) -> _Lane:
+        return self._lanes.setdefault(draft, _Lane(Barrier(self._free_beats)))
 
     def _release(self, flight: Flight, payloads: Sequence[Any]) -> None:
         self._idle = False

@@ -8,13 +8,12 @@ answer to the same path.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from treepipe.core.errors import UserError
-from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.scratch import Scratch
 from treepipe.files.outputs import write_file
 from treepipe.files.reading import UNREADABLE, reading_fault
 
@@ -70,51 +69,18 @@ class Recording:
             raise UserError(f"{path}: is not a recording: {reading_fault(error)}") from None
 
 
-class ScratchPaths:
-    """Which token path each draft pass of one request answers for.
-
-    Attributes:
-        read: committed tokens that the draft has read.
-    """
-
-    def __init__(self) -> None:
-        self.read = 0
-        self._paths: list[tuple[int, ...]] = []
-
-    def tokens(self, slots: Sequence[int]) -> list[int]:
-        """Token of each of these scratch nodes."""
-        return [self._paths[slot][-1] for slot in slots]
-
-    def asked(self, order: DraftPass) -> list[tuple[int, ...]]:
-        """Follow one pass; token path below the committed tokens per node that it answers for."""
-        if order.reset:
-            self._paths = []
-        elif order.keep is not None:
-            kept = [self._paths[slot] for slot in order.keep[order.accepted :]]
-            self._paths = [path[order.accepted :] for path in kept]
-            self.read += order.accepted
-        self.read += len(order.catch_up)
-        if order.catch_up:
-            return [()]
-        first = len(self._paths)
-        for token, parent in zip(order.tokens, order.parents, strict=True):
-            above = () if parent == NO_PARENT else self._paths[parent]
-            self._paths.append((*above, token))
-        return self._paths[first:]
-
-
 class Recorder:
     """Listens to draft passes and texts; ``recording`` is what was heard."""
 
     def __init__(self) -> None:
         self.recording = Recording()
-        self._paths: dict[int, ScratchPaths] = {}
+        self._scratch: dict[int, Scratch[None]] = {}
 
     def drafted(self, session: int, order: DraftPass, drafted: Drafted) -> None:
         """Note one pass and its answer, which is put into plain numbers."""
         request = self.recording.requests.setdefault(session, RecordedRequest(0))
-        scratch = self._paths.setdefault(session, ScratchPaths())
-        paths = scratch.asked(order)
+        scratch = self._scratch.setdefault(session, Scratch())
+        paths = scratch.follow(order).asked
         for path, tokens, log_probs in zip(paths, drafted.tokens, drafted.log_probs, strict=True):
             request.answers.append(
                 Answer(scratch.read, path, tuple(map(int, tokens)), tuple(map(float, log_probs)))
@@ -124,7 +90,7 @@ class Recorder:
         """Note a finished request."""
         request = self.recording.requests.setdefault(session, RecordedRequest(0))
         request.prompt_tokens, request.text = prompt_tokens, text
-        self._paths.pop(session, None)
+        self._scratch.pop(session, None)
 
 
 def _request(content: dict[str, object]) -> RecordedRequest:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from treepipe.core.draft_desk import DraftDesk
-from treepipe.core.front_desk import ArrivalQueue, Dispatcher, Policy, ServiceLevels
+from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
 from treepipe.core.messages import Close, Flight, Message
 from treepipe.core.protocol import Schedule, Started
 from treepipe.core.stage_desk import StageDesk
@@ -63,7 +63,7 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How requests share draft servers and pipelines; see ``schedules/shared_draft.py``."""
+    """How requests share draft servers and pipelines; see ``core/front_desk.py``."""
 
     clients: int = 1
     limit: int | None = None
@@ -180,9 +180,9 @@ class Plan:
         """Of the ``number``-th stage (from 1) of a pipeline."""
         return StageDesk(number, len(self.pipelines[pipeline]), self.group_size)
 
-    def dispatcher(self) -> Dispatcher:
+    def front_desk(self) -> FrontDesk:
         serving = self.serving
-        return Dispatcher(
+        dispatcher = Dispatcher(
             len(self.requests),
             serving.clients,
             len(self.drafts),
@@ -191,6 +191,7 @@ class Plan:
             serving.admission,
             self.arrivals_ms,
         )
+        return FrontDesk(dispatcher, [len(request.prompt) for request in self.requests])
 
 
 def message_bytes(message: Message, row_bytes: int) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.tree import best, subtree
@@ -65,7 +64,6 @@ class TreeDraft:
         self._asked: list[int] = []
         self._asked_scores = self._layer_scores = self._scores[0]
         self._scratch: dict[int, int] = {0: NO_PARENT}
-        self._ticket: int | None = None
 
     @property
     def scores(self) -> npt.NDArray[np.float64]:
@@ -76,11 +74,6 @@ class TreeDraft:
     @property
     def complete(self) -> bool:
         return self._pass == self._passes
-
-    @property
-    def ticket(self) -> int | None:
-        """Of the pass that is under way."""
-        return self._ticket
 
     def locate(self, path: Sequence[int]) -> int | None:
         """The candidate at the end of a token path below the root, None if there is none."""
@@ -103,7 +96,6 @@ class TreeDraft:
 
     def next_pass(self, ticket: int) -> DraftPass:
         """The next draft pass to run; ``absorb`` takes its answer."""
-        self._ticket = ticket
         growth = self._growth
         top_k = growth.children[min(self._pass, len(growth.children) - 1)]
         if not self._pass:
@@ -122,16 +114,8 @@ class TreeDraft:
         tokens = tuple([self.tokens[i] for i in self._asked])
         return DraftPass(ticket, (), tokens, parents, False, top_k, drawn=growth.drawn)
 
-    def expects(self, drafted: Drafted) -> None:
-        """Raises ``ProtocolError`` if this is not the answer that is waited for."""
-        if drafted.ticket != self._ticket:
-            raise ProtocolError(f"no draft pass with ticket {drafted.ticket} is under way")
-        drafted.expect(len(self._asked))
-
     def absorb(self, drafted: Drafted) -> None:
         """Append the candidates of the nodes that were asked about."""
-        self.expects(drafted)
-        self._ticket = None
         self._pass += 1
         below = self._asked_scores[:, None] + drafted.log_probs
         tokens: list[int] = np.asarray(drafted.tokens).ravel().tolist()

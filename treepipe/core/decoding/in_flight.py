@@ -15,8 +15,8 @@ from treepipe.core.decoding.request import Request
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word
 from treepipe.core.protocol import Announce, Command, Feed, Offer, Returned, RoundRecord
-from treepipe.core.stage import WordLog
 from treepipe.core.tree import TokenTree
+from treepipe.core.words import WordLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,9 +94,7 @@ class Layered(TreeDecoding):
         self._frontier = Frontier()
         self._decoding = False
         self._layers_left = 0
-        self._asked: list[int] = []
-        self._expected = 0
-        self._ticket: int | None = None
+        self._asked_nodes: list[int] = []
 
     @property
     def in_step(self) -> bool:
@@ -117,7 +115,7 @@ class Layered(TreeDecoding):
         """What came back is decided, then what waits is fed and the next layer is drafted."""
         if not self.in_step:
             raise ProtocolError("the request does not take part in the pipeline's steps")
-        if self._ticket is not None and self._flying.opened:
+        if self._asked.under_way and self._flying.opened:
             raise ProtocolError("a step ends after the draft's layer is there")
         commands = self._evaluate(event.returned) if event.returned is not None else []
         if self.done:
@@ -126,7 +124,7 @@ class Layered(TreeDecoding):
             self._flying.nothing_committed()
         if self._flying.waiting:
             commands.append(self._flying.feed(self._flying.waiting, None))
-        if self._ticket is None:
+        if not self._asked.under_way:
             commands += self._draft()
         return commands
 
@@ -170,15 +168,13 @@ class Layered(TreeDecoding):
     def _next_layer(self) -> list[Command]:
         while self._layers_left:
             deepest = self._deepest_layer()
-            self._asked = [
+            self._asked_nodes = [
                 node
                 for node in deepest
                 if self._frontier.candidates[node] is None or not self._parameters.draft_reuse
             ]
-            if self._asked:
-                order = self._pass()
-                self._expected = 1 if order.catch_up else order.rows
-                return [order]
+            if self._asked_nodes:
+                return [self._asked.ask(self._pass())]
             self._grow(deepest)
             self._layers_left -= 1
         return []
@@ -188,27 +184,23 @@ class Layered(TreeDecoding):
         return range(bisect_left(depths, depths[-1]), len(depths))
 
     def _pass(self) -> DraftPass:
-        self._ticket = ticket = self._request.ticket()
+        ticket = self._request.ticket()
         frontier, flying, top_k = self._frontier, self._flying, self._parameters.children
         if not frontier.root_read and (self._parameters.draft_reuse or not frontier.moved):
-            self._asked = [0]
+            self._asked_nodes = [0]
             frontier.root_read = True
             unread, flying.unread = tuple(flying.unread), []
             return DraftPass(ticket, unread, (), (), True, top_k)
         if self._parameters.draft_reuse:
             keep, accepted = frontier.take_prune()
             flying.unread = []
-            tokens, parents = frontier.extend(flying.tree, self._asked)
+            tokens, parents = frontier.extend(flying.tree, self._asked_nodes)
             return DraftPass(ticket, (), tokens, parents, False, top_k, keep, accepted)
         tokens, parents = frontier.whole(flying.tree)
         return DraftPass(ticket, (), tokens, parents, True, top_k)
 
     def _drafted(self, event: Drafted) -> list[Command]:
-        if event.ticket != self._ticket:
-            raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
-        event.expect(self._expected)
-        self._ticket = None
-        self._frontier.answer(self._asked, event)
+        self._frontier.answer(self._asked_nodes, event)
         self._grow(self._deepest_layer())
         self._layers_left -= 1
         return self._next_layer()

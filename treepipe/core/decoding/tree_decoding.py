@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from treepipe.core.decoding.asked import Asked
 from treepipe.core.decoding.in_flight import TreeInFlight
 from treepipe.core.decoding.request import Request
 from treepipe.core.errors import ProtocolError
@@ -34,6 +35,7 @@ class TreeDecoding(ABC):
     def __init__(self, session: int, prefill_chunk: int) -> None:
         self._request = Request(session, prefill_chunk)
         self._flying = TreeInFlight(self._request)
+        self._asked = Asked()
         self._queued = 0  # turns that waited at the draft server when a segment came back last
 
     @property
@@ -59,7 +61,7 @@ class TreeDecoding(ABC):
             self._flying.unread.extend(event.prompt)
             return commands
         if isinstance(event, Drafted):
-            return self._drafted(event)
+            return self._drafted(event) if self._asked.answers(event) else []
         if isinstance(event, Returned):
             return self._prefilled(event) if self._request.prefill else self._returned(event)
         if isinstance(event, Stepped):
@@ -82,7 +84,7 @@ class TreeDecoding(ABC):
 
     @abstractmethod
     def _drafted(self, event: Drafted) -> list[Command]:
-        """A draft pass is answered."""
+        """The draft pass under way is answered."""
 
     @abstractmethod
     def _returned(self, event: Returned) -> list[Command]:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from treepipe.core.decoding.drafting import Growth, TreeDraft
 from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.tree_decoding import TreeDecoding
-from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import (
     Command,
     Drafted,
+    DraftPass,
     Feed,
     Returned,
 )
@@ -85,11 +85,10 @@ class TreeSchedule(TreeDecoding):
 
     def _drafted(self, event: Drafted) -> list[Command]:
         draft = self._draft
-        if draft is None:
-            raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
+        assert draft is not None  # only drafts ask
         draft.absorb(event)
         if not draft.complete:
-            return [draft.next_pass(self._request.ticket())]
+            return [self._next_pass(draft)]
         self._draft = None
         opened = self._flying.opened
         commands = self._on_draft_complete(draft) if opened else self._open_round(draft)
@@ -118,11 +117,16 @@ class TreeSchedule(TreeDecoding):
         return self._start_draft(self._parameters.growth(self._queued))
 
     def _start_draft(self, growth: Growth) -> list[Command]:
-        """Draft a new tree below the root, reading the committed tokens not read so far."""
+        """Draft a new tree below the root, reading the committed tokens not read so far; one that
+        is under way is given up."""
         flying = self._flying
+        self._asked.abandon()
         self._draft = TreeDraft(flying.tree.tokens[0], flying.unread, growth)
         flying.unread = []
-        return [self._draft.next_pass(self._request.ticket())]
+        return [self._next_pass(self._draft)]
+
+    def _next_pass(self, draft: TreeDraft) -> DraftPass:
+        return self._asked.ask(draft.next_pass(self._request.ticket()))
 
     def _open_round(self, draft: TreeDraft) -> list[Command]:
         parameters = self._parameters

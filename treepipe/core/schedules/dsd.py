@@ -30,8 +30,6 @@ class ChainAhead(TreeDecoding):
         super().__init__(session, prefill_chunk)
         self._gamma, self._drawn = gamma, drawn
         self._restart()
-        self._ticket: int | None = None
-        self._abandoned: set[int] = set()
 
     def _restart(self) -> None:
         """Nothing is drafted below the newest committed token."""
@@ -62,21 +60,12 @@ class ChainAhead(TreeDecoding):
             self._used = guess + 1
         else:
             self._restart()
-            if self._ticket is not None:
-                self._abandoned.add(self._ticket)
-                self._ticket = None
+            self._asked.abandon()
         word = flying.drop_round(walk, lock_step=False)
         flying.open_round(walk.next_token)
         return [word, *commands, *self._go_on()]
 
     def _drafted(self, event: Drafted) -> list[Command]:
-        if event.ticket in self._abandoned:
-            self._abandoned.remove(event.ticket)
-            return []
-        if event.ticket != self._ticket:
-            raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
-        event.expect(1)
-        self._ticket = None
         self._chain.append((int(event.tokens[0][0]), float(event.log_probs[0][0])))
         return self._go_on()
 
@@ -86,8 +75,8 @@ class ChainAhead(TreeDecoding):
         if not self._flying.opened and len(self._chain) >= self._used + self._gamma:
             commands.append(self._window())
         ahead = self._gamma + 1 if self._flying.opened else 0
-        if self._ticket is None and len(self._chain) < self._used + self._gamma + ahead:
-            commands.append(self._pass())
+        if not self._asked.under_way and len(self._chain) < self._used + self._gamma + ahead:
+            commands.append(self._asked.ask(self._pass()))
         return commands
 
     def _window(self) -> Command:
@@ -98,8 +87,7 @@ class ChainAhead(TreeDecoding):
         return self._flying.feed(self._gamma + 1, None)
 
     def _pass(self) -> DraftPass:
-        self._ticket = ticket = self._request.ticket()
-        flying = self._flying
+        ticket, flying = self._request.ticket(), self._flying
         if not self._read:
             self._read = True
             unread, flying.unread = tuple(flying.unread), []

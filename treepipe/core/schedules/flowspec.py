@@ -93,7 +93,7 @@ class Continuous(TreeSchedule):
             self._extending = True
             self._base.extend(expansion.score_aware_depth)
             self._draft = self._base
-            return [self._draft.next_pass(self._request.ticket())]
+            return [self._next_pass(self._draft)]
         return self._feed_rest()
 
     def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from treepipe.core.decoding.drafting import Growth, TreeDraft
 from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
-from treepipe.core.protocol import Command, Drafted, Returned
+from treepipe.core.protocol import Command, Returned
 from treepipe.core.schedules.flowspec import (
     Expansion,
     RefillKeys,
@@ -42,21 +42,12 @@ class FreeRunning(TreeSchedule):
     ) -> None:
         super().__init__(session, prefill_chunk, parameters, parts)
         self._expansion = expansion
-        self._abandoned: set[int] = set()
         self._moved: list[int] = []  # tokens committed below the root of the draft under way
 
     def _step_of(self, index: int) -> int | None:
         return None
 
-    def _drafted(self, event: Drafted) -> list[Command]:
-        if event.ticket in self._abandoned:
-            self._abandoned.remove(event.ticket)
-            return []
-        return super()._drafted(event)
-
     def _start_draft(self, growth: Growth) -> list[Command]:
-        if self._draft is not None and self._draft.ticket is not None:
-            self._abandoned.add(self._draft.ticket)
         self._moved = []
         return super()._start_draft(growth)
 

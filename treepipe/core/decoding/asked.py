@@ -1,0 +1,49 @@
+"""The draft pass whose answer a request waits for, and those whose answers are of no use any more.
+
+Law of this file: every pass is answered once; an answer that nothing waits for is an error and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from treepipe.core.errors import ProtocolError
+from treepipe.core.protocol import Drafted, DraftPass
+
+
+class Asked:
+    """At most one pass is under way at a time, besides abandoned ones."""
+
+    def __init__(self) -> None:
+        self._order: DraftPass | None = None
+        self._abandoned: set[int] = set()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether an answer is waited for."""
+        return self._order is not None
+
+    def ask(self, order: DraftPass) -> DraftPass:
+        """A pass is ordered."""
+        self._order = order
+        return order
+
+    def abandon(self) -> None:
+        """The answer to the pass under way, if there is one, is of no use any more."""
+        if self._order is not None:
+            self._abandoned.add(self._order.ticket)
+            self._order = None
+
+    def answers(self, event: Drafted) -> bool:
+        """A pass was answered; returns whether that was waited for.
+
+        Raises ``ProtocolError`` if it was not asked for, or does not answer for every node.
+        """
+        if event.ticket in self._abandoned:
+            self._abandoned.remove(event.ticket)
+            return False
+        order = self._order
+        if order is None or event.ticket != order.ticket:
+            raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
+        event.expect(1 if order.catch_up else order.rows)
+        self._order = None
+        return True

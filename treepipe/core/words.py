@@ -1,0 +1,131 @@
+"""The words of one session, and what follows from them for segments and notes that missed some.
+
+Law of this file: a word numbers the nodes to retain, the accepted ones first (the index law; see
+``stage.py``). Whoever has been through ``v`` words is brought up to date by those from ``v`` on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from treepipe.core.errors import ProtocolError
+from treepipe.core.messages import Segment, Word
+
+Note = TypeVar("Note")
+
+
+class WordLog:
+    """The words of one session since the round began, applied to segments that missed them."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._first = 0
+        self._words: list[Word] = []
+
+    def add(self, word: Word) -> None:
+        if word.number != self.version:
+            raise ProtocolError(f"word {word.number} arrived at version {self.version}")
+        self.version += 1
+        if word.ends_round:
+            self._first, self._words = self.version, []
+        else:
+            self._words.append(word)
+
+    def forget(self, version: int) -> None:
+        """No segment older than ``version`` will be asked about any more.
+
+        Segments overtake each other nowhere, and none loses a word it has been through. So a
+        round without end (``layered.py``) needs no more words than are on their way.
+        """
+        del self._words[: max(version - self._first, 0)]
+        self._first = max(version, self._first)
+
+    def survivors(self, version: int, start: int, count: int) -> tuple[list[int] | None, int]:
+        """Which of ``count`` rows from ``start`` at ``version`` are left now, and their start.
+
+        The rows are positions in 0..count-1, None stands for all. Index law (ii).
+        """
+        if version < self._first:
+            raise ProtocolError(f"words before {self._first} are forgotten, not only {version}")
+        rows: list[int] | None = None
+        for word in self._words[version - self._first :]:
+            if word.retained is None:
+                continue
+            low = bisect_left(word.retained, start)
+            high = bisect_left(word.retained, start + count)
+            kept = [index - start for index in word.retained[low:high]]
+            rows = kept if rows is None else [rows[i] for i in kept]
+            start, count = max(low - word.accepted, 0), len(kept)
+        return rows, start
+
+    def catch_up(self, segment: Segment) -> tuple[Segment, tuple[int, ...] | None]:
+        """The segment after all words it has missed, and which of its rows are left.
+
+        None stands for all rows. The segment's round must be the current one.
+        """
+        self.forget(segment.version)
+        if segment.version == self.version:
+            return segment, None
+        old, missed = segment, self._words
+        rows, start = self.survivors(old.version, old.start, len(old.tokens))
+        tokens, positions, parents = old.tokens, old.positions, old.parents
+        if rows is not None:
+            tokens = tuple([tokens[i] for i in rows])
+            positions = tuple([positions[i] for i in rows])
+            parents = _renumber([parents[i] for i in rows], missed)
+        segment = Segment(
+            old.session,
+            old.ticket,
+            old.round,
+            self.version,
+            start,
+            tokens,
+            positions,
+            parents,
+            old.step,
+        )
+        return segment, None if rows is None else tuple(rows)
+
+
+def _renumber(parents: list[int], missed: Sequence[Word]) -> tuple[int, ...]:
+    """Surviving rows' parents after the missed words.
+
+    The new root's parent is the last of the accepted nodes, so that it ends up as ``NO_PARENT``.
+    """
+    for word in missed:
+        kept, accepted = word.retained, word.accepted
+        if kept is not None:
+            parents = [p if p < 0 else bisect_left(kept, p) - accepted for p in parents]
+    return tuple(parents)
+
+
+class NodeNotes(Generic[Note]):
+    """What a world remembers about the nodes of one request that came back, in step with the words:
+    notes by tree index, pruned as the tree is."""
+
+    def __init__(self) -> None:
+        self._notes: dict[int, Note] = {}
+        self._log = WordLog()
+        self._round = 0
+
+    def write(self, returned: Segment, notes: Sequence[Note]) -> None:
+        """One note per row of a segment; those of rows that were pruned meanwhile are dropped."""
+        if returned.round != self._round:
+            return
+        self._log.forget(returned.version)
+        rows, start = self._log.survivors(returned.version, returned.start, len(notes))
+        kept = notes if rows is None else [notes[row] for row in rows]
+        self._notes.update(enumerate(kept, start=start))
+
+    def announce(self, word: Word) -> list[Note]:
+        """Follow a word; returns the notes of the nodes that it commits, in order."""
+        self._log.add(word)
+        if word.retained is None:
+            return []
+        accepted = [self._notes[node] for node in word.retained[: word.accepted]]
+        live = enumerate(word.retained[word.accepted :])
+        self._notes = {new: self._notes[old] for new, old in live if old in self._notes}
+        self._round += word.ends_round
+        return accepted
