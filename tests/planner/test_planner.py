@@ -320,7 +320,10 @@ BAD = [
     ("search.goal=speed", "key search.goal = \"speed\": input should be 'time_between_tokens_ms'"),
     ("search.gaol=1", "key search.gaol is unknown; did you mean 'goal'?"),
     ("serch.goal=1", "key serch is unknown; did you mean 'search'?"),
-    ('search.schedules=["specpip"]', 'key search.schedules.0 = "specpip": input should be'),
+    (
+        'search.schedules=["specpip"]',
+        'key search.schedules.0 = "specpip": there is no such system; did you mean',
+    ),
     ("search.schedules=[]", "key search.schedules = []"),
     ("search.grid={schedule={widht=[1]}}", "search.grid.schedule.widht is unknown; did you mean"),
     ("search.grid={schedule={tree_size=[1]}}", "schedule.tree_size is read by no schedule that"),

@@ -39,6 +39,6 @@ SYSTEMS = (
         in_lock_step=True,
         places=_one,
         grid=_grid,
-        closed_form="stepped",
+        closed_form="pipedec",
     ),
 )

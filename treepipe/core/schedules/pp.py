@@ -78,6 +78,15 @@ def _make(parameters: Parameters, seat: Seat) -> Autoregressive:
     return Autoregressive(seat.session, parameters.prefill_chunk)
 
 
+def _tree_tokens(parameters: Parameters, stages: int) -> int:
+    """None: every row is a committed one."""
+    return 0
+
+
+def _segment_tokens(parameters: Parameters, stages: int) -> int:
+    return 1
+
+
 SYSTEMS = (
     System(
         name="pp",
@@ -86,7 +95,9 @@ SYSTEMS = (
         summary="plain decoding",
         parameters=Parameters,
         make=_make,
+        tree_tokens=_tree_tokens,
+        segment_tokens=_segment_tokens,
         drafts=False,
-        closed_form="alone",
+        closed_form="plain",
     ),
 )

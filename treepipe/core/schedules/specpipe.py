@@ -53,7 +53,7 @@ SYSTEMS = (
         in_lock_step=True,
         places=_one,
         grid=_grid,
-        closed_form="stepped",
+        closed_form="specpipe",
     ),
     System(
         name="specpipe_db",
