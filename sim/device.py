@@ -17,7 +17,7 @@ from treepipe.sim.clock import Callback, Clock
 
 
 class Place:
-    """Of a role that has its machine to itself, and a machine that idling does not change."""
+    """A role's place if it has a machine to itself, and one that idling does not change."""
 
     fresh = True
 
@@ -76,7 +76,7 @@ class SharedMachine:
         self._clock.after(factor * duration_ms, partial(self._end, done))
 
     def _end(self, done: Callback, event: object) -> None:
-        """Who waits goes before what the role that has just ended asks for next."""
+        """A role that waits goes before what the role that has just ended asks for next."""
         self._busy -= 1
         self._ended_ms = self._clock.now
         if self._waiting:
@@ -85,7 +85,7 @@ class SharedMachine:
 
 
 def places(clock: Clock, machines: dict[str, Machine], always_fresh: set[str]) -> dict[str, Place]:
-    """Where each role works.
+    """The place at which each role works.
 
     Args:
         machines: by role.

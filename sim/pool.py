@@ -170,7 +170,7 @@ class Pool:
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any], depth_loss: float = 0.0) -> Pool:
-        """From the content of a pool file (see ``docs/files.md``).
+        """Reads the content of a pool file (see ``docs/files.md``).
 
         Args:
             depth_loss: share of the positions that each unverified token beyond the recorded

@@ -53,7 +53,7 @@ class Stage:
 
     @property
     def state(self) -> str:
-        """For the report of a deadlock."""
+        """What it is doing, for the report of a deadlock."""
         return f"{self._placed.name} {self._desk.state}"
 
     def deliver(self, message: Message) -> None:
@@ -125,7 +125,7 @@ class DraftServer:
 
     @property
     def state(self) -> str:
-        """For the report of a deadlock."""
+        """What it is doing, for the report of a deadlock."""
         return f"{self._placed.name} waits for segments of requests {sorted(self._texts)}"
 
     @property

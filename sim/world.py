@@ -68,7 +68,7 @@ class Simulation(World):
 
     @property
     def _roles(self) -> list[DraftServer | Stage]:
-        """In the order of the plan's devices."""
+        """All roles, in the order of the plan's devices."""
         return [*self.drafts, *self.stages]
 
     @property

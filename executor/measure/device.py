@@ -63,7 +63,7 @@ class Measurements:
     seconds: float = 0.0
 
     def table(self, kind: str) -> dict[int, dict[int, Summary]]:
-        """Of one kind of pass: context -> tokens -> milliseconds."""
+        """The table of one kind of pass: context -> tokens -> milliseconds."""
         found: dict[int, dict[int, Summary]] = {}
         for (name, tokens, context), summary in sorted(measured(self.passes).items()):
             if name == kind:

@@ -51,7 +51,7 @@ class Bench:
 
     @property
     def dtype_name(self) -> DType:
-        """As profiles call it."""
+        """The type of the weights, as profiles call it."""
         return next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
 
     @property

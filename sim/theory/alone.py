@@ -125,7 +125,7 @@ class Alone:
         return self._expect(1.0, [1.0] * len(self.decoding.outcomes))
 
     def metrics(self) -> dict[str, float]:
-        """Of requests one after another."""
+        """The metrics of requests one after another."""
         prefill, decode = self.prefill_ms, self.decoding_ms[0]
         found = {
             "throughput_tokens_s": 1e3 * self.new_tokens / (prefill + decode),
@@ -146,7 +146,7 @@ class Alone:
         }
 
     def busy_ms(self) -> dict[str, float]:
-        """Per device and request."""
+        """How long each device is busy for a request."""
         passage, decoding = self.passage, self.decoding
         rounds, rows = self.rounds, decoding.rows
         drafting = self._expect(decoding.first_draft_ms, decoding.draft_ms)

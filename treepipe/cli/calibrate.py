@@ -1,4 +1,4 @@
-"""``treepipe calibrate``: its arguments; the measuring is done in ``profiles/measure``."""
+"""``treepipe calibrate``: its arguments; the measuring is done in ``executor/measure``."""
 
 from __future__ import annotations
 

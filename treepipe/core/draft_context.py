@@ -10,7 +10,7 @@ from treepipe.core.protocol import DraftPass
 
 
 class DraftContext:
-    """Of one request.
+    """What the draft holds of one request.
 
     >>> context = DraftContext()
     >>> context.part(DraftPass(1, (5, 6, 7), (), (), True, 2))  # reads three tokens

@@ -100,7 +100,7 @@ class OpenRequests:
 
     @property
     def by_session(self) -> Mapping[int, OpenRequest]:
-        """To look at."""
+        """The traces, to look at."""
         return self._open
 
     def open(self, request: OpenRequest) -> None:

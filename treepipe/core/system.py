@@ -50,11 +50,11 @@ class Parameters:
         return {}
 
     def candidates(self) -> Mapping[str, int]:
-        """By key: so many candidates may be asked for below one node."""
+        """How many candidates may be asked for below one node, by the key that says it."""
         return {}
 
     def lengths(self) -> Mapping[str, int]:
-        """By key: so many tokens may be drafted in a row."""
+        """How many tokens may be drafted in a row, by the key that says it."""
         return {}
 
     @property
@@ -70,7 +70,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where a schedule is to work.
+    """The place at which a schedule is to work.
 
     Attributes:
         session: number that every message of the request carries.

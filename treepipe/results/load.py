@@ -27,7 +27,7 @@ from treepipe.scenario.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Of the busiest resource.
+    """The load of the busiest resource.
 
     Attributes:
         at: its name.
@@ -79,7 +79,7 @@ def bottleneck(scenario: Scenario, plan: Plan, traces: Sequence[Trace]) -> Load 
 
 
 def _arrival_rate_s(scenario: Scenario, plan: Plan) -> float | None:
-    """Of the process; of a trace its own, None if its requests all come at once."""
+    """The rate of the process; of a trace its own, None if its requests all come at once."""
     arrivals = scenario.workload.arrivals
     if arrivals is None:
         return None

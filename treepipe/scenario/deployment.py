@@ -1,6 +1,6 @@
 """A scenario with every name resolved to numbers: what both worlds are started with.
 
-Nothing here reads a file; ``planning.py`` builds plans.
+Nothing here reads a file; ``resolve.py`` makes it of a scenario.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How requests share draft servers and pipelines; see ``schedules/shared_draft.py``."""
+    """How requests share draft servers and pipelines; see ``core/front_desk.py``."""
 
     clients: int = 1
     limit: int | None = None

@@ -79,7 +79,7 @@ class TreeDraft:
 
     @property
     def ticket(self) -> int | None:
-        """Of the pass that is under way."""
+        """The ticket of the pass that is under way."""
         return self._ticket
 
     def locate(self, path: Sequence[int]) -> int | None:

@@ -100,7 +100,7 @@ class Layered(TreeDecoding):
 
     @property
     def in_step(self) -> bool:
-        """From the first token on (new requests are prefilled first)."""
+        """True from the first token on (new requests are prefilled first)."""
         return self._decoding and not self.done
 
     def _begin(self, root_token: int) -> list[Command]:
