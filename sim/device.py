@@ -16,7 +16,7 @@ from treepipe.scenario.machines import Machine
 from treepipe.sim.clock import Callback, Clock
 
 
-class Place:
+class RolePlace:
     """A role's place if it has a machine to itself, and one that idling does not change."""
 
     fresh = True
@@ -31,7 +31,7 @@ class Place:
         self._clock.after(duration_ms, done)
 
 
-class SharedPlace(Place):
+class SharedPlace(RolePlace):
     """A place on a machine with waiting or an idle effect."""
 
     def __init__(self, clock: Clock, machine: SharedMachine, *, always_fresh: bool) -> None:
@@ -84,7 +84,9 @@ class SharedMachine:
         done(event)
 
 
-def places(clock: Clock, machines: dict[str, Machine], always_fresh: set[str]) -> dict[str, Place]:
+def places(
+    clock: Clock, machines: dict[str, Machine], always_fresh: set[str]
+) -> dict[str, RolePlace]:
     """The place at which each role works.
 
     Args:
@@ -92,10 +94,10 @@ def places(clock: Clock, machines: dict[str, Machine], always_fresh: set[str]) -
         always_fresh: roles whose pieces of work stand for themselves.
     """
     shared: dict[str, SharedMachine] = {}
-    found: dict[str, Place] = {}
+    found: dict[str, RolePlace] = {}
     for role, machine in machines.items():
         if not (machine.contended or machine.idle_factor):
-            found[role] = Place(clock)
+            found[role] = RolePlace(clock)
             continue
         if machine.name not in shared:
             shared[machine.name] = SharedMachine(clock, machine)

@@ -27,7 +27,7 @@ from treepipe.profiles.schema import AcceptanceProfile, Origin
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ModelPair:
     """Who guesses whom, and on what.
 
     Attributes:
@@ -66,7 +66,7 @@ class Pair:
 
 def open_pair(
     model: str, draft: str | None, head: str | None, prompts: str, new_tokens: int
-) -> Pair:
+) -> ModelPair:
     """Args: ``model``, ``draft``: "reference" or checkpoint directories; ``head``: the same for an
     EAGLE head, instead of a draft; ``prompts``: see ``prompts.load_texts``.
 
@@ -92,7 +92,7 @@ def open_pair(
                 f"new tokens (--new-tokens) it must have {least} to {limit - new_tokens}"
             )
     path = None if head is None else (REFERENCE / "eagle" if head == "reference" else Path(head))
-    return Pair(target, small, path, tuple(texts), new_tokens)
+    return ModelPair(target, small, path, tuple(texts), new_tokens)
 
 
 def _with_weights(named: str, role: str, option: str) -> NamedModel:
@@ -103,7 +103,7 @@ def _with_weights(named: str, role: str, option: str) -> NamedModel:
 
 
 def acceptance_profile(
-    pair: Pair, content: dict[str, Any], pool: str, task: str, prompts: str
+    pair: ModelPair, content: dict[str, Any], pool: str, task: str, prompts: str
 ) -> AcceptanceProfile:
     """Args: ``content``: of the pool file; ``pool``: its name, beside the profile."""
     ranks = list(itertools.chain.from_iterable(each["ranks"] for each in content["prompts"]))

@@ -29,7 +29,7 @@ from treepipe.executor.measure.work import (
     SINGLE_TOKENS,
     Bench,
     Block,
-    Draft,
+    DraftWork,
     Ends,
     Point,
 )
@@ -165,7 +165,7 @@ class DeviceSession:
             yield from Block(subject.target.checkpoint, 1, short).probes("single", SINGLE_TOKENS)
         yield from Ends(subject.target.checkpoint, bench).probes()
         if subject.draft is not None:
-            yield from Draft(subject.draft.checkpoint, bench).probes()
+            yield from DraftWork(subject.draft.checkpoint, bench).probes()
 
     @property
     def _idle_context(self) -> int:

@@ -30,7 +30,7 @@ DEPTHS = 7
 SESSION = 1
 
 
-class Answer(NamedTuple):
+class HeadAnswer(NamedTuple):
     """Candidates in descending probability, and the rank of the text's token among them."""
 
     tokens: Any
@@ -94,7 +94,7 @@ def _record_prompt(
     rng: np.random.Generator,
 ) -> dict[str, Any]:
     """Per depth an answer for each of the text's tokens; off-path vectors are appended."""
-    by_depth: list[list[Answer]] = [[] for _ in range(DEPTHS + 1)]
+    by_depth: list[list[HeadAnswer]] = [[] for _ in range(DEPTHS + 1)]
     unread = list(prompt)
     for first in range(len(text)):
         found = _chain(draft, unread, text[first : first + DEPTHS + 1])
@@ -118,7 +118,7 @@ def _record_prompt(
     return {**tables[0], "guessed": tables[1:]}
 
 
-def _chain(draft: EagleDraft, unread: Sequence[int], tokens: Sequence[int]) -> list[Answer]:
+def _chain(draft: EagleDraft, unread: Sequence[int], tokens: Sequence[int]) -> list[HeadAnswer]:
     """Answers for each of the tokens when only what is before the first one is verified."""
     order = DraftPass(0, tuple(unread), (), (), True, 1)
     found = []
@@ -131,7 +131,7 @@ def _chain(draft: EagleDraft, unread: Sequence[int], tokens: Sequence[int]) -> l
 
 def _stray(
     draft: EagleDraft,
-    chain: Sequence[Answer],
+    chain: Sequence[HeadAnswer],
     truth: int,
     off_path: dict[str, list[list[float]]],
     rng: np.random.Generator,
@@ -146,7 +146,7 @@ def _stray(
         wrong, parent = sample_of(rng, answer.tokens, answer.log_probs, None), slots + step
 
 
-def _ask(draft: EagleDraft, order: DraftPass, truth: int | None) -> Answer:
+def _ask(draft: EagleDraft, order: DraftPass, truth: int | None) -> HeadAnswer:
     tokens, rows = candidates_of(draft.log_probs(SESSION, order))
     rank = rank_of(tokens[0], truth) if truth is not None else -1
-    return Answer(tokens[0], np.round(rows[0], 4).tolist(), rank)
+    return HeadAnswer(tokens[0], np.round(rows[0], 4).tolist(), rank)

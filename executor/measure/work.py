@@ -156,7 +156,7 @@ class Ends:
         return Probe(("embedding", tokens, 0), lambda: self._ends.embed(ids))
 
 
-class Draft:
+class DraftWork:
     """Whole passes of a small model: embedding, layers, distributions, candidates."""
 
     def __init__(self, checkpoint: Checkpoint, bench: Bench) -> None:

@@ -124,7 +124,7 @@ def test_every_system_is_on_the_page_and_has_a_scenario() -> None:
     text = PAGE.read_text(encoding="utf-8")
     (table,) = re.findall(r"\| `name` \| system .*?\n\n", text, re.S)
     on_page = {
-        name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])
+        name for row in table.split("\n|")[2:] for name in re.findall(r"`(\w+)`", row.split("|")[0])
     }
     assert on_page == set(systems())
     for name in on_page:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from treepipe.core.decoding.request import Request
+from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import (
@@ -27,7 +27,7 @@ class Autoregressive:
     in_step = False
 
     def __init__(self, session: int, prefill_chunk: int) -> None:
-        self._request = Request(session, prefill_chunk)
+        self._request = RequestState(session, prefill_chunk)
         self._outstanding: int | None = None
         self._rounds: list[RoundRecord] = []
 
