@@ -40,7 +40,7 @@ class DeviceClock:
         self._now_ms = 0.0
 
     def now_ms(self) -> float:
-        """Of the device."""
+        """The time on the device's clock."""
         return self._now_ms if self._emulate else now_ms()
 
     @staticmethod

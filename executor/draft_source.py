@@ -42,7 +42,7 @@ class DraftSource(ABC):
         return [best_candidates(order, row) for (_, order), row in zip(passes, rows, strict=True)]
 
     def log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
-        """Of one pass alone."""
+        """What one pass alone answers."""
         return self.log_probs_batch([(session, order)])[0]
 
     def draft(self, session: int, order: DraftPass) -> Drafted:

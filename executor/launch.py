@@ -34,7 +34,7 @@ class Launch:
 
     @property
     def plan(self) -> Plan:
-        """Of the first run."""
+        """The plan of the first run."""
         return self.plans[0]
 
 

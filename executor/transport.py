@@ -111,7 +111,7 @@ class Gate:
 
     @property
     def most_bytes(self) -> int:
-        """Of a frame; a connection on which a longer one is announced is cut."""
+        """The longest frame allowed; a connection on which a longer one is announced is cut."""
         return HEADER_BYTES + self.most_rows * max(4 * self.width, ROW_HEADER_BYTES)
 
     def fault(self, envelope: Envelope) -> str | None:

@@ -141,7 +141,7 @@ def find_model(name: str, asked_by: str, base: Path = Path()) -> ModelProfile:
 def find_acceptance(
     name: str, asked_by: str, base: Path = Path()
 ) -> tuple[AcceptanceProfile, Path]:
-    """With the file it was found in; raises ``UserError`` as ``find_device`` does."""
+    """Recorded acceptance and its file; raises ``UserError`` as ``find_device`` does."""
     path = profile_path("acceptance", name, asked_by, base)
     return validated(AcceptanceProfile, read_toml(path), path), path
 

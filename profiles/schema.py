@@ -25,7 +25,7 @@ GapTable: TypeAlias = Annotated[dict[Milliseconds, Positive], Field(min_length=1
 
 
 class Origin(Section):
-    """Where a profile's figures come from."""
+    """The source of a profile's figures."""
 
     source: str = Field(min_length=1, description="who measured or published it, and where")
     date: datetime.date = Field(description="of the measurement, or when the source was read")
@@ -43,7 +43,7 @@ class Origin(Section):
 
 
 class MeasuredOrigin(Origin):
-    """Where figures of hardware come from."""
+    """The source of figures of hardware."""
 
     hardware: str = Field(min_length=1, description="what was measured")
     versions: str = Field(min_length=1, description="software it was measured with")
@@ -225,7 +225,7 @@ class Link(LinkKeys):
 
     @property
     def times(self) -> LinkTimes:
-        """As both worlds read it."""
+        """The times of a link, which both worlds read."""
         return LinkTimes(
             self.latency_ms,
             self.bandwidth_mbit_s,

@@ -49,7 +49,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MeasuredPart:
     """A kind of work that is measured on its own: what it is called, its size, its work.
 
     Attributes:
@@ -62,14 +62,16 @@ class Part:
     work: Callable[[Shape, DType, int, int], list[Work]]
 
 
-LAYER = Part("layer", lambda s: s.layer_sizes, lambda s, d, n, c: [layer_work(s, d, n)])
-ATTENDING_LAYER = Part(
+LAYER = MeasuredPart("layer", lambda s: s.layer_sizes, lambda s, d, n, c: [layer_work(s, d, n)])
+ATTENDING_LAYER = MeasuredPart(
     "layer",
     lambda s: s.layer_sizes,
     lambda s, d, n, c: [layer_work(s, d, n), attention_work(s, d, n, c)],
 )
-HEAD = Part("output projection", lambda s: s.head_sizes, lambda s, d, n, c: [head_work(s, d, n)])
-FUSION = Part("fusion", lambda s: s.head_sizes, lambda s, d, n, c: [fusion_work(s, d, n)])
+HEAD = MeasuredPart(
+    "output projection", lambda s: s.head_sizes, lambda s, d, n, c: [head_work(s, d, n)]
+)
+FUSION = MeasuredPart("fusion", lambda s: s.head_sizes, lambda s, d, n, c: [fusion_work(s, d, n)])
 
 
 Remark: TypeAlias = tuple[str, str]
@@ -142,7 +144,7 @@ class ServiceTimes:
         total = add_tables(parts, self._hardware.call_overhead_ms)
         return ServiceTable(total) if len(total) > 1 else TimeTable(total[min(total)])
 
-    def _nearest(self, entries: Sequence[Entry], part: Part, model: ServedModel) -> Entry:
+    def _nearest(self, entries: Sequence[Entry], part: MeasuredPart, model: ServedModel) -> Entry:
         """Of equal size, type and name if there is one; else the least away in this order."""
 
         def distance(entry: MeasuredTime) -> tuple[float, bool, bool, bool]:
@@ -172,7 +174,7 @@ class ServiceTimes:
             self._warn(f"times of a {what} of {model} are those measured in {chosen.dtype}")
         return chosen
 
-    def _of_measured(self, entry: MeasuredTime, part: Part, model: ServedModel) -> Tables:
+    def _of_measured(self, entry: MeasuredTime, part: MeasuredPart, model: ServedModel) -> Tables:
         """The measured times, scaled unless the work is the same."""
         source = ServedModel(entry.model, self._shape_of(entry), entry.dtype)
         same = part.sizes(source.shape) == part.sizes(model.shape)
@@ -210,19 +212,23 @@ class ServiceTimes:
         contexts = sorted({measured, *CONTEXTS}) if included else CONTEXTS
         return {c: {n: max(0.0, ms + added(n, c)) for n, ms in base.items()} for c in contexts}
 
-    def _unmeasured(self, part: Part, model: ServedModel, contexts: Sequence[int]) -> Tables:
+    def _unmeasured(
+        self, part: MeasuredPart, model: ServedModel, contexts: Sequence[int]
+    ) -> Tables:
         self._warn(
             f"no {part.name} was measured there: times of {model} are the roofline's, an estimate"
         )
         return self._estimated(part, model, contexts)
 
-    def _estimated(self, part: Part, model: ServedModel, contexts: Sequence[int]) -> Tables:
+    def _estimated(self, part: MeasuredPart, model: ServedModel, contexts: Sequence[int]) -> Tables:
         return {
             context: {n: self._roofline_ms(part, model, n, context) for n in TOKENS}
             for context in contexts
         }
 
-    def _roofline_ms(self, part: Part, model: ServedModel, tokens: int, context: int) -> float:
+    def _roofline_ms(
+        self, part: MeasuredPart, model: ServedModel, tokens: int, context: int
+    ) -> float:
         works = part.work(model.shape, model.dtype, tokens, context)
         return sum(roofline_ms(work, self._roofline(model), model.dtype) for work in works)
 

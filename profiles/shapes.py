@@ -77,13 +77,13 @@ class Shape(Section):
 
     @property
     def parameters(self) -> int:
-        """Of the whole model; an EAGLE head borrows embedding and output projection."""
+        """How many the whole model has; an EAGLE head borrows embedding and output projection."""
         own = 0 if self.eagle else self.head_parameters * (1 if self.tied else 2)
         last_norm = 0 if self.eagle else self.hidden_size
         return self.layers * self.layer_parameters + self.fusion_parameters + own + last_norm
 
     def layer_bytes(self, dtype: DType) -> float:
-        """Of a layer's weights; norms and biases count as if they were quantized, too."""
+        """The size of a layer's weights; norms and biases count as if they were quantized, too."""
         return self.layer_parameters * BYTES[dtype]
 
     def kv_bytes(self, dtype: DType) -> float:

@@ -130,7 +130,7 @@ class PoolOracle:
         return Drafted(order.ticket, pool.tokens(rows, count), pool.leading(rows, count))
 
     def _row(self, index: int) -> int:
-        """That answers for the text's token at ``index``, by how much before it is unverified."""
+        """The row for the text's token at ``index``, by how much before it is unverified."""
         self.truth(index)
         return self._pool.row(self._records[index], index + self._prompt - self._scratch.read)
 

@@ -76,7 +76,7 @@ def _hits(pool: Pool, top_k: int) -> npt.NDArray[np.int64]:
 
 
 def _offsets(lengths: list[int]) -> list[int]:
-    """Of each prompt's first position."""
+    """The first position of each prompt among all positions."""
     return [0, *np.cumsum(lengths[:-1]).tolist()]
 
 

@@ -16,8 +16,8 @@ from treepipe.scenario.machines import Machine
 from treepipe.sim.clock import Callback, Clock
 
 
-class Place:
-    """Of a role that has its machine to itself, and a machine that idling does not change."""
+class RolePlace:
+    """A role's place if it has a machine to itself, and one that idling does not change."""
 
     fresh = True
 
@@ -31,7 +31,7 @@ class Place:
         self._clock.after(duration_ms, done)
 
 
-class SharedPlace(Place):
+class SharedPlace(RolePlace):
     """A place on a machine with waiting or an idle effect."""
 
     def __init__(self, clock: Clock, machine: SharedMachine, *, always_fresh: bool) -> None:
@@ -76,7 +76,7 @@ class SharedMachine:
         self._clock.after(factor * duration_ms, partial(self._end, done))
 
     def _end(self, done: Callback, event: object) -> None:
-        """Who waits goes before what the role that has just ended asks for next."""
+        """A role that waits goes before what the role that has just ended asks for next."""
         self._busy -= 1
         self._ended_ms = self._clock.now
         if self._waiting:
@@ -84,18 +84,20 @@ class SharedMachine:
         done(event)
 
 
-def places(clock: Clock, machines: dict[str, Machine], always_fresh: set[str]) -> dict[str, Place]:
-    """Where each role works.
+def places(
+    clock: Clock, machines: dict[str, Machine], always_fresh: set[str]
+) -> dict[str, RolePlace]:
+    """The place at which each role works.
 
     Args:
         machines: by role.
         always_fresh: roles whose pieces of work stand for themselves.
     """
     shared: dict[str, SharedMachine] = {}
-    found: dict[str, Place] = {}
+    found: dict[str, RolePlace] = {}
     for role, machine in machines.items():
         if not (machine.contended or machine.idle_factor):
-            found[role] = Place(clock)
+            found[role] = RolePlace(clock)
             continue
         if machine.name not in shared:
             shared[machine.name] = SharedMachine(clock, machine)

@@ -54,7 +54,7 @@ class Claim(NamedTuple):
     until_delivered: bool
 
 
-class Link(Generic[Item]):
+class SimulatedLink(Generic[Item]):
     """Messages leave one at a time (bandwidth) and arrive in order after the latency."""
 
     def __init__(

@@ -37,7 +37,7 @@ def hit_ratio_pool(
     candidates: int = CANDIDATES,
     flattening: float = OFF_PATH_FLATTENING,
 ) -> Pool:
-    """From shares of positions whose target token is among the first k candidates.
+    """A pool made of shares of positions whose target token is among the first k candidates.
 
     Between the given k the share grows linearly in log k, outside them it is constant (so that
     all of the first share falls on the first candidate); the draft's confidence in a rank is that

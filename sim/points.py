@@ -110,13 +110,13 @@ def _simulate(content: str, fingerprint: str, path: Path, cut: bool) -> Outcome:
 
 
 def _memory() -> Memory:
-    """In the user's cache folder (``XDG_CACHE_HOME``); it may be deleted at any time."""
+    """Results in the user's cache folder (``XDG_CACHE_HOME``), which may be deleted at any time."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Memory(Path(root) / "treepipe", verbose=0)
 
 
 def _fingerprint(scenario: Scenario, point: Point) -> str:
-    """Of the sources, the profile library, and the files that the scenario names."""
+    """A fingerprint of the sources, the profile library, and the files that the scenario names."""
     digest = hashlib.sha256(_sources().encode())
     for file in _named_files(scenario.model_dump(exclude_unset=True), point.path.parent):
         digest.update(file.read_bytes())

@@ -164,7 +164,7 @@ def _refuse_far(plan: Plan, trace: Trace, path: Path) -> None:
 
 
 def _beyond_tables(plan: Plan, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
-    """Of ``_asked``, the tables that end before what they were asked for."""
+    """Those tables of ``_asked`` that end before what they were asked for."""
     return (each for each in _asked(plan, trace) if each[1].extrapolates(each[2]))
 
 

@@ -52,7 +52,7 @@ class ReplaySource:
         return ReplayOracle(request, self)
 
     def warnings(self) -> list[str]:
-        """That answers were borrowed, if any were."""
+        """Says that answers were borrowed, if any were."""
         if not self.borrowed:
             return []
         return [

@@ -20,7 +20,7 @@ from treepipe.results.trace import Kind
 from treepipe.scenario.deployment import Plan
 from treepipe.sim.acceptance import AcceptanceSource, Oracle, next_tokens
 from treepipe.sim.clock import Clock
-from treepipe.sim.device import Place
+from treepipe.sim.device import RolePlace
 
 
 class World(Protocol):
@@ -36,10 +36,12 @@ class World(Protocol):
     def finished(self, request: RequestTrace) -> None: ...
 
 
-class Stage:
+class StageRole:
     """A pipeline stage."""
 
-    def __init__(self, world: World, plan: Plan, pipeline: int, number: int, place: Place) -> None:
+    def __init__(
+        self, world: World, plan: Plan, pipeline: int, number: int, place: RolePlace
+    ) -> None:
         """Args: ``number``: 1.. along the pipeline; ``place``: where it works."""
         stages = plan.pipelines[pipeline]
         self._world, self._placed, self._place = world, stages[number - 1], place
@@ -51,7 +53,7 @@ class Stage:
 
     @property
     def state(self) -> str:
-        """For the report of a deadlock."""
+        """What it is doing, for the report of a deadlock."""
         return f"{self._placed.name} {self._desk.state}"
 
     def deliver(self, message: Message) -> None:
@@ -109,7 +111,7 @@ class DraftServer:
     """A draft server: draft passes, evaluation, and the schedules; strictly sequential."""
 
     def __init__(
-        self, world: World, plan: Plan, draft: int, source: AcceptanceSource, place: Place
+        self, world: World, plan: Plan, draft: int, source: AcceptanceSource, place: RolePlace
     ) -> None:
         """Args: ``draft``: its number; ``place``: where it works."""
         self._world, self._plan, self._source, self._place = world, plan, source, place

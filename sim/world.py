@@ -20,8 +20,8 @@ from treepipe.scenario.deployment import Plan, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import places
-from treepipe.sim.link import Claim, Link, Traffic
-from treepipe.sim.roles import DraftServer, Stage, World
+from treepipe.sim.link import Claim, SimulatedLink, Traffic
+from treepipe.sim.roles import DraftServer, StageRole, World
 
 
 class Simulation(World):
@@ -41,7 +41,7 @@ class Simulation(World):
             for number, placed in enumerate(plan.drafts)
         ]
         self.stages = [
-            Stage(self, plan, pipeline, number, at[placed.name])
+            StageRole(self, plan, pipeline, number, at[placed.name])
             for pipeline, stages in enumerate(plan.pipelines)
             for number, placed in enumerate(stages, start=1)
         ]
@@ -65,8 +65,8 @@ class Simulation(World):
         return self.trace
 
     @property
-    def _roles(self) -> list[DraftServer | Stage]:
-        """In the order of the plan's devices."""
+    def _roles(self) -> list[DraftServer | StageRole]:
+        """All roles, in the order of the plan's devices."""
         return [*self.drafts, *self.stages]
 
     @property
@@ -114,15 +114,15 @@ class Simulation(World):
     ) -> None:
         self.trace.spans.append(Span(device, kind, start, end, session, tokens))
 
-    def _connect(self) -> dict[tuple[str, str], Link[Message]]:
+    def _connect(self) -> dict[tuple[str, str], SimulatedLink[Message]]:
         """One for each of the plan's connections, with a stream of random numbers each."""
         plan, pairs = self.plan, self.plan.connections
         roles = dict(zip(plan.devices, self._roles, strict=True))
         seeds = np.random.SeedSequence(plan.seed).spawn(len(pairs))
-        traffic, links = Traffic(self.clock), dict[tuple[str, str], Link[Message]]()
+        traffic, links = Traffic(self.clock), dict[tuple[str, str], SimulatedLink[Message]]()
         for pair, seed in zip(pairs, seeds, strict=True):
             held = plan.held(*pair)
-            links[pair] = Link(
+            links[pair] = SimulatedLink(
                 self.clock,
                 plan.link(*pair),
                 roles[pair[1]].deliver,

@@ -24,7 +24,7 @@ from treepipe.profiles.schema import AcceptanceProfile, Origin
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ModelPair:
     """Who guesses whom, and on what.
 
     Attributes:
@@ -63,7 +63,7 @@ class Pair:
 
 def open_pair(
     model: str, draft: str | None, head: str | None, prompts: str, new_tokens: int
-) -> Pair:
+) -> ModelPair:
     """Args: ``model``, ``draft``: "reference" or checkpoint directories; ``head``: the same for an
     EAGLE head, instead of a draft; ``prompts``: see ``prompts.load_texts``.
 
@@ -89,7 +89,7 @@ def open_pair(
                 f"new tokens (--new-tokens) it must have {least} to {limit - new_tokens}"
             )
     path = None if head is None else (REFERENCE / "eagle" if head == "reference" else Path(head))
-    return Pair(target, small, path, prompts, tuple(texts), new_tokens)
+    return ModelPair(target, small, path, prompts, tuple(texts), new_tokens)
 
 
 def _with_weights(named: str, role: str, option: str) -> NamedModel:
@@ -99,7 +99,9 @@ def _with_weights(named: str, role: str, option: str) -> NamedModel:
     return found
 
 
-def acceptance_profile(pair: Pair, recorded: PoolFile, pool: str, task: str) -> AcceptanceProfile:
+def acceptance_profile(
+    pair: ModelPair, recorded: PoolFile, pool: str, task: str
+) -> AcceptanceProfile:
     """Args: ``pool``: name of the pool's file, beside the profile."""
     ranks = recorded.ranks
     shares = {k: sum(rank < k for rank in ranks) / len(ranks) for k in (1, 4, 8)}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from treepipe.executor.measure.timing import LEAST, VISIT_MS, Clock, Probe
+from treepipe.executor.measure.timing import LEAST, VISIT_MS, Probe, WorkTimer
 from treepipe.executor.measure.work import Kind, Point
 
 LITTLE = 5.0
@@ -81,7 +81,7 @@ def idle_seconds(gaps_ms: Sequence[float], pass_ms: float) -> float:
 
 
 def guess_times(
-    probes: Sequence[Probe[Point]], clock: Clock, now: Callable[[], float] = time.perf_counter
+    probes: Sequence[Probe[Point]], clock: WorkTimer, now: Callable[[], float] = time.perf_counter
 ) -> Guess:
     """Time the shortest passes of each kind; longer ones are on the plane through them.
 
@@ -167,7 +167,7 @@ def _least_seconds(pass_ms: float) -> float:
     return LEAST * (2 * pass_ms + VISIT_MS * (pass_ms < VISIT_MS)) / 1e3
 
 
-def _timed(probe: Probe[Point], clock: Clock, now: Callable[[], float]) -> float:
+def _timed(probe: Probe[Point], clock: WorkTimer, now: Callable[[], float]) -> float:
     """Milliseconds of the second pass, as the first one may have more to do."""
     for _ in range(2):
         start = now()

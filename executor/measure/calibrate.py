@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.measure.acceptance import Pair, acceptance_profile, pool_path
+from treepipe.executor.measure.acceptance import ModelPair, acceptance_profile, pool_path
 from treepipe.executor.measure.calibration import growing_pool
 from treepipe.executor.measure.device import CONTEXTS, TOKENS, DeviceSession
 from treepipe.executor.measure.device_file import device_profile
@@ -117,7 +117,7 @@ def calibrate_link(
 
 
 def calibrate_acceptance(
-    pair: Pair, task: str, out: Path, say: Say, *, seed: int, force: bool
+    pair: ModelPair, task: str, out: Path, say: Say, *, seed: int, force: bool
 ) -> None:
     """Run target and draft over prompts; write the pool and its profile beside it.
 

@@ -29,7 +29,7 @@ from treepipe.executor.measure.work import (
     SINGLE_TOKENS,
     Bench,
     Block,
-    Draft,
+    DraftWork,
     Ends,
     Point,
 )
@@ -63,7 +63,7 @@ class Measurements:
     seconds: float = 0.0
 
     def table(self, kind: str) -> dict[int, dict[int, Summary]]:
-        """Of one kind of pass: context -> tokens -> milliseconds."""
+        """The table of one kind of pass: context -> tokens -> milliseconds."""
         found: dict[int, dict[int, Summary]] = {}
         for (name, tokens, context), summary in sorted(measured(self.passes).items()):
             if name == kind:
@@ -165,7 +165,7 @@ class DeviceSession:
             yield from Block(subject.target.checkpoint, 1, short).probes("single", SINGLE_TOKENS)
         yield from Ends(subject.target.checkpoint, bench).probes()
         if subject.draft is not None:
-            yield from Draft(subject.draft.checkpoint, bench).probes()
+            yield from DraftWork(subject.draft.checkpoint, bench).probes()
 
     @property
     def _idle_context(self) -> int:

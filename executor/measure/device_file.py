@@ -58,7 +58,7 @@ def device_profile(
 
 
 def call_overhead_ms(found: Measurements, layers: int) -> float:
-    """Of a call whatever its layers: with T(n) of n layers, T(1) - (T(n) - T(1)) / (n - 1)."""
+    """A call's cost whatever its layers: of T(n) of n layers, T(1) - (T(n) - T(1)) / (n - 1)."""
     blocks, singles = found.table("block"), found.table("single")
     overheads = [
         (layers * single.median - blocks[context][tokens].median) / (layers - 1)
@@ -114,7 +114,7 @@ def _times(table: Table, value: Callable[[Summary], float]) -> dict[int, dict[in
 
 
 def _roofline(found: Measurements, dtype: DType) -> Roofline | None:
-    """Of what was reached, so that the efficiencies are 1; None if it was not measured."""
+    """The roofline that was reached, with efficiencies of 1; None if it was not measured."""
     rates = {"matmul": 0.0, "stream": 0.0}
     for (name, amount), summary in measured(found.peaks).items():
         rates[name] = max(rates[name], amount / summary.median)

@@ -34,7 +34,7 @@ SESSION = 1
 Tokens = npt.NDArray[np.int64]
 
 
-class Answer(NamedTuple):
+class HeadAnswer(NamedTuple):
     """Candidates in descending probability, and the rank of the text's token among them (-1 if
     nobody asks)."""
 
@@ -55,7 +55,7 @@ class HeadRecorder:
     ) -> Prompt:
         """Per depth an answer for each of the text's tokens."""
         self._show_states(whole, [*prompt, *text])
-        by_depth: list[list[Answer]] = [[] for _ in range(DEPTHS + 1)]
+        by_depth: list[list[HeadAnswer]] = [[] for _ in range(DEPTHS + 1)]
         unread = list(prompt)
         for first in range(len(text)):
             found = self._chain(unread, text[first : first + DEPTHS + 1])
@@ -85,7 +85,7 @@ class HeadRecorder:
         self._draft.open(SESSION)
         self._draft.observe(SESSION, whole.ends.features(states))
 
-    def _chain(self, unread: Sequence[int], tokens: Sequence[int]) -> list[Answer]:
+    def _chain(self, unread: Sequence[int], tokens: Sequence[int]) -> list[HeadAnswer]:
         """Answers for each of the tokens when only what is before the first one is verified."""
         order = DraftPass(0, tuple(unread), (), (), True, 1)
         found = []
@@ -95,7 +95,7 @@ class HeadRecorder:
             order = DraftPass(0, (), (token,), parent, False, 1)
         return found
 
-    def _stray(self, chain: Sequence[Answer], truth: int, strays: Strays) -> None:
+    def _stray(self, chain: Sequence[HeadAnswer], truth: int, strays: Strays) -> None:
         """A wrong sibling of the chain's first token and its continuation, as scratch nodes behind
         those of the chain (whose last token was not fed)."""
         slots, answer, parent = len(chain) - 1, chain[0], NO_PARENT
@@ -105,7 +105,7 @@ class HeadRecorder:
             strays.note(step + 1, answer.log_probs[None])
             wrong, parent = strays.draw(answer.tokens, answer.log_probs), slots + step
 
-    def _ask(self, order: DraftPass, truth: int | None) -> Answer:
+    def _ask(self, order: DraftPass, truth: int | None) -> HeadAnswer:
         tokens, rows = candidates_of(self._draft.log_probs(SESSION, order))
         rank = rank_of(tokens[0], truth) if truth is not None else -1
-        return Answer(tokens[0], np.round(rows[0], DIGITS), rank)
+        return HeadAnswer(tokens[0], np.round(rows[0], DIGITS), rank)

@@ -38,7 +38,7 @@ def is_this_machine(named: str) -> bool:
 
 
 def _processor() -> str:
-    """As the system names it; Arm boards name themselves in the device tree instead."""
+    """The processor's name; Arm boards name themselves in the device tree instead."""
     fields = _first_processor(Path("/proc/cpuinfo"))
     board = Path("/proc/device-tree/model")
     if "model name" in fields:
@@ -58,7 +58,7 @@ def _first_processor(path: Path) -> dict[str, str]:
 
 
 def versions(device: str, dtype: str, threads: int) -> str:
-    """Of the software that computes, and how it was set."""
+    """The versions of the software that computes, and how it was set."""
     cuda = f"CUDA {torch.version.cuda}, " if device == "cuda" else ""
     return f"{cuda}{software('torch', 'transformers')}; {dtype}, {threads} CPU threads"
 

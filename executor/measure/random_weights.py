@@ -40,7 +40,7 @@ class RandomCheckpoint(Checkpoint):
     def from_shape(
         cls, name: str, shape: Shape, dtype: torch.dtype = torch.float32, device: str = "cpu"
     ) -> RandomCheckpoint:
-        """Of a model that is known by its sizes alone; how its layers are built follows from them.
+        """A model that is known by its sizes alone; how its layers are built follows from them.
 
         Args: ``name``: what the model is called, in place of a directory.
         """
@@ -74,7 +74,7 @@ class RandomCheckpoint(Checkpoint):
         return torch.empty(shape, dtype=self.dtype, device=self.device).normal_(0.0, SPREAD)
 
     def _shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of the ends, and of the layer that ``prefix`` names."""
+        """Shapes of the ends, and of the layer that ``prefix`` names."""
         yield "model.embed_tokens.weight", (self.vocabulary, self.hidden_size)
         yield "lm_head.weight", (self.vocabulary, self.hidden_size)
         yield "model.norm.weight", (self.hidden_size,)

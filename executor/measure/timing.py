@@ -26,7 +26,7 @@ LEAST = 3
 """Timed passes that a point needs to count as measured."""
 
 
-class Clock(Protocol):
+class WorkTimer(Protocol):
     """Milliseconds that a piece of work takes until its results are there."""
 
     def time_ms(self, work: Callable[[], object]) -> float: ...
@@ -84,7 +84,7 @@ class CudaClock:
         return float(start.elapsed_time(end))
 
 
-def clock_of(device: str) -> Clock:
+def clock_of(device: str) -> WorkTimer:
     return CudaClock() if device == "cuda" else HostClock()
 
 
@@ -149,7 +149,7 @@ Samples = dict[Key, list[float]]
 class Sampler(Generic[Key]):
     """Times probes in turns; ``samples`` holds what there is, also after an interruption."""
 
-    clock: Clock
+    clock: WorkTimer
     samples: Samples[Key] = field(default_factory=dict)
     now: Callable[[], float] = time.perf_counter
     """Seconds, for the time to spend."""

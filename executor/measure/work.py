@@ -51,7 +51,7 @@ class Bench:
 
     @property
     def dtype_name(self) -> DType:
-        """As profiles call it."""
+        """The type of the weights, as profiles call it."""
         return next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
 
     @property
@@ -156,7 +156,7 @@ class Ends:
         return Probe(("embedding", tokens, 0), lambda: self._ends.embed(ids))
 
 
-class Draft:
+class DraftWork:
     """Whole passes of a small model: embedding, layers, distributions, candidates."""
 
     def __init__(self, checkpoint: Checkpoint, bench: Bench) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from treepipe.sim.theory import dsd
 from treepipe.sim.theory.passage import Passage
 from treepipe.sim.theory.tokens import (
-    Outcome,
+    DecisionOutcome,
     acceptances,
     committed,
     decoding_moments,
@@ -35,7 +35,7 @@ class Decoding:
 
     rows: int
     first_ms: float
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[DecisionOutcome, ...]
     first_draft_ms: float = 0.0
     draft_ms: tuple[float, ...] = (0.0,)
     told: bool = False
@@ -45,7 +45,7 @@ class Decoding:
 def plain(passage: Passage) -> Decoding:
     """Plain decoding: every token is a lap (PipeDec, section 2.2)."""
     lap = passage.lap_ms(1) + passage.decide_ms(1)
-    return Decoding(1, lap, (Outcome(1.0, 1, lap),))
+    return Decoding(1, lap, (DecisionOutcome(1.0, 1, lap),))
 
 
 def chain(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -> Decoding:
@@ -57,7 +57,7 @@ def chain(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -> Deco
     drafts = [draft(accepted + 1) + (gamma - 1) * draft(1) for accepted in range(rows)]
     decide = passage.decide_ms(rows)
     outcomes = tuple(
-        Outcome(
+        DecisionOutcome(
             share, accepted + 1, passage.round_ms(rows, drafts[accepted], accepted + 1) + decide
         )
         for accepted, share in enumerate(acceptances(beta, gamma))
@@ -80,8 +80,8 @@ def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -
     *misses, whole = plain_chain.outcomes
     outcomes = (
         *misses,
-        Outcome(whole.probability * (1 - beta), rows, whole.then_ms),
-        Outcome(whole.probability * beta, rows, hit),
+        DecisionOutcome(whole.probability * (1 - beta), rows, whole.then_ms),
+        DecisionOutcome(whole.probability * beta, rows, hit),
     )
     ahead = rows * draft(1)
     drafts = (*(each + ahead for each in plain_chain.draft_ms), ahead)
@@ -125,7 +125,7 @@ class Alone:
         return self._expect(1.0, [1.0] * len(self.decoding.outcomes))
 
     def metrics(self) -> dict[str, float]:
-        """Of requests one after another."""
+        """The metrics of requests one after another."""
         prefill, decode = self.prefill_ms, self.decoding_ms[0]
         found = {
             "throughput_tokens_s": 1e3 * self.new_tokens / (prefill + decode),
@@ -146,7 +146,7 @@ class Alone:
         }
 
     def busy_ms(self) -> dict[str, float]:
-        """Per device and request."""
+        """How long each device is busy for a request."""
         passage, decoding = self.passage, self.decoding
         rounds, rows = self.rounds, decoding.rows
         drafting = self._expect(decoding.first_draft_ms, decoding.draft_ms)
@@ -170,7 +170,7 @@ class Alone:
         """Expected sum of something that is ``first`` before the first decision, and ``then``
         after each outcome that another decision follows."""
         outcomes = [
-            Outcome(each.probability, each.tokens, cost)
+            DecisionOutcome(each.probability, each.tokens, cost)
             for each, cost in zip(self.decoding.outcomes, then, strict=True)
         ]
         return decoding_ms(self._left, first, outcomes)

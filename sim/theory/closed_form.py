@@ -1,17 +1,19 @@
 """Scenario -> closed form: which one applies, with which numbers, and which it breaks.
 
 Law of this file: a scenario that no closed form describes is refused with one sentence; one that
-bends an assumption gets a warning that names it. The formulas are in the neighbouring files.
+bends an assumption gets a warning that names it. The formulas are in the neighbouring files. A
+system's record names its form; ``FORMS`` has them all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from treepipe.core.errors import UserError
+from treepipe.core.schedules import systems
 from treepipe.scenario.deployment import Plan
 from treepipe.scenario.distributions import Poisson
 from treepipe.scenario.resolve import input_warnings, make_plan
@@ -22,16 +24,6 @@ from treepipe.sim.predict import acceptance_pool
 from treepipe.sim.theory import alone, shared, stepped
 from treepipe.sim.theory.passage import Passage, chunks_of
 from treepipe.sim.theory.queues import pollaczek_khinchine_ms
-
-FORMS = {
-    "pp": "PipeDec, section 2.2",
-    "chain": "Leviathan et al. 2023, eq. 1, over a pipeline",
-    "dsd": "DSD, section 3",
-    "starsd": "StarSD, eq. 3-12",
-    "pipedec": "PipeDec, section 2.3",
-    "specpipe": "SpecPipe, eq. 1-2",
-}
-"""Schedules that have a closed form, and its source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +57,7 @@ def closed_form(scenario: Scenario, path: Path) -> ClosedForm:
     plan = make_plan(scenario, path)
     _check(scenario, plan, path)
     pool = _blocks(scenario, path)
-    name = scenario.schedule.name
-    if name in ("pipedec", "specpipe"):
-        found = _stepped(scenario, plan, pool)
-    elif name == "starsd":
-        found = _shared(scenario, plan, pool)
-    else:
-        found = _alone(scenario, plan, pool, path)
+    found = _form(scenario).evaluate(scenario, plan, pool, path)
     warnings = {*found.warnings, *_bent(scenario, plan), *input_warnings(scenario, plan)}
     return ClosedForm(
         found.form,
@@ -87,10 +73,17 @@ def closed_form(scenario: Scenario, path: Path) -> ClosedForm:
 
 def _check(scenario: Scenario, plan: Plan, path: Path) -> None:
     """Raises ``UserError`` where no closed form applies, naming the key and what would do."""
-    name, workload = scenario.schedule.name, scenario.workload
+    system, workload = scenario.schedule.system, scenario.workload
     refuse = _Refusal(path)
-    if name not in FORMS:
-        refuse("schedule.name", f"{name!r} has none; {', '.join(FORMS)} have")
+    if system.closed_form is None:
+        able = [each.name for each in systems().values() if each.closed_form is not None]
+        refuse("schedule.name", f"{system.name!r} has none; {', '.join(able)} have")
+    if system.closed_form not in FORMS:
+        refuse(
+            "schedule.name",
+            f"the record of {system.name!r} names {system.closed_form!r}; there are "
+            f"{', '.join(FORMS)}",
+        )
     if isinstance(scenario.acceptance, Replay):
         refuse("acceptance.source", "a replay has one text; bernoulli, hit_ratio or pool would do")
     if scenario.sampling.rule not in ("exact", "rejection"):
@@ -121,15 +114,16 @@ class _Refusal:
 
 def _check_clients(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
     clients, pipelines = plan.serving.clients, len(plan.pipelines)
-    if scenario.schedule.name != "starsd":
+    if not _form(scenario).targets:
         if pipelines > 1:
-            refuse("pipelines", f"it is for one pipeline, not {pipelines}; starsd's is for several")
+            able = _named(lambda form: form.targets)
+            refuse("pipelines", f"it is for one pipeline, not {pipelines}; {able} has several")
         if clients > 1 and plan.serving.limit != 1:
             refuse("workload.concurrency", f"it is for one request at a time, not {clients}")
         return
     section = scenario.schedule.parameters
     if section.adaptive_depth or any(count != 1 for count in section.branching or ()):
-        refuse("schedule", "starsd's is for chains of constant depth")
+        refuse("schedule", "it is for chains of constant depth")
     if clients != pipelines:
         refuse("workload.concurrency", f"it is for one request per target, {pipelines} in all")
     if scenario.serving.queue != "fifo":
@@ -139,12 +133,12 @@ def _check_clients(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
         (Passage(plan, n).lap_ms(rows), Passage(plan, n).stage_ms(rows)) for n in range(pipelines)
     ]
     if any(lap != laps[0] for lap in laps):
-        refuse("pipelines", "starsd's is for equal targets")
+        refuse("pipelines", "it is for equal targets")
 
 
 def _check_arrivals(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
-    if scenario.schedule.name not in ("pp", "chain", "dsd"):
-        refuse("workload.arrivals", "it is for pp, chain and dsd")
+    if not _form(scenario).arrivals:
+        refuse("workload.arrivals", f"it is for {_named(lambda form: form.arrivals)}")
     if not isinstance(scenario.workload.arrivals, Poisson):
         refuse("workload.arrivals.process", "it is for 'poisson'")
     if len(plan.pipelines) > 1 or plan.serving.limit != 1:
@@ -171,7 +165,8 @@ def _bent(scenario: Scenario, plan: Plan) -> list[str]:
     if any(table.last_context is not None for table in tables):
         found.append("the closed form takes times without context")
     acceptance = scenario.acceptance
-    if acceptance is not None and acceptance.source == "pool" and scenario.schedule.name != "pp":
+    drafts = scenario.schedule.system.drafts
+    if acceptance is not None and acceptance.source == "pool" and drafts:
         found.append(
             "the closed form assumes that acceptance at a position does not depend on the last one"
         )
@@ -182,19 +177,19 @@ def _bent(scenario: Scenario, plan: Plan) -> list[str]:
 
 
 def _alone(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> ClosedForm:
-    passage, name, section = Passage(plan), scenario.schedule.name, scenario.schedule.parameters
+    passage, form, section = Passage(plan), _form(scenario), scenario.schedule.parameters
     prompt, new_tokens = _lengths(scenario)
     chunks = chunks_of(prompt, section.prefill_chunk)
     terms: dict[str, float] = {}
-    if pool is None:
+    if form.rounds is None:
         decoding = alone.plain(passage)
     else:
+        assert pool is not None  # it drafts
         beta = pool.hit_ratio(1)
-        make = alone.chain_ahead if name == "dsd" else alone.chain
-        decoding = make(passage, beta, section.gamma, prompt)
+        decoding = form.rounds(passage, beta, section.gamma, prompt)
         terms["acceptance"] = beta
-        if name == "dsd":
-            terms |= alone.dsd_terms(passage, beta, section.gamma)
+        if form.terms is not None:
+            terms |= form.terms(passage, beta, section.gamma)
     request = alone.Alone(passage, decoding, chunks, new_tokens)
     metrics, busy = request.metrics(), request.busy_ms()
     rate_s = 1e3 / metrics["request_latency_ms"]
@@ -202,7 +197,7 @@ def _alone(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> C
         rate_s = scenario.workload.arrivals.rate_per_s
         terms |= _queue(request, rate_s, metrics, path)
     shares = {name: time * rate_s / 1e3 for name, time in busy.items()}
-    return ClosedForm(FORMS[name], metrics, shares, terms, decoding.warnings)
+    return ClosedForm(form.source, metrics, shares, terms, decoding.warnings)
 
 
 def _queue(
@@ -224,8 +219,8 @@ def _queue(
     return {"load": rate_s * service / 1e3, "request_service_ms": service, "queue_wait_ms": wait}
 
 
-def _shared(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
-    assert pool is not None  # only pp needs none
+def _shared(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> ClosedForm:
+    assert pool is not None  # it drafts
     section, passage, targets = scenario.schedule.parameters, Passage(plan), len(plan.pipelines)
     gamma = len(section.branching) if section.branching else section.gamma
     cycle = shared.cycle_of(passage, pool.hit_ratio(1), gamma)
@@ -236,7 +231,7 @@ def _shared(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
             f"for one"
         )
     return ClosedForm(
-        FORMS[scenario.schedule.name],
+        _form(scenario).source,
         shared.shared_metrics(cycle, targets),
         shared.shared_utilization(passage, cycle, targets, gamma + 1),
         shared.shared_terms(passage, cycle, pool.hit_ratio(1), gamma),
@@ -244,8 +239,8 @@ def _shared(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
     )
 
 
-def _stepped(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
-    assert pool is not None
+def _stepped(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> ClosedForm:
+    assert pool is not None  # it drafts
     section, passage = scenario.schedule.parameters, Passage(plan)
     offered = min(section.width, section.children)
     hit = pool.hit_ratio(offered)
@@ -263,7 +258,7 @@ def _stepped(scenario: Scenario, plan: Plan, pool: Blocks | None) -> ClosedForm:
     if scenario.workload.requests > 1:
         warnings.append("the closed form assumes that every request finds an empty pipeline")
     return ClosedForm(
-        FORMS[scenario.schedule.name],
+        _form(scenario).source,
         stepped.stepped_metrics(passage, steps, hit, chunks, new_tokens),
         {},
         stepped.stepped_terms(steps, hit),
@@ -280,8 +275,60 @@ def _lengths(scenario: Scenario) -> tuple[int, int]:
 
 def _blocks(scenario: Scenario, path: Path) -> Blocks | None:
     """None for plain decoding, which asks no draft."""
-    if scenario.schedule.name == "pp":
+    if not scenario.schedule.system.drafts:
         return None
     if scenario.acceptance is None:
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
     return Blocks(*acceptance_pool(scenario, path))
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A closed form that records of systems may name.
+
+    Attributes:
+        source: publication, with the place of the formulas.
+        evaluate: gives the expected values of a scenario that it is for.
+        rounds: of ``alone``: the rounds of a request, by passage, acceptance, gamma and prompt;
+            None: plain decoding.
+        terms: of ``alone``: the paper's own quantities, by passage, acceptance and gamma.
+        targets: it is for several targets with a request each, instead of one pipeline.
+        arrivals: it knows requests that arrive by themselves.
+    """
+
+    source: str
+    evaluate: Callable[[Scenario, Plan, Blocks | None, Path], ClosedForm]
+    rounds: Callable[[Passage, float, int, int], alone.Decoding] | None = None
+    terms: Callable[[Passage, float, int], dict[str, float]] | None = None
+    targets: bool = False
+    arrivals: bool = False
+
+
+FORMS: Mapping[str, Form] = {
+    "plain": Form("PipeDec, section 2.2", _alone, arrivals=True),
+    "chain": Form(
+        "Leviathan et al. 2023, eq. 1, over a pipeline", _alone, alone.chain, arrivals=True
+    ),
+    "chain_ahead": Form(
+        "DSD, section 3", _alone, alone.chain_ahead, alone.dsd_terms, arrivals=True
+    ),
+    "star": Form("StarSD, eq. 3-12", _shared, targets=True),
+    "pipedec": Form("PipeDec, section 2.3", _stepped),
+    "specpipe": Form("SpecPipe, eq. 1-2", _stepped),
+}
+"""All closed forms, by the name that a system's record gives."""
+
+
+def _form(scenario: Scenario) -> Form:
+    """The one of the scenario's system, which has one (``_check``)."""
+    assert scenario.schedule.system.closed_form is not None
+    return FORMS[scenario.schedule.system.closed_form]
+
+
+def _named(wanted: Callable[[Form], bool]) -> str:
+    """Names of the systems whose closed form is of a kind."""
+    found = [each for each in systems().values() if each.closed_form in FORMS]
+    return ", ".join(each.name for each in found if wanted(FORMS[each.closed_form or ""]))

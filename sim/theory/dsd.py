@@ -30,7 +30,7 @@ def speculative_ms(draft_ms: float, window_ms: float, nodes: int, link_ms: float
 
 
 def saving_ms(tokens: float, nodes: int, link_ms: float) -> float:
-    """Of communication per token if a pass yields k tokens: (N - 1) t1 (k - 1) / k.
+    """What is saved of communication per token if a pass yields k tokens: (N - 1) t1 (k - 1) / k.
 
     >>> saving_ms(4, 4, 100.0)
     225.0

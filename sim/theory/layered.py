@@ -91,7 +91,7 @@ class LockStep:
 
     @property
     def pipeline_ms(self) -> float:
-        """From a hit to the next decision as far as the stages and links tell, in the long run.
+        """The time between hits as far as the stages and links tell, in the long run.
 
         The longest of the loops that steps wait for, per step: of the last group and the draft
         server (one step), and of all M groups in a row (M steps). Where the second is longer,
@@ -107,8 +107,8 @@ class LockStep:
 
     @property
     def hit_ms(self) -> float:
-        """From a hit to the next decision. It is ``pipedec_latency_ms`` if the way to the draft
-        server and back is one transfer; a shorter one makes up to 1 / M of a transfer less of it.
+        """The time from a hit to the next decision. It is ``pipedec_latency_ms`` if the way to the
+        draft and back is one transfer; a shorter one makes up to 1 / M of a transfer less of it.
 
         >>> LockStep(4, 1, 20.0, 2.0, 1.0).hit_ms == pipedec_latency_ms(5.0, [20.0], [2.0])
         True
@@ -119,7 +119,7 @@ class LockStep:
 
     @property
     def first_ms(self) -> float:
-        """From the first token to the first decision; the markers leave together with the root.
+        """The time to the first decision; the markers leave together with the root.
 
         >>> LockStep(4, 1, 20.0, 1.0, 1.0, 0.5, 3.0).first_ms
         88.0
@@ -130,7 +130,7 @@ class LockStep:
 
     @property
     def miss_ms(self) -> float:
-        """From a miss to the next decision.
+        """The time from a miss to the next decision.
 
         >>> LockStep(4, 1, 20.0, 1.0, 1.0, 0.5, 3.0).miss_ms
         88.5
@@ -138,7 +138,7 @@ class LockStep:
         return self.prune_ms + self._decided_ms(self._group_hops_ms + 3 * self.end_ms)
 
     def _decided_ms(self, told_ms: float) -> float:
-        """Of a root that leaves at 0, behind markers in all groups but the first.
+        """When a root is decided that leaves at 0, behind markers in all groups but the first.
 
         Group m + 1 takes it when m markers have been around; over slow links that is later than
         its own arrival.
@@ -158,7 +158,7 @@ class LockStep:
         return (self.group - 1) * self.hop_ms
 
     def _way_ms(self, stages: int) -> float:
-        """Of the root through the last ``stages``."""
+        """How long the root takes through the last ``stages``."""
         return stages * self.stage_ms + (stages - 1) * self.hop_ms
 
     def tbt_ms(self, hit: float) -> float:

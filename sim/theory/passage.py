@@ -17,7 +17,7 @@ from treepipe.sim.theory.flowspec import timeline_ms
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """From the draft server through a pipeline and back; all times in milliseconds."""
+    """The way from the draft server through a pipeline and back; all times in milliseconds."""
 
     plan: Plan
     pipeline: int = 0
@@ -52,7 +52,7 @@ class Passage:
         return self.draft.times.evaluate(rows) + self.draft.times.decide
 
     def round_ms(self, rows: int, drafted_ms: float, told: int) -> float:
-        """From a decision to the return of the segment that leaves ``drafted_ms`` after it.
+        """The time from a decision to the return of the segment that leaves ``drafted_ms`` later.
 
         The decision's word goes out at once; a stage begins when the segment is there and it has
         pruned, which drafting hides if it takes longer.
@@ -70,7 +70,7 @@ class Passage:
         return here
 
     def prefill_ms(self, chunks: list[int]) -> float:
-        """From a request's beginning to its first token: chunks one behind another.
+        """The time from a request's beginning to its first token: chunks one behind another.
 
         Links and the draft server are in the timeline like stages. Of a chunk only the last row
         is evaluated.

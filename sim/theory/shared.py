@@ -20,7 +20,7 @@ def cycle_of(passage: Passage, beta: float, gamma: int) -> Cycle:
 
 
 def shared_metrics(cycle: Cycle, targets: int) -> dict[str, float]:
-    """Of N targets in steady state."""
+    """The metrics of N targets in steady state."""
     between = cycle.iteration_ms(targets) / cycle.tokens
     return {
         "time_between_tokens_ms": between,

@@ -57,7 +57,7 @@ class Cycle:
         return max(0.0, self.back_ms - (targets - 1) * self.service_ms)
 
     def wait_ms(self, targets: int) -> float:
-        """Of a request for the draft, per turn: max(0, (N - 1) S - Z), the converse of eq. 9.
+        """A request's wait for the draft per turn: max(0, (N - 1) S - Z), the converse of eq. 9.
 
         >>> Cycle(42.0, 15.0, 2.7).wait_ms(5)
         18.0

@@ -8,7 +8,7 @@ from treepipe.sim.theory.layered import (
     specpipe_even_tbt_ms,
 )
 from treepipe.sim.theory.passage import Passage
-from treepipe.sim.theory.tokens import Outcome, decoding_ms
+from treepipe.sim.theory.tokens import DecisionOutcome, decoding_ms
 
 
 def steps_of(passage: Passage, width: int, group: int) -> LockStep:
@@ -33,7 +33,7 @@ def stepped_metrics(
     """Expected values of a request that finds an empty pipeline."""
     prefill = passage.prefill_ms(chunks)
     left = new_tokens - 1
-    outcomes = [Outcome(hit, 1, steps.hit_ms), Outcome(1 - hit, 1, steps.miss_ms)]
+    outcomes = [DecisionOutcome(hit, 1, steps.hit_ms), DecisionOutcome(1 - hit, 1, steps.miss_ms)]
     decode = decoding_ms(left, steps.first_ms, outcomes)
     found = {
         "throughput_tokens_s": 1e3 * new_tokens / (prefill + decode),

@@ -42,7 +42,7 @@ def acceptances(beta: float, depth: int) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DecisionOutcome:
     """What a decision may be: its probability, its tokens, and the time to the next decision."""
 
     probability: float
@@ -50,7 +50,7 @@ class Outcome:
     then_ms: float
 
 
-def decoding_ms(tokens: int, first_ms: float, outcomes: Sequence[Outcome]) -> float:
+def decoding_ms(tokens: int, first_ms: float, outcomes: Sequence[DecisionOutcome]) -> float:
     """Expected time of ``decoding_moments``, in milliseconds.
 
     >>> decoding_ms(4, 10.0, [Outcome(1.0, 2, 7.0)])
@@ -62,7 +62,7 @@ def decoding_ms(tokens: int, first_ms: float, outcomes: Sequence[Outcome]) -> fl
 
 
 def decoding_moments(
-    tokens: int, first_ms: float, outcomes: Sequence[Outcome]
+    tokens: int, first_ms: float, outcomes: Sequence[DecisionOutcome]
 ) -> tuple[float, float]:
     """Mean (ms) and variance (ms^2) of the time until ``tokens`` are committed.
 

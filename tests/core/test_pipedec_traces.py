@@ -24,7 +24,7 @@ import pytest
 
 from tests.worlds import toy_lm
 from tests.worlds.timeless_world import TimelessWorld
-from treepipe.core.decoding.layered import Layered, LayerKeys
+from treepipe.core.decoding.layered import Layered, LayeredKeys
 from treepipe.core.protocol import Started
 
 RECORDS = [
@@ -64,7 +64,7 @@ CASES = [
 def test_round_is_the_recorded_one_up_to_its_second_commit(
     record: dict[str, Any], text: list[int], tokens: int, passes: list[int], sizes: list[int]
 ) -> None:
-    parameters = LayerKeys(width=record["pipedec_width"], children=16, draft_reuse=False)
+    parameters = LayeredKeys(width=record["pipedec_width"], children=16, draft_reuse=False)
     schedule = Layered(1, 64, parameters)
     world = TimelessWorld(
         [record["stages"]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -84,6 +85,25 @@ def test_rooms_form_no_cycle() -> None:
         free = [room for room, needs in above.items() if not needs & set(above)]
         assert free, f"these rooms import each other: {above}"
         above = {room: needs for room, needs in above.items() if room not in free}
+
+
+def test_the_picture_of_the_rooms_is_true() -> None:
+    """What a room imports can be reached from it along the arrows, and no arrow leads back."""
+    (picture,) = re.findall(
+        r"```mermaid\nflowchart BT\n(.*?)```", (ROOT / "docs" / "design.md").read_text(), re.S
+    )
+    below: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for above, needed in re.findall(r"(\w+) --> ([\w &]+)", picture):
+        below[above] |= set(needed.split(" & "))
+    assert {name for name, _ in re.findall(r"(\w+)\[\"<b>(\w+)</b>", picture)} == set(ROOMS)
+
+    def reached(room: str) -> set[str]:
+        return {room}.union(*map(reached, below[room]))
+
+    for room in ROOMS:
+        folder = ROOT / room if room in LINKED else ROOT / "treepipe" / room
+        imported = set().union(*map(_rooms, folder.rglob("*.py")))
+        assert imported <= reached(room), (room, imported - reached(room))
 
 
 def test_core_loads_no_world() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.worlds.command_line import assert_sentence, call
 from tests.worlds.theory_scenarios import CONSTANT, Written
 from treepipe.core.errors import UserError
-from treepipe.results.load import Load, bottleneck, overload_warnings
+from treepipe.results.load import ResourceLoad, bottleneck, overload_warnings
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Plan
 from treepipe.scenario.resolve import make_plan
@@ -23,7 +23,7 @@ def poisson(rate_per_s: float) -> str:
     return f'workload.arrivals={{process="poisson",rate_per_s={rate_per_s}}}'
 
 
-def load_of(written: Written) -> Load:
+def load_of(written: Written) -> ResourceLoad:
     found = bottleneck(written.scenario, plan_of(written), written.simulated())
     assert found is not None
     return found
@@ -60,7 +60,7 @@ def test_without_places_the_busiest_device_or_link_decides(tmp_path: Path) -> No
     """12 tokens, the prompt's pass among them, at 20 ms a stage: 0.24 s of work per request."""
     settings = (*SHORT, "pipelines=[{stages=[{device={stage_ms={1=20}},count=2}]}]")
     written = Written(tmp_path, "pp", *settings, poisson(6.0))
-    assert load_of(written) == Load("pipeline0.stage1", 6.0, pytest.approx(240.0))
+    assert load_of(written) == ResourceLoad("pipeline0.stage1", 6.0, pytest.approx(240.0))
     (sentence,) = overload(written.simulated())
     assert "load 1.44 at pipeline0.stage1 (6 requests/s, 0.24 s of work each)" in sentence
     assert overload(Written(tmp_path, "pp", *settings, poisson(4.0)).simulated()) == []
@@ -71,7 +71,7 @@ def test_without_places_the_busiest_device_or_link_decides(tmp_path: Path) -> No
 def test_a_shared_machine_is_loaded_by_all_its_roles(tmp_path: Path) -> None:
     stages = 'pipelines=[{stages=[{device={stage_ms={1=20}},count=2,host="box"}]}]'
     found = load_of(Written(tmp_path, "pp", *SHORT, stages, poisson(3.0)))
-    assert found == Load("host box", 3.0, pytest.approx(480.0))
+    assert found == ResourceLoad("host box", 3.0, pytest.approx(480.0))
 
 
 def test_a_closed_loop_is_never_overloaded(tmp_path: Path) -> None:

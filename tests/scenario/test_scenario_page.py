@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from treepipe.core.schedules import systems
 from treepipe.files.toml_file import read_toml
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import load_cluster
@@ -117,6 +118,17 @@ def test_the_page_and_the_schema_have_the_same_keys(heading: str) -> None:
     on_page = {key for place, key in written() - BEFORE_THE_SCHEMA if place == heading}
     in_schema = {key for model in SECTIONS[heading] for key in model.model_fields}
     assert on_page == in_schema
+
+
+def test_every_system_is_on_the_page_and_has_a_scenario() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (table,) = re.findall(r"\| `name` \| system .*?\n\n", text, re.S)
+    on_page = {
+        name for row in table.split("\n|")[2:] for name in re.findall(r"`(\w+)`", row.split("|")[0])
+    }
+    assert on_page == set(systems())
+    for name in on_page:
+        assert (STUDIES / "scenarios" / f"{name}.toml").is_file()
 
 
 def test_no_table_of_keys_stands_elsewhere() -> None:

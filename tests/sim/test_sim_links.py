@@ -18,7 +18,7 @@ from treepipe.scenario.deployment import HEADER_BYTES, Plan
 from treepipe.scenario.resolve import make_plan as plan_scenario
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.clock import Clock
-from treepipe.sim.link import Claim, Link, Traffic
+from treepipe.sim.link import Claim, SimulatedLink, Traffic
 
 DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 
@@ -29,7 +29,7 @@ def arrivals(
     """(number, time) of every arrival of messages sent at these times."""
     env = Clock()
     found: list[tuple[int, float]] = []
-    link: Link[int] = Link(
+    link: SimulatedLink[int] = SimulatedLink(
         env, link_times, lambda item: found.append((item, env.now)), np.random.default_rng(seed)
     )
 
@@ -115,8 +115,8 @@ def shared_arrivals(
     def note(link: int, item: None, begin: float, due: float) -> None:
         found.append((link, begin, due))
 
-    links: list[Link[None]] = [
-        Link(
+    links: list[SimulatedLink[None]] = [
+        SimulatedLink(
             clock,
             link_times,
             lambda item: None,

@@ -19,7 +19,7 @@ from treepipe.scenario.resolve import make_plan as plan_scenario
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.clock import Clock
-from treepipe.sim.device import Place, places
+from treepipe.sim.device import RolePlace, places
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.world import simulate
 
@@ -43,7 +43,7 @@ def work(machine: Machine, asks: list[tuple[str, float, float]]) -> list[tuple[s
     at = places(clock, dict.fromkeys(machine.roles, machine), set(machine.roles))
     found: list[tuple[str, float, float]] = []
 
-    def done(role: str, place: Place, event: object) -> None:
+    def done(role: str, place: RolePlace, event: object) -> None:
         found.append((role, place.started_ms, clock.now))
 
     def ask(role: str, duration: float, event: object) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.worlds.command_line import assert_sentence, call
 from tests.worlds.theory_scenarios import CONSTANT, SECTIONS, Written, targets_of
+from treepipe.core.errors import UserError
+from treepipe.core.schedules import systems
 from treepipe.results.metrics import UNITS
+from treepipe.sim.theory.closed_form import FORMS, closed_form
 
 POISSON = 'workload.arrivals={process="poisson",rate_per_s=0.1}'
 STUDIES = Path(__file__).parents[2] / "studies" / "scenarios"
@@ -63,6 +67,27 @@ def test_shipped_scenarios_have_a_closed_form(
     assert f"{name} (theory" in capsys.readouterr().out
 
 
+def test_records_and_closed_forms_agree() -> None:
+    """Every form that a record names exists, none is left over, and drafts are drafted."""
+    named = {system.closed_form: system for system in systems().values() if system.closed_form}
+    assert set(named) == set(FORMS)
+    plain = {name for name, form in FORMS.items() if form.evaluate is FORMS["plain"].evaluate}
+    for name, system in named.items():
+        assert system.drafts == (name not in plain or FORMS[name].rounds is not None)
+
+
+@pytest.mark.parametrize("form", [None, "nonsense"])
+def test_a_record_that_names_no_known_form_is_refused(
+    form: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scenario = Written(tmp_path, "chain").scenario
+    other = replace(systems()["chain"], closed_form=form)
+    table = {**systems(), "chain": other}
+    monkeypatch.setattr("treepipe.scenario.schema.systems", lambda: table)
+    with pytest.raises(UserError, match=r"key schedule\.name: no closed form applies: "):
+        closed_form(scenario, tmp_path / "scenario.toml")
+
+
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
@@ -93,7 +118,7 @@ def test_shipped_scenarios_have_a_closed_form(
         ),
         (
             ("schedule.name=pipedec", POISSON),
-            "key workload.arrivals: no closed form applies: it is for pp, chain and dsd",
+            "key workload.arrivals: no closed form applies: it is for pp, chain, dsd",
         ),
         (
             ('workload.arrivals={process="poisson",rate_per_s=100}', "serving.places=1"),
@@ -101,11 +126,11 @@ def test_shipped_scenarios_have_a_closed_form(
         ),
         (
             targets_of(3, 30.0, "schedule.name=starsd", "schedule.adaptive_depth=true"),
-            "key schedule: no closed form applies: starsd's is for chains of constant depth",
+            "key schedule: no closed form applies: it is for chains of constant depth",
         ),
         (
             targets_of(3, 30.0, "schedule.name=starsd", "schedule.branching=[2,1]"),
-            "key schedule: no closed form applies: starsd's is for chains of constant depth",
+            "key schedule: no closed form applies: it is for chains of constant depth",
         ),
         (
             targets_of(3, 30.0, "schedule.name=starsd", "workload.concurrency=2"),
@@ -122,7 +147,7 @@ def test_shipped_scenarios_have_a_closed_form(
                 "{ stages = [{ device = { stage_ms = { 1 = 9.0 } } }] }]",
                 "workload.concurrency=2",
             ),
-            "key pipelines: no closed form applies: starsd's is for equal targets",
+            "key pipelines: no closed form applies: it is for equal targets",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What ``treepipe profiles`` prints: the list, or one profile as tables (``picture.py`` draws)."""
+"""What ``treepipe profiles`` prints: the list, or one profile as tables."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _cluster_key(scenario: Scenario) -> str:
     )
     serving = scenario.serving.model_dump(mode="json", exclude={"admission", "places"})
     parameters = scenario.schedule.parameters
-    own = [getattr(parameters, "group_size", 1), getattr(parameters, "central_transfers", False)]
+    own = [parameters.group_size, parameters.central_transfers]
     return json.dumps([content, serving, own], sort_keys=True)
 
 

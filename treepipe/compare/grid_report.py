@@ -44,7 +44,7 @@ FACTORS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 Found: TypeAlias = Sequence[tuple[Any, Mapping[str, Any]]]
-"""Cells of ``validation_grid.py`` and their entries."""
+"""Cells of ``grid.py`` and their entries."""
 
 HOW = """\
 A balanced fraction of the grid schedules x {{2, 4, 8}} stages x links of {{0.2, 5, 20}} ms x stages

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -203,6 +203,7 @@ class Offer:
     children: tuple[int, ...]
 
 
+@runtime_checkable
 class Schedule(Protocol):
     """A decoding schedule of one request: a pure state machine.
 

@@ -108,7 +108,7 @@ class StageDesk:
 
     @property
     def state(self) -> str:
-        """For the report of a deadlock."""
+        """What it waits for, for the report of a deadlock."""
         waiting = {session: len(found) for session, found in self._waiting.items() if found}
         if waiting:
             words = {session: self._sessions[session].version for session in waiting}

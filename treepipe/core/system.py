@@ -2,14 +2,17 @@
 
 Law of this file: whoever wants to know something of a system asks its record; nobody compares
 names. A record is pure data and functions of the parameters, so both worlds, the memory bound,
-the planner, the documents and the tests read the same one.
+the planner, the documents and the tests read the same one. What a record cannot mean is refused
+when it is made. ``docs/adding-a-system.md`` writes one from the beginning to the end.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 from treepipe.core.protocol import Schedule
@@ -19,7 +22,13 @@ Block: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 def key(default: Any, help: str, *, least: int | None = None) -> Any:  # noqa: A002
-    """A field of a system's parameters: its default, what it means, and its smallest value."""
+    """A field of a system's parameters, which is a key of a scenario's table ``[schedule]``.
+
+    Args:
+        default: what it is where a scenario does not say; as published, if it was.
+        help: what it means, in a few words.
+        least: the smallest whole number allowed, also inside tuples; None: any value.
+    """
     return field(default=default, metadata={"help": help, "least": least})
 
 
@@ -27,31 +36,41 @@ def key(default: Any, help: str, *, least: int | None = None) -> Any:  # noqa: A
 class Parameters:
     """What every system can be told. A system's own keys are fields of a subclass.
 
-    A subclass may raise ``ValueError`` from ``check`` if its values contradict each other; the
-    sentence begins with the key's name.
+    The subclass is a frozen dataclass, too; each of its fields is a ``key``.
     """
 
     prefill_chunk: int = key(64, "longest prompt segment", least=1)
 
     def check(self) -> None:
-        """Raises ``ValueError`` if the values contradict each other."""
+        """Raises ``ValueError`` if the values contradict each other; its sentence begins with
+        the name of one of the keys."""
 
     def overruled(self) -> Mapping[str, str]:
         """Keys that the values of other keys leave without effect, each with what does so."""
         return {}
 
     def candidates(self) -> Mapping[str, int]:
-        """By key: so many candidates may be asked for below one node."""
+        """How many candidates may be asked for below one node, by the key that says it."""
         return {}
 
     def lengths(self) -> Mapping[str, int]:
-        """By key: so many tokens may be drafted in a row."""
+        """How many tokens may be drafted in a row, by the key that says it."""
         return {}
+
+    @property
+    def group_size(self) -> int:
+        """How many stages in a row work one after another within a step (lock-step only)."""
+        return 1
+
+    @property
+    def central_transfers(self) -> bool:
+        """Whether a device takes part in one transfer at a time."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where a schedule is to work.
+    """The place at which a schedule is to work.
 
     Attributes:
         session: number that every message of the request carries.
@@ -72,19 +91,13 @@ class Load:
     requests: int
 
 
-def _one_block(load: Load) -> Sequence[Block]:
+def defaults_only(load: Load) -> Sequence[Block]:
+    """A grid for systems without keys: nothing is varied."""
     return ({},)
 
 
-def _no_nodes(parameters: Any, stages: int) -> int:
-    return 0
-
-
-def _one_row(parameters: Any, stages: int) -> int:
-    return 1
-
-
-def _no_bound(parameters: Any) -> int | None:
+def unbounded(parameters: Any) -> int | None:
+    """``places`` of a system that serves as many requests at once as are given to it."""
     return None
 
 
@@ -93,11 +106,11 @@ class System:
     """A decoding schedule with all that others need to know of it.
 
     Attributes:
-        name: as scenarios call it.
+        name: what scenarios call it: lower-case letters, digits and underscores.
         year, source: of the publication, with the section that describes the schedule.
         summary: what it does, in a few words.
         parameters: the dataclass of its keys, with defaults as published.
-        make: a fresh schedule for one request.
+        make: gives a fresh schedule for one request.
         tree_tokens: most tree nodes that one request holds in a stage's cache, by stages.
         segment_tokens: most of them in one pass, by stages (fewer never make it less); without
             the prompt.
@@ -109,7 +122,11 @@ class System:
         chains: its trees never branch, as the adaptive rule needs.
         places: most requests that one pipeline serves at once by itself; None: no bound.
         grid: values that the planner tries where a file names none.
-        closed_form: name of the closed form that predicts it, None if there is none.
+        closed_form: name of the closed form that predicts it (``sim/theory/closed_form.py``); None
+            if there is none.
+
+    Raises:
+        ValueError: the record contradicts itself; the sentence names the system and the field.
     """
 
     name: str
@@ -118,16 +135,20 @@ class System:
     summary: str
     parameters: type[Parameters]
     make: Callable[[Any, Seat], Schedule]
-    tree_tokens: Callable[[Any, int], int] = _no_nodes
-    segment_tokens: Callable[[Any, int], int] = _one_row
+    tree_tokens: Callable[[Any, int], int]
+    segment_tokens: Callable[[Any, int], int]
     scratch_tokens: Callable[[Any, int], int] | None = None
     drafts: bool = True
     in_lock_step: bool = False
     drawn: bool = False
     chains: bool = False
-    places: Callable[[Any], int | None] = _no_bound
-    grid: Callable[[Load], Sequence[Block]] = _one_block
+    places: Callable[[Any], int | None] = unbounded
+    grid: Callable[[Load], Sequence[Block]] = defaults_only
     closed_form: str | None = None
+
+    def __post_init__(self) -> None:
+        for wrong in chain(_wrong_words(self), _wrong_keys(self.parameters), _wrong_figures(self)):
+            raise ValueError(f"system {self.name!r}: {wrong}")
 
     @property
     def keys(self) -> frozenset[str]:
@@ -141,3 +162,65 @@ class System:
     def most_pass_tokens(self, parameters: Parameters, stages: int) -> int:
         """Most rows that one pass computes for one request, its prompt included."""
         return max(self.segment_tokens(parameters, stages), parameters.prefill_chunk)
+
+
+# --- what a record cannot mean: sentences, made one after another so that the first one is told ---
+
+
+def _wrong_words(system: System) -> Iterator[str]:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", system.name):
+        yield "a name is made of lower-case letters, digits and underscores, a letter first"
+    if not system.source or not system.summary:
+        yield "source and summary say where it is described and what it does"
+    if not system.drafts and (system.drawn or system.chains):
+        yield "without a draft there are no drawn candidates and no chains"
+
+
+def _wrong_keys(parameters: type[Parameters]) -> Iterator[str]:
+    if not (isinstance(parameters, type) and issubclass(parameters, Parameters)):
+        yield "parameters is a subclass of Parameters"
+        return
+    names = {each.name for each in dataclasses.fields(parameters)}
+    if not names >= set(vars(parameters).get("__annotations__", {})):
+        yield f"{parameters.__name__} is no dataclass; write @dataclass(frozen=True) above it"
+    for each in dataclasses.fields(parameters):
+        if not each.metadata.get("help"):
+            yield f"key {each.name} lacks its help; write it as key(default, help)"
+        if any(n < (each.metadata["least"] or n) for n in _whole_numbers(each.default)):
+            yield f"key {each.name}: its default {each.default} is less than its least value"
+    usual = parameters()
+    try:
+        usual.check()
+    except ValueError as error:
+        yield f"its defaults contradict each other: {error}"
+    for told in (usual.overruled(), usual.candidates(), usual.lengths()):
+        for name in {*told} - names:
+            yield f"{name} is none of its keys {', '.join(sorted(names))}"
+
+
+def _wrong_figures(system: System) -> Iterator[str]:
+    usual, names = system.parameters(), system.keys
+    for stages in (1, 2, 4):
+        for bound in (system.tree_tokens, system.segment_tokens, system.scratch_tokens):
+            count = 0 if bound is None else bound(usual, stages)
+            if not isinstance(count, int) or count < 0:
+                yield f"a bound for {stages} stages is {count!r}, not a number of tokens"
+        for drawn in {False, system.drawn}:
+            if not isinstance(system.make(usual, Seat(0, stages, drawn)), Schedule):
+                yield "make gives no schedule (core/protocol.py says what one has)"
+    places = system.places(usual)
+    if places is not None and places < 1:
+        yield f"places is {places}; at least one request is served"
+    for block in system.grid(Load((2, 4), 3)):
+        for name in {*block} - names:
+            yield f"the grid names {name}, which is none of its keys {', '.join(sorted(names))}"
+
+
+def _whole_numbers(value: Any) -> list[int]:
+    """
+    >>> _whole_numbers(3), _whole_numbers((1, (2, True))), _whole_numbers(None)
+    ([3], [1, 2], [])
+    """
+    if isinstance(value, tuple):
+        return [number for each in value for number in _whole_numbers(each)]
+    return [value] if isinstance(value, int) and not isinstance(value, bool) else []

@@ -63,7 +63,7 @@ class TimeTable:
         return len(self._times) > 1 and self._times[-1] < self._times[-2]
 
     def _first_times(self, count: int) -> list[float]:
-        """Of 0, 1, ... tokens: the same operations as ``_time``, on all of them at once."""
+        """The times of 0, 1, ... tokens: the operations of ``_time``, on all of them at once."""
         known, values, at = np.array(self._tokens), np.array(self._times), np.arange(count)
         if len(known) == 1:
             return [0.0, *[self._times[0]] * (count - 1)]
@@ -241,8 +241,8 @@ class LinkTimes:
 
     @property
     def mean_delay_ms(self) -> float:
-        """From leaving the sender's side to delivery: latency, and the means of jitter and of what
-        losses add."""
+        """The time from leaving the sender to delivery: latency, and the means of jitter and of
+        what losses add."""
         jitter = self.jitter_ms * (sqrt(2 / pi) if self.jitter == "half_normal" else 1.0)
         return self.latency_ms + jitter + self.retransmit_ms * self.loss / (1 - self.loss)
 

@@ -57,7 +57,7 @@ class Wire:
 
 
 class TransferQueue(Generic[Item]):
-    """Which transfers start now."""
+    """The queue that says which transfers start now."""
 
     def __init__(self) -> None:
         self._busy: set[str] = set()

@@ -111,8 +111,9 @@ class Cluster(Scenario):
                 "key acceptance.source = 'replay': a search draws texts anew in every run; use "
                 "'pool', 'hit_ratio', 'bernoulli' or 'profile'"
             )
-        if self.acceptance is None and set(self.search.schedules) != {"pp"}:
-            raise ValueError("key acceptance is missing; all schedules but pp need it")
+        drafting = [name for name in self.search.schedules if systems()[name].drafts]
+        if self.acceptance is None and drafting:
+            raise ValueError(f"key acceptance is missing; {', '.join(drafting)} need it")
         for key in self.search.grid:
             name = key.removeprefix("schedule.")
             if name != key and not any(name in _read_keys(each) for each in self.search.schedules):
@@ -171,7 +172,8 @@ def load_cluster(path: Path, overrides: Sequence[str] = ()) -> ClusterFile:
     search = dict(data.get("search", {}))
     if name is not None:
         search.setdefault("schedules", [name])
-    whole = {**data, "search": search, "schedule": {"name": "pp", **data.get("schedule", {})}}
+    any_name = next(iter(systems()))  # a scenario needs one; every candidate has its own
+    whole = {**data, "search": search, "schedule": {"name": any_name, **data.get("schedule", {})}}
     take_acceptance(whole, path)
     cluster = validated(Cluster, whole, path)
     return ClusterFile(path, cluster, {key: data[key] for key in data if key != "search"})

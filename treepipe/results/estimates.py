@@ -75,7 +75,7 @@ class Estimates:
 
     @property
     def intervals(self) -> tuple[dict[str, Interval], dict[str, Interval]]:
-        """Of the metrics, and of the devices' utilization."""
+        """Intervals of the metrics, and of the devices' utilization."""
         estimate = Interval.over_batches if self.over == "batches" else Interval.over
         metrics = {name: estimate(each, range_of(name)) for name, each in self.metrics.items()}
         return metrics, {name: estimate(each, SHARE) for name, each in self.utilization.items()}

@@ -26,8 +26,8 @@ from treepipe.scenario.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Of the busiest resource.
+class ResourceLoad:
+    """The load of the busiest resource.
 
     Attributes:
         at: its name.
@@ -60,7 +60,7 @@ def overload_warnings(scenario: Scenario, plan: Plan, traces: Sequence[Trace]) -
     return [f"{what}, and {refused} of {len(requests)} were refused (serving.admission)"]
 
 
-def bottleneck(scenario: Scenario, plan: Plan, traces: Sequence[Trace]) -> Load | None:
+def bottleneck(scenario: Scenario, plan: Plan, traces: Sequence[Trace]) -> ResourceLoad | None:
     """The busiest resource over all runs; None in a closed loop, and where nothing was served.
 
     Args: ``plan``: of any of the runs.
@@ -75,11 +75,11 @@ def bottleneck(scenario: Scenario, plan: Plan, traces: Sequence[Trace]) -> Load 
         work.update(_busy_ms(plan, trace))
         work.update(_place_ms(plan, each))
     at, busy_ms = max(work.items(), key=lambda item: item[1], default=("any device", 0.0))
-    return Load(at, rate, busy_ms / requests)
+    return ResourceLoad(at, rate, busy_ms / requests)
 
 
 def _arrival_rate_s(scenario: Scenario, plan: Plan) -> float | None:
-    """Of the process; of a trace its own, None if its requests all come at once."""
+    """The rate of the process; of a trace its own, None if its requests all come at once."""
     arrivals = scenario.workload.arrivals
     if arrivals is None:
         return None

@@ -62,7 +62,7 @@ Ratio: TypeAlias = tuple[Floats, Floats]
 
 
 def range_of(metric: str) -> Range:
-    """Where a metric can lie: none is negative, shares are at most 1, a round has a token."""
+    """The range of a metric: none is negative, shares are at most 1, a round has a token."""
     return _RANGES.get(metric, POSITIVE)
 
 
@@ -197,7 +197,7 @@ def utilization_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
 
 
 def _busy_ms(trace: Trace, windows: Windows) -> dict[str, Floats]:
-    """Of every device, per window."""
+    """How long every device was busy, per window."""
     spans: dict[str, list[tuple[float, float]]] = {name: [] for name in trace.devices}
     for span in trace.spans:
         if span.kind in BUSY and span.device in spans:
@@ -245,7 +245,7 @@ def _round_ratios(windows: Windows) -> dict[str, Ratio]:
 
 
 def _draft_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
-    """Of the draft servers' turns (StarSD, section 5 and Table 1).
+    """Ratios of the draft servers' turns (StarSD, section 5 and Table 1).
 
     Only turns that answer a pipeline count, in the window in which they end. Idle time is per
     turn, and counted from the first turn's start to the last one's end on each server.

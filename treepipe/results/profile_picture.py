@@ -73,7 +73,7 @@ def _sizes(shown: Shown) -> list[int]:
 
 
 def _styles(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """Of every curve: colour by kind of work, mark and width by context."""
+    """The style of every curve: colour by kind of work, mark and width by context."""
     kinds = list(dict.fromkeys(curve.what for curve in curves))
     contexts = sorted({curve.context or 0 for curve in curves})
     styles = []

@@ -53,7 +53,7 @@ class Sheet:
         self.rows.append(cells)
 
     def rich(self) -> Table:
-        """For a terminal; numbers stand to the right."""
+        """The table for a terminal; numbers stand to the right."""
         table = Table(title=self.title)
         for place, column in enumerate(self.columns):
             words = any(isinstance(row[place], str) for row in self.rows)

@@ -37,7 +37,7 @@ _WIDEST = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where a quantity can lie; an interval is made on a scale on which this range has no ends.
+    """The values a quantity can have; an interval is made on a scale where this range has no ends.
 
     With one end that is the logarithm of the distance to it, with two the logit: the half-width
     carries over by the scale's slope (delta method), so a small one stays as it is, to first order.

@@ -15,7 +15,7 @@ from treepipe.results.trace import Trace
 
 
 def steady(trace: Trace) -> Trace:
-    """From when every pipeline has emitted a token to when the first one has no request left.
+    """The part in which every pipeline has emitted a token and has a request left.
 
     Rounds stay whole; requests without an emission in between are left out. Raises ``ValueError``
     if the run has no such part.

@@ -143,8 +143,8 @@ def _draw_panel(panel: Any, trace: Trace, period: tuple[float, float], shown_ms:
 def _labels(
     trace: Trace, period: tuple[float, float], shown_ms: float
 ) -> Iterator[tuple[float, str, int]]:
-    """Of each emission but the first: ms since the start, "+n", and in which row of labels it has
-    room."""
+    """The label of each emission but the first: ms since the start, "+n", and in which row of
+    labels it has room."""
     request = _first(trace)
     ends = [-1.0] * LABEL_ROWS
     for time, count in () if request is None else request.emitted[1:]:
@@ -157,7 +157,7 @@ def _labels(
 
 
 def _alignment(share: float) -> str:
-    """Of a label in the panel's width, such that none goes beyond it."""
+    """The alignment of a label in the panel's width, such that none goes beyond it."""
     if share < LABEL_SHARE / 2:
         return "left"
     return "right" if share > 1 - LABEL_SHARE / 2 else "center"

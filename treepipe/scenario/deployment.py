@@ -1,6 +1,6 @@
 """A scenario with every name resolved to numbers: what both worlds are started with.
 
-Nothing here reads a file; ``planning.py`` builds plans.
+Nothing here reads a file; ``resolve.py`` makes it of a scenario.
 """
 
 from __future__ import annotations

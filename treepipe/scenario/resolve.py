@@ -105,8 +105,8 @@ def lay_out(
         local_link=named_link(scenario.links.local, path, "links.local"),
         row_bytes=row_bytes,
         serving=_serving(scenario, path, len(pipelines)),
-        group_size=getattr(section.parameters, "group_size", 1),
-        central_transfers=getattr(section.parameters, "central_transfers", False),
+        group_size=section.parameters.group_size,
+        central_transfers=section.parameters.central_transfers,
         never_misses=scenario.sampling.rule == "relaxed_best",
         seed=seed,
         warnings=(

@@ -251,7 +251,7 @@ def _samples(metrics: dict[str, Any]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As an indented block, which no content can end.
+    """The text as an indented block, which no content can end.
 
     >>> print(_quoted("a\\n  b"))
         a

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treepipe.core.decoding.request import Request
+from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word
 from treepipe.core.protocol import Announce, Command, Feed, Offer, Returned, RoundRecord
@@ -43,7 +43,7 @@ class TreeInFlight:
         rounds: what was done in each finished round.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: RequestState) -> None:
         self.tree = TokenTree(0)
         self.fed = 0
         self.unread: list[int] = []

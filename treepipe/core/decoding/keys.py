@@ -40,7 +40,7 @@ class SegmentKeys(TreeKeys):
 
     @property
     def tree(self) -> TreeParameters:
-        """Of a round."""
+        """The tree of a round."""
         return TreeParameters(
             self.tree_size, self.segment_tokens, self.score_order, Always(self.growth)
         )

@@ -31,7 +31,7 @@ from treepipe.core.tree import best
 
 
 @dataclass(frozen=True)
-class LayerKeys(Parameters):
+class LayeredKeys(Parameters):
     """The layers (SpecPipe, section 4.1, for the width; both papers leave ``children`` open).
 
     Attributes:
@@ -60,22 +60,22 @@ LAYERS = ((1, 1), (4, 4), (8, 8), (16, 8), (32, 16), (64, 16))
 """Width and children that a planner tries: a chain, PipeDec's 32 x 16 and SpecPipe's 64 too."""
 
 
-def make_layered(parameters: LayerKeys, seat: Seat) -> Layered:
+def make_layered(parameters: LayeredKeys, seat: Seat) -> Layered:
     """A request's schedule."""
     return Layered(seat.session, parameters.prefill_chunk, parameters)
 
 
-def layered_tree_tokens(parameters: LayerKeys, stages: int) -> int:
+def layered_tree_tokens(parameters: LayeredKeys, stages: int) -> int:
     """A step's layers for every stage, and what is on its way."""
     return (stages + 3) * parameters.layer_tokens + 1
 
 
-def layered_segment_tokens(parameters: LayerKeys, stages: int) -> int:
+def layered_segment_tokens(parameters: LayeredKeys, stages: int) -> int:
     """A step's layers."""
     return parameters.layer_tokens
 
 
-def layered_scratch_tokens(parameters: LayerKeys, stages: int) -> int:
+def layered_scratch_tokens(parameters: LayeredKeys, stages: int) -> int:
     """The tree; without reuse also the path from where the round began."""
     return layered_tree_tokens(parameters, stages) * (1 if parameters.draft_reuse else 2)
 
@@ -88,7 +88,7 @@ def layered_grid(further: Block) -> Sequence[Block]:
 class Layered(TreeDecoding):
     """A request that feeds a layer at every step of its pipeline."""
 
-    def __init__(self, session: int, prefill_chunk: int, parameters: LayerKeys) -> None:
+    def __init__(self, session: int, prefill_chunk: int, parameters: LayeredKeys) -> None:
         super().__init__(session, prefill_chunk)
         self._parameters = parameters
         self._frontier = Frontier()
@@ -98,7 +98,7 @@ class Layered(TreeDecoding):
 
     @property
     def in_step(self) -> bool:
-        """From the first token on (new requests are prefilled first)."""
+        """True from the first token on (new requests are prefilled first)."""
         return self._decoding and not self.done
 
     def _begin(self, root_token: int) -> list[Command]:

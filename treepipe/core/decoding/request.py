@@ -14,7 +14,7 @@ from treepipe.core.protocol import Command, Emit, Feed, Finish, Returned, Starte
 from treepipe.core.tree import split
 
 
-class Request:
+class RequestState:
     """One request's bookkeeping.
 
     Attributes:

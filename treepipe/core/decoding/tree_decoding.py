@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from treepipe.core.decoding.asked import Asked
 from treepipe.core.decoding.in_flight import TreeInFlight
-from treepipe.core.decoding.request import Request
+from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import (
@@ -33,7 +33,7 @@ class TreeDecoding(ABC):
     listens = False
 
     def __init__(self, session: int, prefill_chunk: int) -> None:
-        self._request = Request(session, prefill_chunk)
+        self._request = RequestState(session, prefill_chunk)
         self._flying = TreeInFlight(self._request)
         self._asked = Asked()
         self._queued = 0  # turns that waited at the draft server when a segment came back last

@@ -28,6 +28,6 @@ SYSTEMS = (
         drawn=True,
         chains=True,
         grid=chain_grid,
-        closed_form="alone",
+        closed_form="chain",
     ),
 )

@@ -126,6 +126,6 @@ SYSTEMS = (
         drawn=True,
         chains=True,
         grid=chain_grid,
-        closed_form="alone",
+        closed_form="chain_ahead",
     ),
 )

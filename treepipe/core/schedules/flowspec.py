@@ -131,7 +131,7 @@ class RefillKeys(SegmentKeys):
 
     @property
     def expansion(self) -> Expansion:
-        """Context-aware only."""
+        """The expansion that is context-aware only."""
         return Expansion(Growth.dynamic(self.top_k, self.expand_depth), self.expand_size)
 
 
@@ -155,7 +155,7 @@ class FlowSpecKeys(RefillKeys):
 
     @property
     def expansion(self) -> Expansion:
-        """As these keys say."""
+        """The expansion that these keys describe."""
         return Expansion(
             Growth.dynamic(self.top_k, self.expand_depth),
             self.expand_size,

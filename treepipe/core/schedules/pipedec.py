@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from treepipe.core.decoding.layered import (
-    LayerKeys,
+    LayeredKeys,
     layered_grid,
     layered_scratch_tokens,
     layered_segment_tokens,
@@ -15,7 +15,7 @@ from treepipe.core.decoding.layered import (
 from treepipe.core.system import Block, Load, System
 
 
-def _one(parameters: LayerKeys) -> int:
+def _one(parameters: LayeredKeys) -> int:
     return 1
 
 
@@ -31,7 +31,7 @@ SYSTEMS = (
         year=2025,
         source="PipeDec, section 3",
         summary="one tree layer per step",
-        parameters=LayerKeys,
+        parameters=LayeredKeys,
         make=make_layered,
         tree_tokens=layered_tree_tokens,
         segment_tokens=layered_segment_tokens,
@@ -39,6 +39,6 @@ SYSTEMS = (
         in_lock_step=True,
         places=_one,
         grid=_grid,
-        closed_form="stepped",
+        closed_form="pipedec",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from treepipe.core.decoding.request import Request
+from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import (
@@ -27,7 +27,7 @@ class Autoregressive:
     in_step = False
 
     def __init__(self, session: int, prefill_chunk: int) -> None:
-        self._request = Request(session, prefill_chunk)
+        self._request = RequestState(session, prefill_chunk)
         self._outstanding: int | None = None
         self._rounds: list[RoundRecord] = []
 
@@ -78,6 +78,15 @@ def _make(parameters: Parameters, seat: Seat) -> Autoregressive:
     return Autoregressive(seat.session, parameters.prefill_chunk)
 
 
+def _tree_tokens(parameters: Parameters, stages: int) -> int:
+    """None: every row is a committed one."""
+    return 0
+
+
+def _segment_tokens(parameters: Parameters, stages: int) -> int:
+    return 1
+
+
 SYSTEMS = (
     System(
         name="pp",
@@ -86,7 +95,9 @@ SYSTEMS = (
         summary="plain decoding",
         parameters=Parameters,
         make=_make,
+        tree_tokens=_tree_tokens,
+        segment_tokens=_segment_tokens,
         drafts=False,
-        closed_form="alone",
+        closed_form="plain",
     ),
 )

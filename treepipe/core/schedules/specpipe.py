@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treepipe.core.decoding.layered import (
-    LayerKeys,
+    LayeredKeys,
     layered_grid,
     layered_scratch_tokens,
     layered_segment_tokens,
@@ -17,13 +17,13 @@ from treepipe.core.system import Block, Load, System, key
 
 
 @dataclass(frozen=True)
-class BatchKeys(LayerKeys):
+class BatchKeys(LayeredKeys):
     """SpecPipe-DB (section 3.5)."""
 
     batch: int = key(4, "B, requests that share the steps", least=1)
 
 
-def _one(parameters: LayerKeys) -> int:
+def _one(parameters: LayeredKeys) -> int:
     return 1
 
 
@@ -45,7 +45,7 @@ SYSTEMS = (
         year=2025,
         source="SpecPipe, section 3",
         summary="one tree layer per step",
-        parameters=LayerKeys,
+        parameters=LayeredKeys,
         make=make_layered,
         tree_tokens=layered_tree_tokens,
         segment_tokens=layered_segment_tokens,
@@ -53,7 +53,7 @@ SYSTEMS = (
         in_lock_step=True,
         places=_one,
         grid=_grid,
-        closed_form="stepped",
+        closed_form="specpipe",
     ),
     System(
         name="specpipe_db",

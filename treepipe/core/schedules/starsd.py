@@ -129,6 +129,6 @@ SYSTEMS = (
         segment_tokens=_tokens,
         drawn=True,
         grid=_grid,
-        closed_form="starsd",
+        closed_form="star",
     ),
 )

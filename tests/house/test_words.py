@@ -1,0 +1,123 @@
+"""Guards of the words: what is named exists, a class name means one thing, and docstrings are
+sentences."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LINKED = ("sim", "executor", "profiles", "studies")
+CODE = ("treepipe", *LINKED)
+PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+SPOKEN = (
+    *(f"treepipe/{room}" for room in ("core", "files", "physics", "results")),
+    *("sim", "executor", "profiles"),
+)
+ABOVE = ("scenario", "compare", "planner", "cli")
+"""Rooms whose docstrings are sentences and whose class names are their own."""
+ON_PAGES = {"root_branch.py"}
+"""Files that a page has its reader write."""
+MEMBERS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def files(*folders: str) -> list[Path]:
+    """Python files below folders of the root; links are followed to where the files are."""
+    return sorted({file.resolve() for each in folders for file in (ROOT / each).rglob("*.py")})
+
+
+@cache
+def existing() -> frozenset[str]:
+    """All files and folders, by their path from the root and by every end of it."""
+    found = {path.relative_to(ROOT) for path in ROOT.iterdir()}
+    for top in (*CODE, "tests", "docs"):
+        found |= {path.relative_to(ROOT) for path in (ROOT / top).rglob("*")}
+    found |= {Path("treepipe", *path.parts) for path in found if path.parts[0] in LINKED}
+    return frozenset(
+        "/".join(path.parts[first:]) for path in found for first in range(len(path.parts))
+    )
+
+
+def docstrings(file: Path) -> Iterator[tuple[ast.AST, str]]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, MEMBERS | ast.Module) and (said := ast.get_docstring(node)):
+            yield node, said
+
+
+def comments(file: Path) -> str:
+    """The comments of a file, and strings behind constants, which document them."""
+    text = file.read_text(encoding="utf-8")
+    strings = re.findall(r'^"""(.*?)"""', text, re.M | re.S)
+    return "\n".join([*re.findall(r"# (.*)", text), *strings])
+
+
+def said_by(file: Path) -> str:
+    """Whatever a file says to its readers."""
+    if file.suffix == ".md":
+        return file.read_text(encoding="utf-8")
+    return "\n".join([*(said for _, said in docstrings(file)), comments(file)])
+
+
+def test_files_that_are_named_exist() -> None:
+    """A path counts from the root or from the folder of the file that names it."""
+    stale = []
+    for file in (*files(*CODE, "tests"), *PAGES):
+        for name in re.findall(r"`([\w./-]+)`", said_by(file)):
+            at = re.sub(r"^\.?/|^\.\./|/$", "", name)
+            if "NAME" in at or at in ON_PAGES:
+                continue
+            rooted = at.split("/")[0] in (*CODE, "tests", "docs") and "/" in at
+            if (rooted or at.endswith(".py")) and at not in existing():
+                stale.append(f"{file.relative_to(ROOT)}: {name}")
+    assert not stale
+
+
+def test_modules_that_are_named_exist() -> None:
+    """A name behind the last dot may be of something in the module."""
+    stale = []
+    for file in (*files(*CODE, "tests"), *PAGES):
+        for name in re.findall(r"`treepipe\.([a-z_]+(?:\.\w+)*)", said_by(file)):
+            parts = name.split(".")
+            paths = [
+                "/".join(["treepipe", *parts[:count]]) for count in (len(parts), len(parts) - 1)
+            ]
+            if not any(path in existing() or f"{path}.py" in existing() for path in paths):
+                stale.append(f"{file.relative_to(ROOT)}: treepipe.{name}")
+    assert not stale
+
+
+FRAGMENT = re.compile(r"(Of|That|Who|Whose|As|From|Where|With|Until|In) [^.,:]*[.]$")
+"""A first sentence that belongs to a word which is not there."""
+
+
+def test_docstrings_are_sentences() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}: {node.name}: {said}"
+        for file in files(*SPOKEN)
+        for node, said in docstrings(file)
+        if isinstance(node, MEMBERS) and FRAGMENT.match(said.split("\n\n")[0].replace("\n", " "))
+    ]
+    assert not found
+
+
+TWICE = {
+    "Cluster": "a planner's file, and the processes that stand for one",
+    "Draft": "a scenario's table, and a draft desk's piece of work",
+    "Pool": "a scenario's table, and the pool that it names",
+}
+"""Names of several classes, which meet nowhere but at an import that says whose they are."""
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Studies are apart: each names the parts of its own testbed. So are private classes."""
+    places = defaultdict(list)
+    for file in files(*SPOKEN, *(f"treepipe/{room}" for room in ABOVE)):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(file.relative_to(ROOT)))
+    twice = {n: where for n, where in places.items() if len(where) > 1 and not n.startswith("_")}
+    assert set(twice) == set(TWICE), twice
