@@ -40,7 +40,7 @@ class Table(NamedTuple):
         return Table(self.vectors[:length], self.ranks[:length])
 
     def content(self) -> dict[str, Any]:
-        """As the file says it."""
+        """Give it as the file says it."""
         return {"log_probs": self.vectors.tolist(), "ranks": list(self.ranks)}
 
 
@@ -58,7 +58,7 @@ class Prompt(NamedTuple):
         )
 
     def content(self) -> dict[str, Any]:
-        """As the file says it."""
+        """Give it as the file says it."""
         guessed = [each.content() for each in self.guessed]
         return self.known.content() | ({"guessed": guessed} if guessed else {})
 
@@ -92,7 +92,7 @@ class PoolFile:
         return replace(self, prompts=[prompt.beginning(length) for prompt in self.prompts])
 
     def content(self) -> dict[str, Any]:
-        """As JSON; ``from_content`` reads it back."""
+        """Give it as JSON; ``from_content`` reads it back."""
         return {
             "schema": SCHEMA,
             "target": self.target,
