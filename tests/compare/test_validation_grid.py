@@ -68,6 +68,7 @@ def test_held_out_prompts_are_taken_in_turn(tmp_path: Path) -> None:
     assert all(case.path == SCENARIO for case in cases)
 
 
+@pytest.mark.processes
 def test_a_tiny_grid_end_to_end(tmp_path: Path) -> None:
     settings = Settings(cells=3, requests=2, chain_requests=1, plain_requests=1, new_tokens=5)
     found = list(run_grid(settings, say, tmp_path))
@@ -89,6 +90,7 @@ def test_a_missed_aim_is_said() -> None:
     assert [("missed" in each) for each in sentences] == [True, False, False, False, False]
 
 
+@pytest.mark.processes
 def test_the_grid_s_command_says_what_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

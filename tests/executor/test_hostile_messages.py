@@ -16,14 +16,15 @@ import pytest
 import torch
 import zmq
 
-from tests.executor.test_processes import cluster_plan, cluster_roles
-from tests.executor.test_processes import pair as pair
+from tests.worlds.clusters import cluster_plan, cluster_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.core.messages import Beat, Close, Flight, Segment, Word
 from treepipe.executor.clock import now_ms
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox, Received
+
+pytestmark = pytest.mark.processes
 
 TOKEN = bytes(range(TOKEN_BYTES))
 WIDTH, ROWS = 32, 2

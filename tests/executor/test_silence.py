@@ -21,8 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.executor.test_processes import PROMPT, cluster_plan, cluster_roles
-from tests.executor.test_processes import pair as pair
+from tests.worlds.clusters import PROMPT, cluster_plan, cluster_roles
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from tests.worlds.tiny_models import greedy
 from treepipe.core.errors import RunError, UserError
@@ -35,6 +34,8 @@ from treepipe.executor.transport import LOOPBACK
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, RequestSpec
+
+pytestmark = pytest.mark.processes
 
 TIMEOUT_S = 3.0
 LONG = (RequestSpec(PROMPT[:20], 10), RequestSpec(PROMPT[:9], 220))

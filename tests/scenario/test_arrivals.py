@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.sim.test_sim_world import make_plan, plain
+from tests.worlds.timed_pipeline import make_plan, plain
 from treepipe.core.front_desk import Assignment, Dispatcher
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.metrics import run_metrics
