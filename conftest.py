@@ -12,9 +12,11 @@ from collections.abc import Generator
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 
+import joblib
 import matplotlib.font_manager  # noqa: F401  (its first import may ask a process for fonts)
 import pytest
 from hypothesis import settings
+from joblib.externals.loky.backend import resource_tracker
 
 # A property may take as long as it takes on a busy machine. See also tests/worlds/examples.py.
 settings.register_profile("quick", deadline=None, max_examples=20)
@@ -87,6 +89,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Fail a law that starts a process, its fixtures included."""
     with pytest.MonkeyPatch.context() as patch:
         if item.get_closest_marker("laws"):
+            # Points of a study are simulated one after another, in this process.
+            patch.setattr(resource_tracker, "ensure_running", lambda: None)
             for owner, name in STARTS:
                 patch.setattr(owner, name, _no_process)
+            with joblib.parallel_config(backend="sequential"):
+                return (yield)
         return (yield)

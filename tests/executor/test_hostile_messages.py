@@ -24,8 +24,6 @@ from treepipe.executor.cluster import Cluster
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox, Received
 
-pytestmark = pytest.mark.processes
-
 TOKEN = bytes(range(TOKEN_BYTES))
 WIDTH, ROWS = 32, 2
 SEGMENT = Segment(1, 7, 0, 0, 0, (3, 4), (0, 1))
@@ -238,6 +236,7 @@ def _ports(roles: list[RoleSettings]) -> dict[str, str]:
     return {r.placed.name: f"tcp://{LOOPBACK}:{base + n}" for n, r in enumerate(roles)}
 
 
+@pytest.mark.processes
 def test_a_run_under_attack_ends_with_its_text_and_a_warning(
     pair: tuple[Path, Path], context: Any
 ) -> None:

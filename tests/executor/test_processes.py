@@ -172,6 +172,7 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.P
                 return children
         process.poll()
         assert process.returncode is None, process.communicate()
+        time.sleep(0.05)  # what is waited for needs the processor
     raise AssertionError("the workers did not start")
 
 

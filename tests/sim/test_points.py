@@ -41,7 +41,6 @@ def test_outcomes_are_those_of_a_prediction(tmp_path: Path, steps: list[int]) ->
     assert steps == [2, 1, 1]
 
 
-@pytest.mark.processes
 def test_a_steady_point_counts_only_while_all_pipelines_work(steps: list[int]) -> None:
     settings = (*SETTINGS, BERNOULLI, "workload.requests=2", "pipelines.0.count=2")
     settings += ("schedule.name=starsd", "workload.concurrency=2", "workload.new_tokens=40")
@@ -53,7 +52,6 @@ def test_a_steady_point_counts_only_while_all_pipelines_work(steps: list[int]) -
     assert found["all"].metrics != metrics
 
 
-@pytest.mark.processes
 def test_what_a_scenario_leaves_out_stays_left_out(steps: list[int]) -> None:
     """A default that only goes with another key would not be accepted if it were written out."""
     lossy = ("links.default={ latency_ms = 1.0, loss = 0.1, retransmit_ms = 5.0 }",)
@@ -61,7 +59,6 @@ def test_what_a_scenario_leaves_out_stays_left_out(steps: list[int]) -> None:
     assert found["a"].metrics["time_between_tokens_ms"].mean > 0
 
 
-@pytest.mark.processes
 def test_a_point_is_simulated_once_and_again_when_a_setting_differs(
     tmp_path: Path, steps: list[int]
 ) -> None:
@@ -74,7 +71,6 @@ def test_a_point_is_simulated_once_and_again_when_a_setting_differs(
     assert _written(tmp_path) == 2
 
 
-@pytest.mark.processes
 def test_a_pool_that_changes_is_noticed(tmp_path: Path, steps: list[int]) -> None:
     pool = tmp_path / "pool.json"
     prompt = '{"log_probs": [[-0.1]], "ranks": [%d]}'
