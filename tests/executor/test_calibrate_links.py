@@ -81,6 +81,7 @@ def test_a_peer_that_listens_is_measured(
         peer.wait()
 
 
+@pytest.mark.processes
 def test_an_interruption_keeps_what_is_measured(tmp_path: Path) -> None:
     told = 0
 
@@ -122,6 +123,7 @@ def test_bad_arguments_end_in_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.processes
 def test_a_peer_that_falls_silent_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
