@@ -2,23 +2,40 @@
 #
 #   make test PYTHON=python3.12 VENV=.venvs/3.12   another Python, beside the first
 #   make test EXTRAS=dev                           planning alone: no PyTorch, its tests are skipped
-#   make test TESTS="tests/core/test_tree.py -x"        some tests
+#   make test TESTS="tests/core/test_tree.py -x"     some tests
+#   make laws                                        the tests in memory alone, in seconds
+#   make soak                                        the laws on five times as many examples
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= executor,dev
 TESTS ?=
+WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(EXTRAS)
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest
+LAWS := $(PYTEST) -m laws --numprocesses $(WORKERS) --dist worksteal
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test pythons bench validate check setup constraints clean
+.PHONY: demo test laws soak pythons bench validate check setup constraints clean
 
 demo: setup
 	$(BIN)/treepipe demo
 
+# Processes come after the laws and file by file: what they measure is time.
 test: setup check
-	$(BIN)/python -m pytest $(TESTS)
+ifeq ($(TESTS),)
+	$(LAWS)
+	$(PYTEST) -m processes
+else
+	$(PYTEST) $(TESTS)
+endif
+
+laws: setup
+	$(LAWS) $(TESTS)
+
+soak: setup
+	HYPOTHESIS_PROFILE=thorough $(LAWS) --timeout 1200 $(TESTS)
 
 # Every Python that the README names, as far as it is installed here.
 pythons:

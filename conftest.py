@@ -1,18 +1,27 @@
-"""Settings of all tests: a property may take as long as it takes on a busy machine, and what needs
-the extra 'executor' is skipped where that is not installed."""
+"""Settings of all tests: which are laws and which start processes, how many examples a property
+is tried on, and that what needs the extra 'executor' is skipped where that is not installed."""
 
 from __future__ import annotations
 
+import _posixsubprocess
+import multiprocessing.process
+import os
+import subprocess
 import sys
 from collections.abc import Generator
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 
+import joblib
+import matplotlib.font_manager  # noqa: F401  (its first import may ask a process for fonts)
 import pytest
 from hypothesis import settings
+from joblib.externals.loky.backend import resource_tracker
 
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+# A property may take as long as it takes on a busy machine. See also tests/worlds/examples.py.
+settings.register_profile("quick", deadline=None, max_examples=20)
+settings.register_profile("thorough", deadline=None, max_examples=100)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 EXECUTOR = ("safetensors", "tokenizers", "torch", "transformers", "zmq")
 
@@ -46,3 +55,44 @@ def pytest_make_collect_report(
             if getattr(module, "__file__", None) == str(collector.path):
                 del sys.modules[name]
     return report
+
+
+# --- laws and processes --------------------------------------------------------------------------
+
+STARTS: tuple[tuple[object, str], ...] = (
+    (subprocess.Popen, "__init__"),
+    (multiprocessing.process.BaseProcess, "start"),
+    (_posixsubprocess, "fork_exec"),
+    (os, "fork"),
+    (os, "posix_spawn"),
+    (os, "system"),
+)
+"""Every way in which Python starts a process."""
+
+
+def _no_process(*_: object, **__: object) -> None:
+    pytest.fail("a law starts no process: mark the test `processes`")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as a law every test that is not marked ``processes``: each test is one of both."""
+    for item in items:
+        if item.get_closest_marker("laws"):
+            raise pytest.UsageError(f"{item.nodeid}: `laws` is set here, only `processes` by hand")
+        if not item.get_closest_marker("processes"):
+            item.add_marker("laws")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a law that starts a process, its fixtures included."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("laws"):
+            # Points of a study are simulated one after another, in this process.
+            patch.setattr(resource_tracker, "ensure_running", lambda: None)
+            for owner, name in STARTS:
+                patch.setattr(owner, name, _no_process)
+            with joblib.parallel_config(backend="sequential"):
+                return (yield)
+        return (yield)

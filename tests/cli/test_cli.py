@@ -113,6 +113,7 @@ def test_run_without_the_extra_says_which(
     assert_sentence(capsys.readouterr().err, "pip install 'treepipe[executor]'")
 
 
+@pytest.mark.processes
 def test_recorded_run_is_replayed_by_simulate(
     scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ SCENARIOS = sorted((Path(cli.__file__).parents[1] / "studies" / "scenarios").glo
 SMALL = ["--set", "workload.requests=1", "--set", "workload.new_tokens=6", "--runs", "1"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_shipped_scenarios_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = tmp_path / "result.json"

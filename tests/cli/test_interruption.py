@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_outputs import ARGUMENTS, WORK
-from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from tests.worlds.command_line import ARGUMENTS, SCENARIO, WORK, assert_sentence, call
 from treepipe.files.outputs import write_file
 from treepipe.interruption import Interruption, children_shielded
 
@@ -120,6 +119,7 @@ cli.main()
 """
 
 
+@pytest.mark.processes
 def test_the_process_ends_by_its_exit_code_and_not_by_the_signal() -> None:
     """Python ends by the signal where ``exec`` was interrupted, as dataclasses call it."""
     process = _start(EXEC)
@@ -128,6 +128,7 @@ def test_the_process_ends_by_its_exit_code_and_not_by_the_signal() -> None:
     assert_sentence(error, "interrupted")
 
 
+@pytest.mark.processes
 def test_children_started_in_the_shield_do_not_get_it() -> None:
     code = "print('ready', flush=True); input(); print('still here')"
     with children_shielded():
@@ -148,6 +149,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.processes
 def test_a_fork_server_that_still_imports_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from tests.worlds.command_line import ARGUMENTS, ROOT, SCENARIO, WORK, assert_sentence, call
 from treepipe.core.errors import RunError, UserError
 from treepipe.executor.measure.profile_file import claim
 from treepipe.files.outputs import Faults, WriteError, check_outputs, claim_folder, write_file
 from treepipe.results.plots import save_figure
 from treepipe.results.recording import Recording
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -34,26 +32,6 @@ def no_work(*_: object, **__: object) -> None:
     raise AssertionError("the work began")
 
 
-WORK = {
-    "simulate": "treepipe.sim.predict.predict",
-    "theory": "treepipe.sim.theory.closed_form.closed_form",
-    "run": "treepipe.executor.execute.execute",
-    "validate": "treepipe.compare.validate.compare",
-    "plan": "treepipe.planner.halving.search",
-    "study": "treepipe.studies.study.run_study",
-    "demo": "treepipe.compare.demo.run_demo",
-    "profiles": "treepipe.cli.show_profiles.show_profile",
-    "calibrate": "treepipe.executor.measure.calibrate.open_subject",
-}
-"""What each command spends its time on."""
-ARGUMENTS = {
-    "plan": [ROOT / "studies" / "clusters" / "five-jetsons.toml"],
-    "study": ["which-system"],
-    "demo": [],
-    "profiles": ["h100"],
-    "calibrate": [],
-}
-"""Of those that take no scenario."""
 REFUSED = [
     *((c, ["--json", "none/x.json"], "--json none/x.json: there is no folder none") for c in WORK),
     *((c, ["--json", "taken"], "--json taken: is a folder, not a file") for c in WORK),

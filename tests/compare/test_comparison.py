@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from treepipe.compare.calibration import Acceptance
+from tests.worlds.made_runs import POOL, SMALL, judged, made_plan, made_run, say
 from treepipe.compare.comparison import (
     Case,
     _by_cluster,
@@ -19,52 +18,19 @@ from treepipe.compare.comparison import (
     predict_case,
 )
 from treepipe.compare.demo import SCENARIO
-from treepipe.compare.judgement import METRIC, Row, judge, overruns
+from treepipe.compare.judgement import METRIC, judge, overruns
 from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.measure.machine import hardware, is_this_machine
 from treepipe.results.metrics import run_metrics
-from treepipe.results.recording import Recording
 from treepipe.results.steady import return_times, steady
 from treepipe.results.trace import Span, Trace
-from treepipe.scenario.deployment import Plan, RequestSpec
 from treepipe.scenario.resolve import make_plan
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource, RecordingSource
-from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.sim.world import simulate
 from treepipe.studies import shared_draft
-
-SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")
-POOL = Acceptance(hit_ratio_pool({1: 0.6, 8: 0.9}), 1)
-
-
-def say(what: str, steps: int) -> None:
-    assert what or steps
-
-
-def made_plan(*overrides: str) -> Plan:
-    scenario = Scenario.load(SCENARIO, (*SMALL, *overrides))
-    prompts = tuple(RequestSpec((7,) * (9 + n), 12) for n in range(scenario.workload.requests))
-    return make_plan(scenario, SCENARIO, requests=prompts)
-
-
-def made_run(plan: Plan) -> tuple[Trace, Recording]:
-    source = RecordingSource(PoolSource(POOL.pool, 1, 99))
-    trace = simulate(plan, source)
-    return trace, source.recording(trace)
-
-
-def judged(executed: Plan, cut: Callable[[Trace], Trace] = lambda trace: trace) -> Row:
-    """A run of ``executed``, held against predictions of the plan without overrides."""
-    plan, run = made_plan(), made_run(executed)
-    prediction = predict_case(plan, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
-    texts = {
-        (spec.prompt, spec.end_tokens): trace.tokens
-        for spec, trace in zip(plan.requests, run[0].requests, strict=True)
-    }
-    return judge("made", "flowspec", plan, prediction, run, texts, cut)
 
 
 def test_a_run_with_the_predicted_durations_has_no_duration_error() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.compare.test_comparison import judged, made_plan
 from tests.worlds.command_line import assert_sentence, call, run_with
+from tests.worlds.made_runs import judged, made_plan
 from treepipe.compare.judgement import METRIC
 from treepipe.compare.validate import changes, explain
 from treepipe.compare.validation import SCHEMA, against, entry, load_validation, validation
@@ -153,6 +153,7 @@ CALIBRATED = {
 }
 
 
+@pytest.mark.processes
 def test_validate_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from treepipe.compare.grid import (
     SCHEDULES,
     STAGE_MS,
     STAGES,
+    Cell,
     Settings,
     cells,
     run_grid,
@@ -68,11 +71,20 @@ def test_held_out_prompts_are_taken_in_turn(tmp_path: Path) -> None:
     assert all(case.path == SCENARIO for case in cases)
 
 
-def test_a_tiny_grid_end_to_end(tmp_path: Path) -> None:
-    settings = Settings(cells=3, requests=2, chain_requests=1, plain_requests=1, new_tokens=5)
-    found = list(run_grid(settings, say, tmp_path))
+TINY = Settings(cells=3, requests=2, chain_requests=1, plain_requests=1, new_tokens=5)
+Cells = list[tuple[Cell, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Cells:
+    """A tiny grid, predicted and run."""
+    return list(run_grid(TINY, say, tmp_path_factory.mktemp("timelines")))
+
+
+@pytest.mark.processes
+def test_a_tiny_grid_end_to_end(found: Cells, tmp_path: Path) -> None:
     assert {cell.schedule for cell, _ in found} == {"pp", "specinfer", "eagle"}
-    content = write_report(found, tmp_path, settings, 60.0)
+    content = write_report(found, tmp_path, TINY, 60.0)
     assert json.loads((tmp_path / "validation.json").read_text()) == content
     assert [each["schedule"] for each in content["scenarios"]] == ["pp", "specinfer", "eagle"]
     assert all(each["lossless"] for each in content["scenarios"])
@@ -89,10 +101,22 @@ def test_a_missed_aim_is_said() -> None:
     assert [("missed" in each) for each in sentences] == [True, False, False, False, False]
 
 
+@pytest.mark.processes
 def test_the_grid_s_command_says_what_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    found: Cells,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """What the tiny grid found stands for two runs of the command's first cell."""
+
+    def run_one(settings: Settings, say: object, timelines: Path | None) -> Cells:
+        assert settings == replace(Settings(), cells=1)
+        return found[:1]
+
+    monkeypatch.setattr(validation_grid, "run_grid", run_one)
     monkeypatch.setattr("sys.argv", ["grid", str(tmp_path), "--cells", "1"])
-    for _ in range(2):
-        validation_grid.main()
-    assert " of 1 scenarios as far off as earlier; median error" in capsys.readouterr().out
+    validation_grid.main()
+    assert "as far off as earlier" not in capsys.readouterr().out
+    validation_grid.main()
+    assert " 1 of 1 scenarios as far off as earlier; median error" in capsys.readouterr().out

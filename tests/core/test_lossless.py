@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from tests.executor.test_all_schedules import sections
+from tests.worlds.any_section import sections
+from tests.worlds.examples import examples
 from tests.worlds.hashed_lm import Choose, any_order
 from tests.worlds.pipeline import Pipeline
 from tests.worlds.timeless_world import TimelessWorld
@@ -162,7 +163,7 @@ def _nothing(path: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sections,
     st.sampled_from(LAYERS),
@@ -187,7 +188,7 @@ def test_text_equals_generate(
 
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize("name", LAYERED)
-@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sections, st.sampled_from(LAYERS), st.integers(1, 2), st.randoms(use_true_random=False), seeds
 )

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.test_verification import SEEDS, distributions, generator, scripted
+from tests.worlds.draws import SEEDS, distributions, generator, scripted
+from tests.worlds.examples import examples
 from treepipe.core.verification import Distribution, MultiCandidate, draw_without_replacement
 
 
@@ -79,7 +80,7 @@ def outcome_law(p: Distribution, children: Sequence[int], q: Distribution) -> Di
     return found + left * np.diff(edges)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(distributions(4), distributions(4), st.integers(1, 3))
 def test_rejection_gives_exactly_the_targets_distribution(
     p: Distribution, q: Distribution, count: int

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.worlds.examples import THOROUGH
 from treepipe.core.verification import (
     Adaptive,
     Distribution,
@@ -32,7 +33,8 @@ from treepipe.core.verification import (
 )
 
 VOCABULARY, HORIZON = 6, 3
-TEXTS, FEW_TEXTS = 20_000, 5_000
+FEW_TEXTS = 5_000
+TEXTS = 20_000 if THOROUGH else FEW_TEXTS
 """What finds a wrong rule out with few texts finds it out with more."""
 WARM = Sampling(1.0)
 NARROW = Sampling(0.6, 0.9, 5)

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.worlds.examples import examples
 from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, noisy, target
 from tests.worlds.one_request import OneRequest
 from tests.worlds.timeless_world import first
@@ -109,7 +110,7 @@ def assert_stages_agree(world: OneRequest, whole: list[int]) -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=150)
+@examples(150)
 @example(
     1, tree_of(5, 1, 3, 1), expansion_of(6, 2, 3), "noisy", [1, 2], 24, frozenset(), 0
 )  # see below
@@ -137,7 +138,7 @@ def test_text_tickets_and_waste(
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(1, 5), parameters, expansions, drafts, seeds)
 def test_what_is_computed_does_not_depend_on_the_order_of_messages(
     system: str, stages: int, tree: TreeParameters, expansion: Expansion, draft: str, seed: int
@@ -190,15 +191,15 @@ class HostileWorld(OneRequest):
     def offend(self) -> None:
         late = [Returned(t, 0, 0, ()) for t in getattr(self.schedule, "cancelled", ())]
         assert all(self.schedule.handle(event) == [] for event in late), "they are ignored, once"
+        before = pickle.dumps(self.schedule)
         for event in [*late, *illegal_events(self)]:
-            before = pickle.dumps(self.schedule)
             with pytest.raises(ProtocolError):
                 self.schedule.handle(event)
             assert pickle.dumps(self.schedule) == before, f"{event} has changed something"
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=20)
+@examples(20)
 @given(st.integers(1, 3), parameters, expansions, seeds)
 def test_illegal_events_change_nothing(
     system: str, stages: int, tree: TreeParameters, expansion: Expansion, seed: int

@@ -10,9 +10,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.examples import examples
 from tests.worlds.pipeline import Event, Pipeline
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word
@@ -135,7 +136,7 @@ class RandomDraft:
         assert live - answered == live & self.pipeline.travelling()
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(1, 4), st.data())
 def test_free_words_and_segments_in_any_order_agree(stages: int, data: st.DataObject) -> None:
     draft = RandomDraft(stages, data, lock_step=False)
@@ -154,7 +155,7 @@ def test_free_words_and_segments_in_any_order_agree(stages: int, data: st.DataOb
     draft.assert_tickets()
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(1, 4), st.data())
 def test_lock_step_in_any_order_agrees(stages: int, data: st.DataObject) -> None:
     """Whatever is late, a round never waits for ever and its end leaves the same text behind."""

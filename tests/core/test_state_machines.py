@@ -11,7 +11,6 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -22,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.executor.test_all_schedules import sections
+from tests.worlds.any_section import sections
+from tests.worlds.examples import examples
 from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, greedy, target
 from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.errors import ProtocolError
@@ -127,6 +127,4 @@ def _two_wait() -> int:
 @pytest.mark.parametrize("name", tuple(systems()))
 def test_adversary_cannot_break_it(name: str) -> None:
     machine = type(f"Adversary_{name}", (Adversary,), {"name": name})
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
-    )
+    run_state_machine_as_test(machine, settings=examples(40, stateful_step_count=40))

@@ -5,14 +5,15 @@ Whole continuations are in ``test_sampling_exact.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.draws import SEEDS, distributions, generator, scripted
 from treepipe.core.verification import (
     Adaptive,
     Distribution,
@@ -25,36 +26,6 @@ from treepipe.core.verification import (
     draw,
     target_distribution,
 )
-
-SEEDS = st.integers(0, 2**32)
-
-
-def generator(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
-class Script:
-    """Stands in for a generator: gives the numbers that it was handed, one by one."""
-
-    def __init__(self, numbers: Sequence[float]) -> None:
-        self._numbers: Iterator[float] = iter(numbers)
-
-    def random(self) -> float:
-        return next(self._numbers)
-
-
-def scripted(*numbers: float) -> np.random.Generator:
-    return cast("np.random.Generator", Script(numbers))
-
-
-@st.composite
-def distributions(draw: st.DrawFn, size: int = 5) -> Distribution:
-    """[size] distributions with zeros and ties in them."""
-    weights = draw(st.lists(st.integers(0, 4), min_size=size, max_size=size).filter(any))
-    p: Distribution = np.array(weights, dtype=np.float64)
-    p /= p.sum()
-    return p
-
 
 NEW_RULES: dict[str, Callable[[np.random.Generator], Rule]] = {
     "greedy": lambda rng: Exact(rng, greedy=True),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.executor.test_processes import PROMPT, cluster_plan, cluster_roles
+from tests.worlds.clusters import PROMPT, cluster_plan, cluster_roles
 from tests.worlds.command_line import call, run_with
 from tests.worlds.tiny_models import greedy, save_random_checkpoint
 from treepipe.executor.cluster import Cluster
@@ -21,6 +21,8 @@ from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
+
+pytestmark = pytest.mark.processes
 
 ARRIVALS_MS = (0.0, 30.0, 30.0, 2000.0)
 """The last one comes when all others are over."""

@@ -28,6 +28,7 @@ def load(path: Path) -> LinkProfile:
     return find_link(str(path), "test")
 
 
+@pytest.mark.processes
 def test_a_process_of_this_host_is_measured_and_simulates(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_process_of_this_host_is_measured_and_simulates(
     assert call(monkeypatch, "simulate", path, "--quiet") == 0
 
 
+@pytest.mark.processes
 def test_a_peer_that_listens_is_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +81,7 @@ def test_a_peer_that_listens_is_measured(
         peer.wait()
 
 
+@pytest.mark.processes
 def test_an_interruption_keeps_what_is_measured(tmp_path: Path) -> None:
     told = 0
 
@@ -120,6 +123,7 @@ def test_bad_arguments_end_in_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.processes
 def test_a_peer_that_falls_silent_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from tests.executor.test_processes import cluster_plan, cluster_roles
-from tests.worlds.tiny_models import VOCABULARY, greedy, save_head, save_random_checkpoint
+from tests.worlds.clusters import cluster_plan, cluster_roles
+from tests.worlds.tiny_models import VOCABULARY, greedy, save_head
 from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
@@ -31,17 +31,6 @@ from treepipe.executor.stage_model import TargetEnds
 TEXT = (3, 9, 27, 20, 60, 58, 52, 34)
 READ = 5
 """So many tokens of the text are read in the first pass, the last one as the root."""
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    folder = tmp_path_factory.mktemp("target")
-    return Checkpoint.open(save_random_checkpoint(folder, layers=4, seed=1, positions=512))
-
-
-@pytest.fixture(scope="module")
-def head(target: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_head(tmp_path_factory.mktemp("head"), target)
 
 
 def features_of(count: int) -> torch.Tensor:
@@ -184,6 +173,7 @@ def test_hybrid_holds_the_candidates_of_both(target: Checkpoint) -> None:
 # --- in real processes ---------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("ngram", "flowspec"), ("hybrid", "specpipe")]

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.executor.test_draft_sources import head as head
-from tests.executor.test_draft_sources import target as target
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint

@@ -16,8 +16,7 @@ import pytest
 import torch
 import zmq
 
-from tests.executor.test_processes import cluster_plan, cluster_roles
-from tests.executor.test_processes import pair as pair
+from tests.worlds.clusters import cluster_plan, cluster_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.core.messages import Beat, Close, Flight, Segment, Word
 from treepipe.executor.clock import now_ms
@@ -253,6 +252,7 @@ def _ports(roles: list[RoleSettings]) -> dict[str, str]:
     return {r.placed.name: f"tcp://{LOOPBACK}:{base + n}" for n, r in enumerate(roles)}
 
 
+@pytest.mark.processes
 def test_a_run_under_attack_ends_with_its_text_and_a_warning(
     pair: tuple[Path, Path], context: Any
 ) -> None:

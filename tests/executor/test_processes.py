@@ -13,94 +13,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
+from tests.worlds.any_section import SCHEDULES
+from tests.worlds.clusters import PROMPT, cluster_plan, cluster_roles
 from tests.worlds.tiny_models import greedy, save_random_checkpoint
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.schedules import systems
 from treepipe.executor.cluster import Cluster
-from treepipe.executor.sources import SourceSettings
-from treepipe.executor.station import RoleSettings
-from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.metrics import run_metrics, utilization
-from treepipe.scenario.deployment import Placed, Plan, RequestSpec, Serving
-from treepipe.scenario.schema import SamplingSection, ScheduleSection
+from treepipe.scenario.deployment import RequestSpec
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 
-GREEDY = SamplingSection()
-TREE = {
-    "tree_size": 20,
-    "tree_depth": 3,
-    "top_k": 4,
-    "segment_tokens": 6,
-    "expand_size": 12,
-    "expand_depth": 3,
-    "gamma": 3,
-    "width": 5,
-    "children": 4,
-}
-SCHEDULES: tuple[str, ...] = tuple(systems())
-TIMES = DeviceTimes(TimeTable({1: 6.0}), TimeTable({1: 2.0}), TimeTable({1: 0.5}), 1.5, 0.3)
-PROMPT = tuple(int(t) for t in np.random.default_rng(4).integers(61, size=70))
-REQUESTS = (RequestSpec(PROMPT, 16), RequestSpec(PROMPT[:5], 12), RequestSpec(PROMPT[5:30], 14))
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pair")
-    target = save_random_checkpoint(folder / "target", layers=4, seed=1, positions=512)
-    draft = save_random_checkpoint(folder / "draft", layers=1, seed=2, positions=512)
-    return target, draft
-
-
-def cluster_plan(
-    name: str,
-    *,
-    clients: int = 1,
-    pipelines: int = 1,
-    sampling: SamplingSection = GREEDY,
-    **settings: object,
-) -> Plan:
-    section = ScheduleSection.model_validate({"name": name, **TREE, **settings})
-    stages = 4 // pipelines
-    return Plan(
-        "test",
-        (Placed("draft0", TIMES),),
-        tuple(
-            tuple(
-                Placed(
-                    f"pipeline{p}.stage{n + 1}", TIMES, range(pipelines * n, pipelines * (n + 1))
-                )
-                for n in range(stages)
-            )
-            for p in range(pipelines)
-        ),
-        section.choose(drawn=sampling.rule == "rejection"),
-        REQUESTS,
-        LinkTimes(1.0, 1000.0),
-        row_bytes=128,
-        serving=Serving(clients, 1 if name in ("pipedec", "specpipe") else None),
-    )
-
-
-def cluster_roles(
-    pair: tuple[Path, Path], plan: Plan, sampling: SamplingSection = GREEDY, **changes: object
-) -> list[RoleSettings]:
-    remembers = sampling.rule not in ("exact", "relaxed_best")
-    source = SourceSettings("model", pair[1], None, 3, 0.5, sampling, remembers, plan.seed)
-    places: list[tuple[Placed, int | None, int]] = [
-        (placed, None, number) for number, placed in enumerate(plan.drafts)
-    ]
-    for p, stages in enumerate(plan.pipelines):
-        places += [(stage, p, n) for n, stage in enumerate(stages, start=1)]
-    base = [
-        RoleSettings(placed, number, pipeline, plan, pair[0], source, 300, 0, True)
-        for placed, pipeline, number in places
-    ]
-    return [replace(role, **changes) for role in base]  # type: ignore[arg-type]
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
@@ -246,6 +172,7 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.P
                 return children
         process.poll()
         assert process.returncode is None, process.communicate()
+        time.sleep(0.05)  # what is waited for needs the processor
     raise AssertionError("the workers did not start")
 
 

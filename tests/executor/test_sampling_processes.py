@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from tests.executor.test_processes import cluster_plan, cluster_roles
+from tests.worlds.clusters import cluster_plan, cluster_roles
 from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.core.verification import Sampling, target_distribution
 from treepipe.executor.checkpoint import Checkpoint
@@ -24,6 +24,8 @@ from treepipe.executor.cluster import Cluster
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.schema import SamplingSection
+
+pytestmark = pytest.mark.processes
 
 VOCABULARY, HORIZON, REQUESTS = 8, 3, 500
 PROMPT = (1, 5, 2, 7)

@@ -21,8 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.executor.test_processes import PROMPT, cluster_plan, cluster_roles
-from tests.executor.test_processes import pair as pair
+from tests.worlds.clusters import PROMPT, cluster_plan, cluster_roles
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from tests.worlds.tiny_models import greedy
 from treepipe.core.errors import RunError, UserError
@@ -146,10 +145,12 @@ def _compute(over: threading.Event) -> None:
         sum(range(1000))
 
 
+@pytest.mark.processes
 def test_a_worker_that_computes_is_not_silent() -> None:
     assert _beats_of(_compute, 1.0) >= 2
 
 
+@pytest.mark.processes
 def test_a_worker_that_is_stuck_is_silent() -> None:
     assert _beats_of(lambda over: over.wait() and None, 1.5) <= 2, "only for what came before"
 
@@ -157,6 +158,7 @@ def test_a_worker_that_is_stuck_is_silent() -> None:
 # --- real processes ------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["draft0", "pipeline0.stage2", SWITCH])
 def test_a_stopped_worker_ends_the_run(pair: tuple[Path, Path], name: str) -> None:
     plan = replace(cluster_plan("flowspec", clients=2), requests=LONG)
@@ -181,6 +183,7 @@ def test_a_stopped_worker_ends_the_run(pair: tuple[Path, Path], name: str) -> No
     assert not ended.value.recording.complete
 
 
+@pytest.mark.processes
 def test_a_lost_message_does_not_hang_a_run(pair: tuple[Path, Path]) -> None:
     """One stage's messages are dropped as foreign, so that all wait for each other."""
     plan = cluster_plan("pp")
@@ -192,6 +195,7 @@ def test_a_lost_message_does_not_hang_a_run(pair: tuple[Path, Path]) -> None:
             cluster.run(plan)
 
 
+@pytest.mark.processes
 def test_of_two_clusters_with_the_same_ports_one_goes_on(pair: tuple[Path, Path]) -> None:
     plan = cluster_plan("pp")
     with socket.socket() as probe:
@@ -248,6 +252,7 @@ def _script(folder: Path, text: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to end a child with its parent")
 def test_nothing_is_left_of_a_killed_controller_with_a_stopped_child(tmp_path: Path) -> None:
     with _script(tmp_path, STOPPED_CHILD) as controller:
@@ -275,6 +280,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.processes
 def test_a_fork_server_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "kills_itself.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
     with _script(tmp_path, DYING_SERVER) as script:

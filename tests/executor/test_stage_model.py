@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.examples import examples
 from tests.worlds.tiny_models import CONFIGS, greedy, save_random_checkpoint
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
@@ -76,7 +77,7 @@ def _path(parents: list[int], node: int) -> list[int]:
     return nodes[::-1]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(parent_lists(), st.integers(0, 2**32), st.data())
 def test_tree_rows_see_their_path_only_and_pruned_caches_go_on(
     whole: WholeModel, parents: list[int], seed: int, data: st.DataObject
@@ -112,7 +113,7 @@ def test_tree_rows_see_their_path_only_and_pruned_caches_go_on(
     torch.testing.assert_close(entries, stage.cache(0).entries(), rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 5), st.integers(0, 12), st.data())
 def test_compaction_in_place_equals_indexing(
     committed: int, nodes: int, data: st.DataObject

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import multiprocessing.util
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,7 @@ def test_the_picture_of_the_rooms_is_true() -> None:
         assert imported <= reached(room), (room, imported - reached(room))
 
 
+@pytest.mark.processes
 def test_core_loads_no_world() -> None:
     """What the rules load on their own; ``time`` and ``random`` are NumPy's own imports."""
     names = [
@@ -120,6 +123,7 @@ def test_core_loads_no_world() -> None:
     )
 
 
+@pytest.mark.processes
 def test_planning_alone_needs_no_executor_libraries() -> None:
     _python(
         "import sys\n"
@@ -153,10 +157,12 @@ assert not twins, twins
 """
 
 
+@pytest.mark.processes
 def test_no_module_has_two_names() -> None:
     _python(LOAD_ALL + FIND_TWINS)
 
 
+@pytest.mark.processes
 def test_a_second_name_would_be_noticed() -> None:
     with pytest.raises(AssertionError, match=r"\['sim', 'treepipe.sim'\]"):
         _python("import sim, treepipe.sim" + FIND_TWINS)
@@ -183,6 +189,22 @@ def test_files_say_what_belongs_in_them() -> None:
     assert not _named(file for file in _all_files() if not stated(file))
 
 
+def test_no_test_file_is_a_library() -> None:
+    """Helpers are in ``tests/worlds``, shared fixtures in ``conftest.py``."""
+    tests = [file for file in _all_files() if file.is_relative_to(ROOT / "tests")]
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in tests}
+    libraries = {name for name in names if name.startswith("tests.worlds")} | {"tests"}
+    assert len(libraries) < len(names)
+
+    def uses_a_test(file: Path) -> bool:
+        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+        relative = any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
+        return relative or bool(_modules(file) & (names - libraries))
+
+    assert not _named(filter(uses_a_test, tests))
+
+
+@pytest.mark.processes
 def test_linter_bans_the_second_names() -> None:
     pytest.importorskip("ruff")
     done = subprocess.run(
@@ -194,6 +216,25 @@ def test_linter_bans_the_second_names() -> None:
         check=False,
     )
     assert done.stdout.count("TID251") == len(LINKED), done.stdout + done.stderr
+
+
+def test_every_test_is_a_law_or_starts_processes(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:
+        markers = [name for name in ("laws", "processes") if item.get_closest_marker(name)]
+        assert len(markers) == 1, item.nodeid
+
+
+def test_a_law_that_starts_a_process_fails() -> None:
+    starts: list[Callable[[], object]] = [
+        lambda: subprocess.run([sys.executable, "-c", ""], check=True),
+        multiprocessing.get_context("spawn").Process(target=print).start,
+        multiprocessing.get_context("fork").Process(target=print).start,
+        os.fork,
+        lambda: multiprocessing.util.spawnv_passfds(b"/bin/true", [b"true"], ()),
+    ]
+    for start in starts:
+        with pytest.raises(pytest.fail.Exception, match="a law starts no process"):
+            start()
 
 
 def test_without_the_executor_its_tests_are_skipped() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 TRAINING = Path("treepipe/executor/reference/training")
 """Made the bundled weights; nothing that is installed needs it."""

@@ -73,6 +73,7 @@ def found(tmp_path: Path, *settings: str) -> Found:
 # --- the search -------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_the_best_is_that_of_an_exhaustive_search(tmp_path: Path) -> None:
     halved = found(tmp_path, "search.keep=2")
     assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(7, 2), (4, 4), (3, 6)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.sim.test_sim_world import make_plan, plain
+from tests.worlds.timed_pipeline import make_plan, plain
 from treepipe.core.front_desk import Dispatcher, FrontDesk
 from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
@@ -168,29 +168,38 @@ def test_memory_is_reckoned_for_all_that_may_be_open() -> None:
 # --- simulator, against queueing theory ----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("load", "tokens", "places"),
-    [(0.3, 1, ()), (0.7, 1, ()), (0.7, 2, ("serving.places=1",))],
-)
+@pytest.mark.parametrize(("load", "runs"), [(0.3, 8), (0.7, 20)])
 def test_poisson_arrivals_wait_as_in_a_queue_with_one_server(
-    tmp_path: Path, load: float, tokens: int, places: tuple[str, ...]
+    tmp_path: Path, load: float, runs: int
 ) -> None:
-    """M/D/1: a mean wait of load / (2 (1 - load)) services (Pollaczek and Khinchin).
-
-    A service is a pass, or where one request is served at a time all passes of a request.
-    """
+    """M/D/1: a mean wait of load / (2 (1 - load)) services (Pollaczek and Khinchin)."""
     path = tmp_path / "server.toml"
     path.write_text(SERVER)
-    service_ms = tokens * SERVICE_MS
-    arrivals = f'workload.arrivals={{process="poisson",rate_per_s={1e3 * load / service_ms}}}'
-    settings = (arrivals, f"workload.new_tokens={tokens}", *places)
+    arrivals = f'workload.arrivals={{process="poisson",rate_per_s={1e3 * load / SERVICE_MS}}}'
+    settings = (arrivals, "workload.new_tokens=1", f"runs={runs}")
     traces = predict(Scenario.load(path, settings), path)
     latency = Interval.over([run_metrics(trace)["request_latency_ms"] for trace in traces])
     assert latency.low is not None
     assert latency.high is not None
-    expected = service_ms * (1 + load / (2 * (1 - load)))
+    expected = SERVICE_MS * (1 + load / (2 * (1 - load)))
     assert latency.low < expected < latency.high
     assert latency.high - latency.low < 0.15 * expected, "the interval says something"
+
+
+def test_who_is_served_alone_waits_for_all_passes_of_those_before(tmp_path: Path) -> None:
+    """A service is then all passes of a request: with twice as many at half the rate, and so in
+    twice the time, everything takes exactly twice as long."""
+    path = tmp_path / "server.toml"
+    path.write_text(SERVER)
+    latencies = []
+    for tokens in (1, 2):
+        rate = 1e3 * 0.7 / (tokens * SERVICE_MS)
+        arrivals = f'workload.arrivals={{process="poisson",rate_per_s={rate}}}'
+        settings = (arrivals, f"workload.new_tokens={tokens}", "serving.places=1")
+        (trace,) = predict(Scenario.load(path, (*settings, "runs=1")), path)
+        latencies.append([request.finished_ms - request.started_ms for request in trace.requests])
+    assert latencies[1] == pytest.approx([2 * each for each in latencies[0]])
+    assert max(latencies[0]) > 3 * SERVICE_MS, "some have waited"
 
 
 def test_every_run_is_asked_something_else_and_every_prediction_the_same(tmp_path: Path) -> None:

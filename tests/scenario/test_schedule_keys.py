@@ -6,14 +6,16 @@ does not read is too small for some value of it, or too large.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.executor.test_all_schedules import SCHEDULES, sections
+from tests.worlds.any_section import SCHEDULES, sections
+from tests.worlds.examples import examples
 from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, target
 from tests.worlds.pipeline import Pipeline
 from tests.worlds.timeless_world import TimelessWorld
@@ -72,7 +74,7 @@ KEYS = st.fixed_dictionaries({"score_aware_depth": st.integers(1, 9)})
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@settings(max_examples=20)
+@examples(20)
 @given(sections, KEYS, st.sampled_from(sorted(DRAFTS)), st.integers(1, 5), st.integers(0, 2**32))
 def test_no_schedule_exceeds_its_bounds(
     name: str, given_keys: dict[str, Any], more: dict[str, Any], draft: str, stages: int, seed: int
@@ -122,9 +124,13 @@ BASES: list[dict[str, Any]] = [
 SMALL = ("runs=1", "workload={requests=3,concurrency=3,prompt_tokens=20,new_tokens=10}")
 
 
+@functools.cache
+def small_demo() -> Scenario:
+    return Scenario.load(DEMO, [*SMALL, "pipelines.0.stages.0.count=2"])
+
+
 def planned(section: dict[str, Any]) -> tuple[Scenario, Plan]:
-    scenario = Scenario.load(DEMO, [*SMALL, "pipelines.0.stages.0.count=2"])
-    scenario = scenario.model_copy(update={"schedule": ScheduleSection.model_validate(section)})
+    scenario = small_demo().model_copy(update={"schedule": ScheduleSection.model_validate(section)})
     return scenario, make_plan(scenario, DEMO)
 
 

@@ -29,6 +29,7 @@ def _written(tmp_path: Path) -> int:
     return len(list(tmp_path.rglob("output.pkl")))
 
 
+@pytest.mark.processes
 def test_outcomes_are_those_of_a_prediction(tmp_path: Path, steps: list[int]) -> None:
     settings = (*SETTINGS, BERNOULLI)
     named = [Point("a", SCENARIO, settings), Point("b", SCENARIO, (*settings, "seed=3"))]

@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.worlds.examples import examples
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.results.estimates import observe
@@ -123,7 +124,7 @@ def assert_inside(interval: Interval, within: Range) -> None:
         assert value is None or within.low <= value <= within.high, interval
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@examples(30, suppress_health_check=list(HealthCheck))
 @given(scenarios)
 def test_a_valid_scenario_has_a_valid_result(scenario: Scenario) -> None:
     try:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.executor.test_processes import cluster_plan, cluster_roles
-from tests.executor.test_processes import pair as pair
-from tests.sim.test_sim_world import DECIDE, EVALUATE, HOP, STAGES, make_plan, plain, run, static
+from tests.worlds.clusters import cluster_plan, cluster_roles
+from tests.worlds.timed_pipeline import DECIDE, EVALUATE, HOP, STAGES, make_plan, plain, run, static
 from treepipe.core.schedules.pp import Autoregressive
 from treepipe.executor.cluster import Cluster
 from treepipe.physics.timing import DeviceTimes, ServiceTable, TimeTable
@@ -111,6 +110,7 @@ def test_draft_passes_see_what_the_draft_has_read_and_its_scratch_nodes() -> Non
     assert lengths(found) == pytest.approx([3.0 + 0.1 * context for context in contexts])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["pp", "naive_pp", "starsd"])
 def test_both_worlds_agree_on_every_context(pair: tuple[Path, Path], name: str) -> None:
     """The replay of an emulated run takes the same passes at the same contexts."""

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from tests.sim.test_sim_world import make_plan, plain, run
+from tests.worlds.timed_pipeline import make_plan, plain, run
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import JitterKind, LinkTimes
 from treepipe.scenario.deployment import HEADER_BYTES, Plan

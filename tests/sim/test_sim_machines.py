@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.test_sim_world import STAGES, make_plan, plain, static, times
+from tests.worlds.timed_pipeline import STAGES, make_plan, plain, static, times
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import LinkTimes
 from treepipe.results.metrics import run_metrics, utilization

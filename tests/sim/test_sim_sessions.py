@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.sim.test_sim_world import HOP, flowspec, make_plan, plain, pruned, run, static
-from tests.sim.test_sim_world import times as device_times
+from tests.worlds.timed_pipeline import HOP, flowspec, make_plan, plain, pruned, run, static
+from tests.worlds.timed_pipeline import times as device_times
 from treepipe.core.errors import RunError
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import Announce, Command, Event, Offer, RoundRecord, Schedule

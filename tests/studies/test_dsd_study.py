@@ -32,6 +32,7 @@ def test_the_formula_gives_k_everywhere_if_drafting_and_windows_cost_nothing() -
     assert costly.gain == pytest.approx(costly.tokens * 2 / 2.5)
 
 
+@pytest.mark.processes
 def test_the_expected_gain_is_the_simulated_one_and_below_the_formula() -> None:
     cell = Cell(4, 1.0, beta=0.6)
     seen = simulate_cells([cell], 4, 400, say)[cell.label]
@@ -58,6 +59,7 @@ def test_longer_ways_want_longer_windows() -> None:
     assert near < far
 
 
+@pytest.mark.processes
 def test_varying_links_are_slower_for_plain_decoding_too() -> None:
     cell = Cell(3, 3.0, beta=0.6, network=Network(jitter=0.5))
     seen = simulate_cells([cell], 4, 400, say)[cell.label]
@@ -76,6 +78,7 @@ def test_the_claimed_region() -> None:
     assert inside == [True, True, False, False]
 
 
+@pytest.mark.processes
 def test_end_to_end(tmp_path: Path) -> None:
     settings = region.Settings(
         nodes=(3, 4, 12),

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.worlds.written_studies import say, written
 from treepipe.studies.flowspec_table import calibration, curves, table
 from treepipe.studies.flowspec_table.calibration import FITTED_MODEL, ROWS, fit, fit_slowdown
 from treepipe.studies.flowspec_table.curves import (
@@ -27,8 +28,6 @@ from treepipe.studies.flowspec_table.testbed import (
     roofline_times,
 )
 from treepipe.studies.study import find_study
-
-from .test_studies import say, written
 
 TRUE = Times(70.0, 25.0, 18.0)
 ACCURACIES = dict(zip(PROMPT_TOKENS, (0.9, 0.7, 0.85, 0.8, 0.3, 0.45), strict=True))
@@ -118,6 +117,7 @@ def test_the_roofline_says_less_than_was_fitted() -> None:
     assert times.draft_ms == pytest.approx(13.9, abs=0.1)
 
 
+@pytest.mark.processes
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(curves, "TOP1", (0.3, 0.6, 0.9))

@@ -14,6 +14,8 @@ from treepipe.studies.layered.calibration import POOL, Effort, Levels, build, pl
 from treepipe.studies.layered.cluster import Card, fourteen, one_server, twenty_one, two_servers
 from treepipe.studies.study import STUDIES, StudyResult
 
+pytestmark = pytest.mark.processes
+
 LEVELS = Levels(0.6, (1.6, 0.4))
 
 

@@ -53,6 +53,7 @@ def test_a_column_says_what_a_round_is_made_of() -> None:
     assert [c.deployment for c in columns().values()][2:] == ["one server", "two servers"]
 
 
+@pytest.mark.processes
 def test_simulated_without_jitter_is_the_closed_form() -> None:
     seen = simulate_columns(replace(BED, cold=1.0), [1, 3, 5], 1, say)
     for n, each in seen.items():
@@ -62,6 +63,7 @@ def test_simulated_without_jitter_is_the_closed_form() -> None:
         assert each.idle.mean == pytest.approx(cycle.idle_ms(n) / n, abs=0.1)
 
 
+@pytest.mark.processes
 def test_a_long_gap_slows_the_draft_and_a_short_one_does_not() -> None:
     seen = simulate_columns(BED, [1, 2], 1, say)
     assert seen[1].service.mean > 1.55 * 10.4
@@ -74,6 +76,7 @@ def test_targets_behind_the_network_are_the_fourth_and_further_ones() -> None:
     assert bed.returns_ms(5) == [33.0, 32.0, 32.0, 38.0, 38.0]
 
 
+@pytest.mark.processes
 def test_a_calibration_finds_the_testbed_that_made_the_columns() -> None:
     made = replace(BED, uneven_ms=1.5, jitter_ms=1.5, turns=800)
     seen = simulate_columns(made, [1, 2, 3], 1, say)
@@ -103,6 +106,7 @@ def test_packing_by_hand() -> None:
     assert Packing(10.0, 1.0, 30.0, 0.1).shared(24.0, 4) == 0, "the draft itself does not fit"
 
 
+@pytest.mark.processes
 def test_end_to_end(tmp_path: Path) -> None:
     settings = threshold.Settings(
         targets=(1, 2, 4, 5),

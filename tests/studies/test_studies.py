@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.worlds.written_studies import say, written
 from treepipe.compare import demo
 from treepipe.compare.comparison import _prepare
 from treepipe.compare.demo import SCENARIO
@@ -19,27 +17,7 @@ from treepipe.studies import all_schedules, shared_draft, study, width_sweep
 from treepipe.studies.study import STUDIES, StudyResult, find_study, perform, show_studies
 
 
-def say(what: str, steps: int) -> None:
-    assert what or steps
-
-
-def written(result: StudyResult, out: Path) -> dict[str, Mapping[str, Any]]:
-    """Write a result, check its files, and return its rows by key."""
-    out.mkdir()
-    study.write_study(result, out)
-    study.show_study(result, out)
-    assert result.faults == []
-    content = json.loads((out / f"{result.study}.json").read_text())
-    assert content["schema"] == "treepipe.study/1"
-    for sheet in result.tables:
-        with (out / f"{sheet.name}.csv").open() as file:
-            assert len(list(csv.reader(file))) == 1 + len(sheet.rows)
-        assert sheet.title in (out / f"{result.study}.md").read_text()
-    for name in result.figures:
-        assert (out / f"{name}.png").stat().st_size > 5_000
-    return {row["key"]: row for row in content["rows"]}
-
-
+@pytest.mark.processes
 def test_all_schedules_end_to_end(tmp_path: Path) -> None:
     settings = all_schedules.Settings(
         ("pp", "flowspec"),
@@ -72,6 +50,7 @@ def test_every_schedule_has_a_case(name: str) -> None:
     }.get(name, (1, 1))
 
 
+@pytest.mark.processes
 def test_width_sweep_ends_to_end(tmp_path: Path) -> None:
     settings = width_sweep.Settings((1, 8), prompts=1, new_tokens=8, runs=2)
     rows = written(width_sweep.study(settings, say), tmp_path / "out")
@@ -80,6 +59,7 @@ def test_width_sweep_ends_to_end(tmp_path: Path) -> None:
     assert rows["best_width"]["measured"] in (1, 8)
 
 
+@pytest.mark.processes
 def test_shared_draft_end_to_end(tmp_path: Path) -> None:
     settings = shared_draft.Settings((1, 2), prompts=2, new_tokens=10, runs=2)
     rows = written(shared_draft.study(settings, say), tmp_path / "out")
@@ -90,6 +70,7 @@ def test_shared_draft_end_to_end(tmp_path: Path) -> None:
     assert rows["n_full"]["measured"] is None, "two targets do not load it"
 
 
+@pytest.mark.processes
 def test_the_demonstration_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = tmp_path / "demo.toml"
     text = SCENARIO.read_text().replace("requests = 15", "requests = 2")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.studies.test_studies import say, written
+from tests.worlds.written_studies import say, written
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import load_cluster
 from treepipe.studies.which_system.places import (
@@ -23,6 +23,7 @@ from treepipe.studies.which_system.study import study
 FILES = sorted(CLUSTERS.glob("*.toml"))
 
 
+@pytest.mark.processes
 def test_which_system_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings = Settings(

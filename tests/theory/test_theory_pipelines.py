@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.test_sim_world import DECIDE, EVALUATE, HOP, make_plan, run, static, times
 from tests.worlds.theory_scenarios import EXACTLY, Written
+from tests.worlds.timed_pipeline import DECIDE, EVALUATE, HOP, make_plan, run, static, times
 from treepipe.core.requests import RequestTrace
 from treepipe.results.estimates import summarize
 from treepipe.results.metrics import run_metrics, utilization

@@ -33,6 +33,28 @@ requests = 2
 new_tokens = 12
 """
 
+ROOT = Path(__file__).parents[2]
+WORK = {
+    "simulate": "treepipe.sim.predict.predict",
+    "theory": "treepipe.sim.theory.closed_form.closed_form",
+    "run": "treepipe.executor.execute.execute",
+    "validate": "treepipe.compare.validate.compare",
+    "plan": "treepipe.planner.halving.search",
+    "study": "treepipe.studies.study.run_study",
+    "demo": "treepipe.compare.demo.run_demo",
+    "profiles": "treepipe.cli.show_profiles.show_profile",
+    "calibrate": "treepipe.executor.measure.calibrate.open_subject",
+}
+"""What each command spends its time on."""
+ARGUMENTS = {
+    "plan": [ROOT / "studies" / "clusters" / "five-jetsons.toml"],
+    "study": ["which-system"],
+    "demo": [],
+    "profiles": ["h100"],
+    "calibrate": [],
+}
+"""Of those that take no scenario."""
+
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run ``treepipe`` with these arguments; returns its exit code."""

@@ -28,8 +28,15 @@ def target(path: list[int]) -> np.ndarray:
 
 def greedy(prompt: list[int], new_tokens: int, ends: frozenset[int] = frozenset()) -> list[int]:
     """Plain greedy decoding of the whole target."""
+    return list(_greedy(tuple(prompt), new_tokens, ends))
+
+
+@functools.lru_cache(10_000)
+def _greedy(prompt: tuple[int, ...], new_tokens: int, ends: frozenset[int]) -> list[int]:
     path = list(prompt)
-    while len(path) < len(prompt) + new_tokens and (path == prompt or path[-1] not in ends):
+    while len(path) < len(prompt) + new_tokens and (
+        len(path) == len(prompt) or path[-1] not in ends
+    ):
         path.append(int(np.argmax(target(path))))
     return path[len(prompt) :]
 

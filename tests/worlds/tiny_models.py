@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,12 @@ def save_head(folder: Path, target: Checkpoint, *, pickled: bool = False) -> Pat
 
 def greedy(directory: Path, prompt: list[int], new_tokens: int) -> list[int]:
     """What ``generate()`` of the unpartitioned model gives."""
+    return list(_generated(directory, tuple(prompt), new_tokens))
+
+
+@functools.cache
+def _generated(directory: Path, prompt: tuple[int, ...], new_tokens: int) -> list[int]:
+    """Of a checkpoint that stays as it is: each test that saves one has a folder of its own."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     model.eval()
     ids = torch.tensor([prompt])

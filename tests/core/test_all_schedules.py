@@ -7,40 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.any_section import LAYERED, SCHEDULES, sections
+from tests.worlds.examples import examples
 from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, target
 from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.front_desk import Policy
 from treepipe.core.protocol import Started
-from treepipe.core.schedules import systems
 from treepipe.scenario.schema import ScheduleSection
 
-SCHEDULES: tuple[str, ...] = tuple(systems())
-LAYERED = [system.name for system in systems().values() if system.in_lock_step]
-
-sections = st.fixed_dictionaries(
-    {
-        "tree_size": st.integers(1, 24),
-        "tree_depth": st.integers(0, 4),
-        "top_k": st.integers(1, VOCABULARY),
-        "segment_tokens": st.integers(1, 8),
-        "expand_size": st.integers(1, 16),
-        "expand_depth": st.integers(0, 3),
-        "context_aware": st.booleans(),
-        "score_aware": st.booleans(),
-        "score_aware_size": st.integers(1, 8),
-        "branching": st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3),
-        "gamma": st.integers(1, 5),
-        "adaptive_depth": st.booleans(),
-        "width": st.integers(1, 9),
-        "children": st.integers(1, VOCABULARY),
-        "layers_per_step": st.integers(1, 3),
-        "draft_reuse": st.booleans(),
-        "prefill_chunk": st.integers(1, 40),
-    }
-)
 ends_of_text = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=3)
 requests = st.lists(
     st.tuples(st.integers(1, 60), st.integers(1, 18), ends_of_text),
@@ -89,7 +66,7 @@ def run(
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@settings(max_examples=60)
+@examples(60)
 @given(
     sections, requests, st.sampled_from(sorted(DRAFTS)), st.integers(1, 5), st.integers(0, 2**32)
 )
@@ -104,7 +81,7 @@ def test_texts_are_greedy_and_nothing_is_left(
     run(name, section, asked, draft, stages, seed)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     sections,
     requests,
@@ -125,7 +102,7 @@ def test_several_drafts_serve_several_targets_in_any_order(
 
 
 @pytest.mark.parametrize("name", LAYERED)
-@settings(max_examples=30)
+@examples(30)
 @given(sections, requests, st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32))
 def test_groups_of_stages_step_together(
     name: str,

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.executor.test_processes import cluster_plan, cluster_roles
-from tests.executor.test_processes import pair as pair
+from tests.worlds.clusters import cluster_plan, cluster_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.executor.cluster import Cluster
 from treepipe.physics.timing import LinkTimes
@@ -71,6 +70,7 @@ def assert_one_at_a_time(trace: Trace, plan: Plan) -> None:
         assert min(gaps) >= latency - 1e-6, "a transfer takes at least its link's latency"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["pipedec", "specpipe_db"])
 def test_processes_send_through_the_switch(pair: tuple[Path, Path], name: str) -> None:
     plan = replace(cluster_plan(name, clients=2), central_transfers=True)
@@ -87,6 +87,7 @@ def test_processes_send_through_the_switch(pair: tuple[Path, Path], name: str) -
     assert 0.5 < times[0] / times[1] < 1.05, "emulated work takes at least its profile's time"
 
 
+@pytest.mark.processes
 def test_processes_share_a_medium(pair: tuple[Path, Path]) -> None:
     """Transfers take 2 ms on it each; in both worlds none begins before the last one has left."""
     plan = cluster_plan("naive_pp", clients=2)

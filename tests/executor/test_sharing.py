@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.executor.test_processes import PROMPT, TIMES, cluster_plan, cluster_roles
-from tests.worlds.tiny_models import greedy, save_random_checkpoint
+from tests.worlds.clusters import PROMPT, TIMES, cluster_plan, cluster_roles
+from tests.worlds.tiny_models import greedy
 from treepipe.core.front_desk import ServiceLevels
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
@@ -22,14 +22,6 @@ from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.scenario.deployment import Placed, Plan, RequestSpec, Serving
 
 TARGETS = 4
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pair")
-    target = save_random_checkpoint(folder / "target", layers=4, seed=1, positions=512)
-    draft = save_random_checkpoint(folder / "draft", layers=1, seed=2, positions=512)
-    return target, draft
 
 
 def _star(requests: int = 8, new_tokens: int = 12, **changes: object) -> Plan:
@@ -45,6 +37,7 @@ def star(pair: tuple[Path, Path]) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.processes
 def test_every_target_gets_its_own_text(star: Cluster, pair: tuple[Path, Path]) -> None:
     plan = _star()
     trace, _ = star.run(plan)
@@ -53,6 +46,7 @@ def test_every_target_gets_its_own_text(star: Cluster, pair: tuple[Path, Path]) 
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
 
 
+@pytest.mark.processes
 def test_requests_beyond_admission_are_refused_and_the_others_are_served(star: Cluster) -> None:
     plan = _star()
     plan = replace(plan, serving=replace(plan.serving, admission=2))
@@ -63,6 +57,7 @@ def test_requests_beyond_admission_are_refused_and_the_others_are_served(star: C
     assert all(len(r.tokens) == 12 for r in trace.requests if r.reason == "length")
 
 
+@pytest.mark.processes
 def test_a_target_that_leaves_frees_its_state_and_the_others_go_on(
     pair: tuple[Path, Path],
 ) -> None:
@@ -86,6 +81,7 @@ def test_a_target_that_leaves_frees_its_state_and_the_others_go_on(
     assert "their state was freed, and the other pipelines went on" in trace.warnings[0]
 
 
+@pytest.mark.processes
 def test_two_drafts_share_the_targets(pair: tuple[Path, Path]) -> None:
     plan = _star()
     drafts = (Placed("draft0", TIMES), Placed("draft1", TIMES))
@@ -98,6 +94,7 @@ def test_two_drafts_share_the_targets(pair: tuple[Path, Path]) -> None:
     assert min(turns) > 0.3 * sum(turns), "requests go to the server with fewer of them"
 
 
+@pytest.mark.processes
 def test_deadlines_decide_who_waits(pair: tuple[Path, Path]) -> None:
     """With the draft beyond full load, the target with the tight deadline waits for one turn."""
     plan = _star(requests=TARGETS, new_tokens=40)

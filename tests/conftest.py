@@ -1,0 +1,18 @@
+"""Fixtures for tests of several folders; the extra is imported when a test asks for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Checkpoints of a target and its draft, tiny and random."""
+    from tests.worlds.tiny_models import save_random_checkpoint
+
+    folder = tmp_path_factory.mktemp("pair")
+    target = save_random_checkpoint(folder / "target", layers=4, seed=1, positions=512)
+    draft = save_random_checkpoint(folder / "draft", layers=1, seed=2, positions=512)
+    return target, draft

@@ -1,0 +1,34 @@
+"""Every system by name, and schedule sections of any legal values; for properties."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tests.worlds.hashed_lm import VOCABULARY
+from treepipe.core.schedules import systems
+
+SCHEDULES: tuple[str, ...] = tuple(systems())
+
+LAYERED = [system.name for system in systems().values() if system.in_lock_step]
+
+sections = st.fixed_dictionaries(
+    {
+        "tree_size": st.integers(1, 24),
+        "tree_depth": st.integers(0, 4),
+        "top_k": st.integers(1, VOCABULARY),
+        "segment_tokens": st.integers(1, 8),
+        "expand_size": st.integers(1, 16),
+        "expand_depth": st.integers(0, 3),
+        "context_aware": st.booleans(),
+        "score_aware": st.booleans(),
+        "score_aware_size": st.integers(1, 8),
+        "branching": st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3),
+        "gamma": st.integers(1, 5),
+        "adaptive_depth": st.booleans(),
+        "width": st.integers(1, 9),
+        "children": st.integers(1, VOCABULARY),
+        "layers_per_step": st.integers(1, 3),
+        "draft_reuse": st.booleans(),
+        "prefill_chunk": st.integers(1, 40),
+    }
+)

@@ -1,0 +1,51 @@
+"""The demo in a small size, with a simulated run in the place of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from treepipe.compare.calibration import Acceptance
+from treepipe.compare.comparison import (
+    predict_case,
+)
+from treepipe.compare.demo import SCENARIO
+from treepipe.compare.judgement import Row, judge
+from treepipe.results.recording import Recording
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Plan, RequestSpec
+from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.acceptance import PoolSource, RecordingSource
+from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.world import simulate
+
+SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")
+
+POOL = Acceptance(hit_ratio_pool({1: 0.6, 8: 0.9}), 1)
+
+
+def say(what: str, steps: int) -> None:
+    assert what or steps
+
+
+def made_plan(*overrides: str) -> Plan:
+    scenario = Scenario.load(SCENARIO, (*SMALL, *overrides))
+    prompts = tuple(RequestSpec((7,) * (9 + n), 12) for n in range(scenario.workload.requests))
+    return make_plan(scenario, SCENARIO, requests=prompts)
+
+
+def made_run(plan: Plan) -> tuple[Trace, Recording]:
+    source = RecordingSource(PoolSource(POOL.pool, 1, 99))
+    trace = simulate(plan, source)
+    return trace, source.recording(trace)
+
+
+def judged(executed: Plan, cut: Callable[[Trace], Trace] = lambda trace: trace) -> Row:
+    """A run of ``executed``, held against predictions of the plan without overrides."""
+    plan, run = made_plan(), made_run(executed)
+    prediction = predict_case(plan, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
+    texts = {
+        (spec.prompt, spec.end_tokens): trace.tokens
+        for spec, trace in zip(plan.requests, run[0].requests, strict=True)
+    }
+    return judge("made", "flowspec", plan, prediction, run, texts, cut)

@@ -1,0 +1,33 @@
+"""A study's result on disk: its files, checked, and its rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from treepipe.studies import study
+from treepipe.studies.study import StudyResult
+
+
+def say(what: str, steps: int) -> None:
+    assert what or steps
+
+
+def written(result: StudyResult, out: Path) -> dict[str, Mapping[str, Any]]:
+    """Write a result, check its files, and return its rows by key."""
+    out.mkdir()
+    study.write_study(result, out)
+    study.show_study(result, out)
+    assert result.faults == []
+    content = json.loads((out / f"{result.study}.json").read_text())
+    assert content["schema"] == "treepipe.study/1"
+    for sheet in result.tables:
+        with (out / f"{sheet.name}.csv").open() as file:
+            assert len(list(csv.reader(file))) == 1 + len(sheet.rows)
+        assert sheet.title in (out / f"{result.study}.md").read_text()
+    for name in result.figures:
+        assert (out / f"{name}.png").stat().st_size > 5_000
+    return {row["key"]: row for row in content["rows"]}
