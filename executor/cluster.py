@@ -30,7 +30,7 @@ from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.executor.worker import worker_main
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Span, Trace
-from treepipe.scenario.deployment import SWITCH, Plan
+from treepipe.scenario.deployment import SWITCH, Deployment
 
 PRELOAD = [
     "treepipe.executor.stage_worker",
@@ -66,7 +66,7 @@ class Cluster:
     ...     trace, recording = cluster.run(plan)
     """
 
-    def __init__(self, roles: Sequence[RoleSettings], plan: Plan) -> None:
+    def __init__(self, roles: Sequence[RoleSettings], plan: Deployment) -> None:
         """Args: ``roles``: one per device of the plan."""
         token = secrets.token_bytes(TOKEN_BYTES)
         self._roles, self._plan = [replace(role, token=token) for role in roles], plan
@@ -140,7 +140,7 @@ class Cluster:
     # --- runs ------------------------------------------------------------------------------------
 
     def run(
-        self, plan: Plan, progress: Callable[[], None] = lambda: None
+        self, plan: Deployment, progress: Callable[[], None] = lambda: None
     ) -> tuple[Trace, Recording]:
         """Decode the requests of a plan for these workers; times count from the start.
 
@@ -342,7 +342,12 @@ class _Run:
     """One run of a plan's requests over a cluster: a closed loop, or requests that arrive."""
 
     def __init__(
-        self, cluster: Cluster, plan: Plan, base: int, start: float, progress: Callable[[], None]
+        self,
+        cluster: Cluster,
+        plan: Deployment,
+        base: int,
+        start: float,
+        progress: Callable[[], None],
     ) -> None:
         """Args: ``base``: sessions before this run; ``start``: now, in ms."""
         self._cluster, self._plan, self._base, self._start = cluster, plan, base, start

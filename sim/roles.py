@@ -18,7 +18,7 @@ from treepipe.core.messages import Flight, Message
 from treepipe.core.requests import RequestTrace
 from treepipe.core.stage import Prune
 from treepipe.results.trace import Kind
-from treepipe.scenario.deployment import Plan
+from treepipe.scenario.deployment import Deployment
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import Place
@@ -41,7 +41,9 @@ class World(Protocol):
 class Stage:
     """A pipeline stage."""
 
-    def __init__(self, world: World, plan: Plan, pipeline: int, number: int, place: Place) -> None:
+    def __init__(
+        self, world: World, plan: Deployment, pipeline: int, number: int, place: Place
+    ) -> None:
         """Args: ``number``: 1.. along the pipeline; ``place``: where it works."""
         stages = plan.pipelines[pipeline]
         self._world, self._placed, self._place = world, stages[number - 1], place
@@ -111,7 +113,7 @@ class DraftServer:
     """A draft server: draft passes, evaluation, and the schedules; strictly sequential."""
 
     def __init__(
-        self, world: World, plan: Plan, draft: int, source: AcceptanceSource, place: Place
+        self, world: World, plan: Deployment, draft: int, source: AcceptanceSource, place: Place
     ) -> None:
         """Args: ``draft``: its number; ``place``: where it works."""
         self._world, self._plan, self._source, self._place = world, plan, source, place

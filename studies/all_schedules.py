@@ -97,12 +97,12 @@ def study(settings: Settings, say: Say) -> StudyResult:
 def _case(settings: Settings, name: str) -> Case:
     prompts = settings.plain_prompts if name == "pp" else settings.prompts
     overrides = (*_common(settings, name, prompts), *EXTRA.get(name, ()))
-    return Case(name, SCENARIO, overrides, CALIBRATED_ON)
+    return Case.of(name, SCENARIO, overrides, CALIBRATED_ON)
 
 
 def _free_case(settings: Settings, place: Place) -> Case:
     stages, latency, name = place
-    return Case(
+    return Case.of(
         f"{name}, {stages} stages, {latency:g} ms",
         SCENARIO,
         (

@@ -68,7 +68,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
 
 def _case(settings: Settings, width: int) -> Case:
     table = ", ".join(f"{tokens} = {time}" for tokens, time in STAGE_MS.items())
-    return Case(
+    return Case.of(
         f"width {width}",
         SCENARIO,
         (

@@ -27,8 +27,8 @@ from treepipe.results.metrics import run_metrics
 from treepipe.results.recording import Recording
 from treepipe.results.steady import return_times, steady
 from treepipe.results.trace import Span, Trace
-from treepipe.scenario.deployment import Plan, RequestSpec
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.deployment import Deployment, RequestSpec
+from treepipe.scenario.resolve import deploy, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import hit_ratio_pool
@@ -44,19 +44,19 @@ def say(what: str, steps: int) -> None:
     assert what or steps
 
 
-def made_plan(*overrides: str) -> Plan:
+def made_plan(*overrides: str) -> Deployment:
     scenario = Scenario.load(SCENARIO, (*SMALL, *overrides))
     prompts = tuple(RequestSpec((7,) * (9 + n), 12) for n in range(scenario.workload.requests))
-    return make_plan(scenario, SCENARIO, requests=prompts)
+    return resolve(scenario).asked(prompts)
 
 
-def made_run(plan: Plan) -> tuple[Trace, Recording]:
+def made_run(plan: Deployment) -> tuple[Trace, Recording]:
     source = RecordingSource(PoolSource(POOL.pool, 1, 99))
     trace = simulate(plan, source)
     return trace, source.recording(trace)
 
 
-def judged(executed: Plan, cut: Callable[[Trace], Trace] = lambda trace: trace) -> Row:
+def judged(executed: Deployment, cut: Callable[[Trace], Trace] = lambda trace: trace) -> Row:
     """A run of ``executed``, held against predictions of the plan without overrides."""
     plan, run = made_plan(), made_run(executed)
     prediction = predict_case(plan, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
@@ -154,7 +154,7 @@ def test_a_profile_of_this_machine_is_known_as_such(tmp_path: Path) -> None:
         (tmp_path / "scenario.toml").write_text(text)
         for emulate, timed in (("false", real), ("true", "emulated")):
             scenario = Scenario.load(tmp_path / "scenario.toml", [f"emulate={emulate}"])
-            assert _timed(scenario, tmp_path / "scenario.toml") == timed
+            assert _timed(scenario) == timed
 
 
 def test_predictions_do_not_end_at_a_token_that_is_a_rank() -> None:
@@ -178,7 +178,7 @@ def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
         "links": ("links.default={ latency_ms = 3.0 }",),
         "wide, slow": ("links.default={ latency_ms = 3.0 }", "schedule.name=specpipe"),
     }
-    prepared = [_prepare(Case(label, SCENARIO, (*SMALL, *o))) for label, o in changes.items()]
+    prepared = [_prepare(Case.of(label, SCENARIO, (*SMALL, *o))) for label, o in changes.items()]
     groups = _by_cluster(prepared)
     assert [[each.label for each in group] for group in groups] == [
         ["flowspec", "wide", "busy"],
@@ -208,8 +208,8 @@ def test_every_case_is_predicted_before_a_process_starts(monkeypatch: pytest.Mon
         lambda cases, _: {each.label: POOL for each in cases},
     )
     cases = [
-        Case("one", SCENARIO, SMALL),
-        Case("two", SCENARIO, (*SMALL, "schedule.name=chain")),
+        Case.of("one", SCENARIO, SMALL),
+        Case.of("two", SCENARIO, (*SMALL, "schedule.name=chain")),
     ]
     with pytest.raises(StartedError):
         next(compare(cases, listen))
@@ -273,8 +273,7 @@ def test_the_closed_form_idles_as_starsd_says() -> None:
 
 def test_the_profile_s_cycle_is_what_the_simulator_measures() -> None:
     settings = shared_draft.Settings(prompts=2, new_tokens=24, runs=1)
-    scenario = Scenario.load(SCENARIO, shared_draft._case(settings, 1).overrides)
-    plan = make_plan(scenario, SCENARIO, row_bytes=768)
+    plan = replace(deploy(shared_draft._case(settings, 1).scenario), row_bytes=768)
     trace = simulate(plan, PoolSource(POOL.pool, 1, 3))
     cycle = shared_draft.profile_cycle(plan, 1.0)
     times = sorted(return_times(steady(trace)))

@@ -25,7 +25,7 @@ from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.metrics import run_metrics, utilization
-from treepipe.scenario.deployment import Placed, Plan, RequestSpec, Serving
+from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Serving
 from treepipe.scenario.schema import SamplingSection, ScheduleSection
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
@@ -63,10 +63,10 @@ def cluster_plan(
     pipelines: int = 1,
     sampling: SamplingSection = GREEDY,
     **settings: object,
-) -> Plan:
+) -> Deployment:
     section = ScheduleSection.model_validate({"name": name, **TREE, **settings})
     stages = 4 // pipelines
-    return Plan(
+    return Deployment(
         "test",
         (Placed("draft0", TIMES),),
         tuple(
@@ -87,7 +87,7 @@ def cluster_plan(
 
 
 def cluster_roles(
-    pair: tuple[Path, Path], plan: Plan, sampling: SamplingSection = GREEDY, **changes: object
+    pair: tuple[Path, Path], plan: Deployment, sampling: SamplingSection = GREEDY, **changes: object
 ) -> list[RoleSettings]:
     remembers = sampling.rule not in ("exact", "relaxed_best")
     source = SourceSettings("model", pair[1], None, 3, 0.5, sampling, remembers, plan.seed)

@@ -14,7 +14,7 @@ from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.metrics import run_metrics
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Plan, RequestSpec, Serving
+from treepipe.scenario.deployment import Deployment, RequestSpec, Serving
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import bernoulli_pool
@@ -94,7 +94,9 @@ def test_the_closed_loop_knows_no_arrival() -> None:
 # --- simulator, by hand --------------------------------------------------------------------------
 
 
-def one_stage(arrivals_ms: list[float], tokens: int = 1, serving: Serving | None = None) -> Plan:
+def one_stage(
+    arrivals_ms: list[float], tokens: int = 1, serving: Serving | None = None
+) -> Deployment:
     """A stage of 20 ms and nothing else."""
     nothing = TimeTable({1: 0.0})
     plan = make_plan(plain, DeviceTimes(TimeTable({1: SERVICE_MS}), nothing, nothing, 0.0, 0.0))
@@ -107,7 +109,7 @@ def one_stage(arrivals_ms: list[float], tokens: int = 1, serving: Serving | None
     )
 
 
-def served(plan: Plan) -> Trace:
+def served(plan: Deployment) -> Trace:
     return simulate(plan, PoolSource(bernoulli_pool(1.0), 1, 0))
 
 
@@ -162,7 +164,7 @@ def test_poisson_arrivals_wait_as_in_a_queue_with_one_server(
     service_ms = tokens * SERVICE_MS
     arrivals = f'workload.arrivals={{process="poisson",rate_per_s={1e3 * load / service_ms}}}'
     settings = (arrivals, f"workload.new_tokens={tokens}", *places)
-    traces = predict(Scenario.load(path, settings), path)
+    traces = predict(Scenario.load(path, settings))
     latency = Interval.over([run_metrics(trace)["request_latency_ms"] for trace in traces])
     assert latency.low is not None
     assert latency.high is not None
@@ -176,7 +178,7 @@ def test_every_run_is_asked_something_else_and_every_prediction_the_same(tmp_pat
     path.write_text(SERVER)
     arrivals = 'workload.arrivals={process="gamma",rate_per_s=20,cv=2}'
     settings = (arrivals, "workload.new_tokens=2", "workload.requests=20", "runs=2")
-    first, again = (predict(Scenario.load(path, settings), path) for _ in range(2))
+    first, again = (predict(Scenario.load(path, settings)) for _ in range(2))
     asked = [[request.started_ms for request in trace.requests] for trace in first]
     assert asked[0] != asked[1]
     assert [trace.dumps() for trace in first] == [trace.dumps() for trace in again]
@@ -196,7 +198,7 @@ def test_the_schedules_own_limits_hold_for_arrivals(
         "workload.requests=30",
         "runs=1",
     )
-    (trace,) = predict(Scenario.load(path, settings), path)
+    (trace,) = predict(Scenario.load(path, settings))
     begun = np.array([request.first_token_ms for request in trace.requests])
     ends = np.array([request.finished_ms for request in trace.requests])
     open_then = [int(((begun <= at) & (at < ends)).sum()) for at in begun]
@@ -214,10 +216,10 @@ def test_a_replay_asks_when_the_recorded_run_asked(tmp_path: Path) -> None:
     )
     scenario = Scenario.load(path, settings)
     pooled = scenario.model_copy(update={"acceptance": None})
-    recorded = predict(pooled, path)[0]
+    recorded = predict(pooled)[0]
     heard = RecordingSource(PoolSource(bernoulli_pool(1.0), 1, 0)).recording(recorded)
     heard.save(tmp_path / "recording.json")
-    (replayed,) = predict(scenario, path)
+    (replayed,) = predict(scenario)
     expected = [(request.started_ms, request.finished_ms) for request in recorded.requests]
     found = [(request.started_ms, request.finished_ms) for request in replayed.requests]
     assert found == expected

@@ -19,8 +19,8 @@ from tests.worlds.pipeline import Pipeline
 from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.protocol import Drafted, DraftPass, Started
 from treepipe.core.schedules import systems
-from treepipe.scenario.deployment import Plan
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import unused_warnings
 from treepipe.scenario.schema import ScheduleSection
@@ -122,10 +122,10 @@ BASES: list[dict[str, Any]] = [
 SMALL = ("runs=1", "workload={requests=3,concurrency=3,prompt_tokens=20,new_tokens=10}")
 
 
-def planned(section: dict[str, Any]) -> tuple[Scenario, Plan]:
+def planned(section: dict[str, Any]) -> tuple[Scenario, Deployment]:
     scenario = Scenario.load(DEMO, [*SMALL, "pipelines.0.stages.0.count=2"])
     scenario = scenario.model_copy(update={"schedule": ScheduleSection.model_validate(section)})
-    return scenario, make_plan(scenario, DEMO)
+    return scenario, deploy(scenario)
 
 
 def behaviour(section: dict[str, Any]) -> list[tuple[object, ...]]:

@@ -68,7 +68,7 @@ def perform(request: Request) -> dict[str, Any]:
     if request.timelines is not None:
         claim_folder(request.timelines, "--timelines")
     cases = [
-        Case(label, path, tuple(request.overrides), request.calibrate_on)
+        Case.of(label, path, request.overrides, request.calibrate_on)
         for label, path in _labels(request.paths).items()
     ]
     with Progress(request.quiet) as say:

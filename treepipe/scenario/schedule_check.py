@@ -5,8 +5,6 @@ Everything asked of a system is in its record (``core/system.py``).
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.scenario.scenario import Scenario
@@ -22,9 +20,9 @@ def unused_warnings(scenario: Scenario) -> list[str]:
     ]
 
 
-def check_schedule(scenario: Scenario, path: Path) -> None:
+def check_schedule(scenario: Scenario) -> None:
     """Raises ``UserError`` for parameters that contradict each other or the cluster."""
-    section, system = scenario.schedule, scenario.schedule.system
+    section, system, path = scenario.schedule, scenario.schedule.system, scenario.path
     if system.in_lock_step:
         _check_lock_step(scenario, f"{path}: key schedule")
     rule, key = scenario.sampling.rule, f"{path}: key sampling.rule"

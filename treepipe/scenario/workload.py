@@ -44,11 +44,8 @@ def run_seeds(seed: int, runs: int) -> list[int]:
     return [int(child.generate_state(1, np.uint64)[0]) for child in children]
 
 
-def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpec, ...]:
+def draw_requests(scenario: Scenario, seed: int) -> tuple[RequestSpec, ...]:
     """What a run of this seed is asked; a prompt is so many times token 0.
-
-    Args:
-        path: of the scenario, for errors and for the folder that a trace is in.
 
     Raises:
         UserError: the trace is wrong.
@@ -57,7 +54,7 @@ def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpe
     if isinstance(arrivals, ArrivalTrace):
         return tuple(
             RequestSpec((0,) * row.prompt_tokens, row.new_tokens, arrival_ms=1e3 * row.arrival_s)
-            for row in _trace_rows(workload, arrivals, path)
+            for row in _trace_rows(workload, arrivals, scenario.path)
         )
     count = workload.requests
     times, prompts, texts = _streams(seed)
@@ -131,7 +128,7 @@ def workload_warnings(scenario: Scenario) -> list[str]:
     ]
 
 
-def effort_warnings(scenario: Scenario, path: Path) -> list[str]:
+def effort_warnings(scenario: Scenario) -> list[str]:
     """Beforehand: one sentence if a simulation will take long, else none.
 
     Raises ``UserError`` as ``draw_requests`` does.
@@ -140,7 +137,7 @@ def effort_warnings(scenario: Scenario, path: Path) -> list[str]:
         return []  # as long as what was recorded
     workload = scenario.workload
     if isinstance(workload.arrivals, ArrivalTrace):
-        wanted = [row.new_tokens for row in _trace_rows(workload, workload.arrivals, path)]
+        wanted = [row.new_tokens for row in _trace_rows(workload, workload.arrivals, scenario.path)]
     else:
         *_, texts = _streams(run_seeds(scenario.seed, 1)[0])
         wanted = draw_lengths(workload.new_tokens, texts, workload.requests)
