@@ -20,14 +20,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.compare.demo import SCENARIO, run_demo
-from treepipe.compare.judgement import Row
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
 from treepipe.results.show import Progress
 from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
+from treepipe.validation.demo import SCENARIO, run_demo
+from treepipe.validation.judgement import Row
 
 FREE_STAGES = ("emulate=false", "workload.requests=6")
 

@@ -14,9 +14,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from treepipe.compare.comparison import Case, compare
-from treepipe.compare.demo import CALIBRATED_ON, SCENARIO
-from treepipe.compare.judgement import Row, faults_of, warnings_of
 from treepipe.executor.launch import prepare
 from treepipe.results.metrics import UNITS
 from treepipe.results.plots import (
@@ -36,6 +33,9 @@ from treepipe.results.steady import median, return_times, steady
 from treepipe.scenario.deployment import HEADER_BYTES, Deployment
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.studies.study import Entry, StudyResult
+from treepipe.validation.comparison import Case, compare
+from treepipe.validation.demo import CALIBRATED_ON, SCENARIO
+from treepipe.validation.judgement import Row, faults_of, warnings_of
 
 NAME = "shared-draft"
 GAMMA = 4

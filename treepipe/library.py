@@ -20,9 +20,9 @@ from treepipe.scenario.scenario import Scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from treepipe.compare.judgement import Row
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import Found
+    from treepipe.validation.judgement import Row
 
 Say: TypeAlias = Callable[[str, int], None]
 """Progress: what happens now, and how many steps of it there are; ("", 1) is one step done."""
@@ -119,6 +119,7 @@ def run(
     ...     "name": "real",
     ...     "emulate": False,
     ...     "target": {"checkpoint": "reference"},
+    ...     "drafts": [{"source": "ngram"}],
     ...     "pipelines": [{"stages": [{"device": "emulated-20ms"}]}],
     ...     "schedule": {"name": "pp"},
     ...     "workload": {"prompts": "reference:heldout", "requests": 1, "new_tokens": 3},
@@ -288,6 +289,7 @@ def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = sil
     >>> found = validate(Scenario.of({
     ...     "name": "held against a run",
     ...     "target": {"checkpoint": "reference"},
+    ...     "drafts": [{"source": "ngram"}],
     ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0, 64: 11.0}}}]}],
     ...     "schedule": {"name": "pp"},
     ...     "workload": {"prompts": "reference:heldout", "requests": 1, "new_tokens": 4},
@@ -296,9 +298,9 @@ def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = sil
     (True, 'ms')
     """
     _need_executor("validate")
-    from treepipe.compare.comparison import Case
-    from treepipe.compare.comparison import compare as predict_and_run
-    from treepipe.compare.validation import entry, validation
+    from treepipe.validation.comparison import Case
+    from treepipe.validation.comparison import compare as predict_and_run
+    from treepipe.validation.validation import entry, validation
 
     rows = tuple(predict_and_run([Case(scenario.name, scenario, calibrate_on)], say))
     return Validation(rows, validation([entry(row) for row in rows]))

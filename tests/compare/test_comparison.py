@@ -8,18 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from treepipe.compare.calibration import Acceptance
-from treepipe.compare.comparison import (
-    Case,
-    _by_cluster,
-    _prepare,
-    _roles_for,
-    _timed,
-    compare,
-    predict_case,
-)
-from treepipe.compare.demo import SCENARIO
-from treepipe.compare.judgement import METRIC, Row, judge, overruns
 from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.measure.machine import hardware, is_this_machine
@@ -35,6 +23,18 @@ from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.sim.world import simulate
 from treepipe.studies import shared_draft
+from treepipe.validation.calibration import Acceptance
+from treepipe.validation.comparison import (
+    Case,
+    _by_cluster,
+    _prepare,
+    _roles_for,
+    _timed,
+    compare,
+    predict_case,
+)
+from treepipe.validation.demo import SCENARIO
+from treepipe.validation.judgement import METRIC, Row, judge, overruns
 
 SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")
 POOL = Acceptance(hit_ratio_pool({1: 0.6, 8: 0.9}), 1)
@@ -204,7 +204,7 @@ def test_every_case_is_predicted_before_a_process_starts(monkeypatch: pytest.Mon
             raise StartedError
 
     monkeypatch.setattr(
-        "treepipe.compare.comparison.calibrate",
+        "treepipe.validation.comparison.calibrate",
         lambda cases, _: {each.label: POOL for each in cases},
     )
     cases = [

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from treepipe.compare import grid as validation_grid
-from treepipe.compare.demo import SCENARIO
-from treepipe.compare.grid import (
+from treepipe.profiles.library import REFERENCE
+from treepipe.validation import grid as validation_grid
+from treepipe.validation.demo import SCENARIO
+from treepipe.validation.grid import (
     KINDS,
     LATENCIES_MS,
     SCHEDULES,
@@ -21,8 +22,7 @@ from treepipe.compare.grid import (
     cells,
     run_grid,
 )
-from treepipe.compare.grid_report import FACTORS, aims, write_report
-from treepipe.profiles.library import REFERENCE
+from treepipe.validation.grid_report import FACTORS, aims, write_report
 
 LEVELS = {
     "schedule": SCHEDULES,

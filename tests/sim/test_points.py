@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from treepipe.compare.demo import SCENARIO
 from treepipe.core.errors import UserError
 from treepipe.results.estimates import observe
 from treepipe.results.steady import steady
@@ -14,6 +13,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim import points
 from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.predict import predict
+from treepipe.validation.demo import SCENARIO
 
 SETTINGS = ("schedule.name=pp", "workload.new_tokens=5", "target.layers=8")
 BERNOULLI = 'acceptance={source="bernoulli",beta=0.5}'

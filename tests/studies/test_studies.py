@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from treepipe.compare import demo
-from treepipe.compare.comparison import _prepare
-from treepipe.compare.demo import SCENARIO
 from treepipe.core.errors import RunError, UserError
 from treepipe.results.sheet import Column, Sheet
 from treepipe.studies import all_schedules, shared_draft, study, width_sweep
 from treepipe.studies.study import STUDIES, StudyResult, find_study, perform, show_studies
+from treepipe.validation import demo
+from treepipe.validation.comparison import _prepare
+from treepipe.validation.demo import SCENARIO
 
 
 def say(what: str, steps: int) -> None:

@@ -254,7 +254,7 @@ def validate(
 ) -> None:
     """Predict, execute, and explain how far off the prediction was."""
     need_executor("validate")
-    from treepipe.compare.validate import Request, perform
+    from treepipe.validation.validate import Request, perform
 
     changed = changes(settings, seed, runs)
     perform(Request(scenarios, changed, calibrate_on, json, against, timelines, quiet))
@@ -269,8 +269,8 @@ def demo(
 ) -> None:
     """Predict four schedules, run them on real processes, and compare."""
     need_executor("demo")
-    from treepipe.compare.demo import claim_folder, run_demo, show_demo, write_demo
     from treepipe.results.show import Progress
+    from treepipe.validation.demo import claim_folder, run_demo, show_demo, write_demo
 
     claim_folder(out)
     with Progress(quiet) as say:

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import torch
 
-from treepipe.compare.calibration import Acceptance, Prepared, calibrate
-from treepipe.compare.judgement import Cut, Prediction, Row, Texts, Timed, judge
 from treepipe.core.errors import UserError
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import prepare
@@ -29,6 +27,8 @@ from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import run_seeds
 from treepipe.sim.world import simulate
+from treepipe.validation.calibration import Acceptance, Prepared, calibrate
+from treepipe.validation.judgement import Cut, Prediction, Row, Texts, Timed, judge
 
 WARM_UP_TOKENS = 8
 

@@ -10,8 +10,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.compare.comparison import Case, compare
-from treepipe.compare.judgement import Row as Row
 from treepipe.files.folder import claim
 from treepipe.files.outputs import Faults, write_file
 from treepipe.results.result import write_json
@@ -19,6 +17,8 @@ from treepipe.results.show import Say, console, print_table
 from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
 from treepipe.scenario.scenario import Scenario
+from treepipe.validation.comparison import Case, compare
+from treepipe.validation.judgement import Row as Row
 
 SCENARIO = Path(__file__).parents[1] / "studies" / "scenarios" / "demo.toml"
 SCHEDULES = ("pp", "naive_pp", "pruned_pp", "flowspec")

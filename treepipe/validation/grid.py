@@ -1,6 +1,6 @@
 """The standard grid of the validation: what is predicted and run, a balanced fraction of all cells.
 
-    python -m treepipe.compare.grid docs
+    python -m treepipe.validation.grid docs
 
 Factors: every schedule, 2, 4 and 8 stages, links of 0.2, 5 and 20 ms, stages of 10 and 20 ms, code
 and prose. Every pair of levels of two factors occurs. Law of this file: all cells are predicted
@@ -23,16 +23,16 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from treepipe.compare.comparison import Case, compare
-from treepipe.compare.demo import SCENARIO
-from treepipe.compare.grid_report import aims, write_report
-from treepipe.compare.validate import changes, write_timelines
-from treepipe.compare.validation import against, entry, load_validation
 from treepipe.core.schedules import systems
 from treepipe.profiles.library import REFERENCE
 from treepipe.results.show import Progress, Say
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
+from treepipe.validation.comparison import Case, compare
+from treepipe.validation.demo import SCENARIO
+from treepipe.validation.grid_report import aims, write_report
+from treepipe.validation.validate import changes, write_timelines
+from treepipe.validation.validation import against, entry, load_validation
 
 SCHEDULES: tuple[str, ...] = tuple(systems())
 STAGES = (2, 4, 8)
