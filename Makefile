@@ -45,7 +45,7 @@ bench: setup
 	$(BIN)/python -m treepipe.studies.benchmarks --out bench/results.json
 
 validate: setup
-	$(BIN)/python -m treepipe.compare.grid docs
+	$(BIN)/python -m treepipe.validation.grid docs
 
 check: setup
 	$(BIN)/ruff check .

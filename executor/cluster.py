@@ -29,7 +29,7 @@ from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.executor.worker import worker_main
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Span, Trace
-from treepipe.scenario.deployment import SWITCH, Plan
+from treepipe.scenario.deployment import SWITCH, Deployment
 
 PRELOAD = [
     "treepipe.executor.stage_worker",
@@ -65,7 +65,7 @@ class Cluster:
     ...     trace, recording = cluster.run(plan)
     """
 
-    def __init__(self, roles: Sequence[RoleSettings], plan: Plan) -> None:
+    def __init__(self, roles: Sequence[RoleSettings], plan: Deployment) -> None:
         """Args: ``roles``: one per device of the plan."""
         token = secrets.token_bytes(TOKEN_BYTES)
         self._roles, self._plan = [replace(role, token=token) for role in roles], plan
@@ -139,7 +139,7 @@ class Cluster:
     # --- runs ------------------------------------------------------------------------------------
 
     def run(
-        self, plan: Plan, progress: Callable[[], None] = lambda: None
+        self, plan: Deployment, progress: Callable[[], None] = lambda: None
     ) -> tuple[Trace, Recording]:
         """Decode the requests of a plan for these workers; times count from the start.
 
@@ -345,7 +345,12 @@ class _Run:
     """
 
     def __init__(
-        self, cluster: Cluster, plan: Plan, base: int, start: float, progress: Callable[[], None]
+        self,
+        cluster: Cluster,
+        plan: Deployment,
+        base: int,
+        start: float,
+        progress: Callable[[], None],
     ) -> None:
         """Args: ``base``: sessions before this run; ``start``: now, in ms."""
         self._cluster, self._plan, self._base, self._start = cluster, plan, base, start

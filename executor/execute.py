@@ -30,7 +30,6 @@ class Execution:
 
 def execute(
     scenario: Scenario,
-    path: Path,
     say: Callable[[str, int], None],
     json: str | None = None,
     recording: Path | None = None,
@@ -45,11 +44,11 @@ def execute(
         UserError: something the scenario names is wrong.
         RunError: a worker failed, died, or did not answer.
     """
-    launch = prepare(scenario, path)
+    launch = prepare(scenario)
     traces: list[Trace] = []
     recordings: list[Recording] = []
     say(f"starting {len(launch.roles)} processes", 1)
-    warnings = input_warnings(scenario, launch.plan)
+    warnings = input_warnings(scenario, launch.deployment)
     if not scenario.emulate:
         warnings.append(
             "emulate = false: devices, links and hosts of the scenario are not imposed on the run, "
@@ -61,12 +60,12 @@ def execute(
             f"prompts have the lengths of workload.prompts; those in {arrivals.file} are for the "
             f"simulator"
         )
-    with Cluster(launch.roles, launch.plan) as cluster:
+    with Cluster(launch.roles, launch.deployment) as cluster:
         say("", 1)
-        say("decoding", sum(len(plan.requests) for plan in launch.plans))
-        for plan in launch.plans:
+        say("decoding", sum(len(deployment.requests) for deployment in launch.runs))
+        for deployment in launch.runs:
             try:
-                trace, recorded = cluster.run(plan, lambda: say("", 1))
+                trace, recorded = cluster.run(deployment, lambda: say("", 1))
             except RunEndedError as ended:
                 cluster.close()
                 ended.trace.warnings += warnings
@@ -76,7 +75,7 @@ def execute(
             traces.append(trace)
             recordings.append(recorded)
         memory = cluster.peak_memory_bytes()
-    traces[0].warnings += overload_warnings(scenario, launch.plan, traces)
+    traces[0].warnings += overload_warnings(scenario, launch.deployment, traces)
     return Execution(traces, recordings, memory)
 
 
@@ -92,7 +91,7 @@ def _keep(
         targets = [_free_name(f"{Path(scenario.name).name}-incomplete")]
     try:
         for target in targets:
-            write_json(content, target)
+            write_json(content.to_json(), target)
         if recording is not None:
             ended.recording.save(recording)
             targets.append(str(recording))

@@ -11,9 +11,10 @@ from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings
 from treepipe.profiles.library import checkpoint_directory
-from treepipe.scenario.deployment import Placed, Plan, RequestSpec
-from treepipe.scenario.memory import Footprint, cache_entries
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.deployment import Deployment, Placed, RequestSpec
+from treepipe.scenario.footprint import Footprint
+from treepipe.scenario.memory import cache_entries, fitting
+from treepipe.scenario.resolve import OpenedTarget, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import draw_requests, run_seeds
 
@@ -23,71 +24,68 @@ class Launch:
     """Everything a ``Cluster`` is started with, and what it then runs.
 
     Attributes:
-        plans: one per run; they differ in what is asked, if that is drawn.
+        runs: one deployment per run; they differ in what is asked, if that is drawn.
         draft: None where no model drafts.
     """
 
-    plans: tuple[Plan, ...]
+    runs: tuple[Deployment, ...]
     roles: tuple[RoleSettings, ...]
     target: Checkpoint
     draft: Checkpoint | None
 
     @property
-    def plan(self) -> Plan:
-        """The plan of the first run."""
-        return self.plans[0]
+    def deployment(self) -> Deployment:
+        """Give the deployment of the first run."""
+        return self.runs[0]
 
 
-def prepare(scenario: Scenario, path: Path) -> Launch:
+def prepare(scenario: Scenario) -> Launch:
     """Open and check what the scenario names; raises ``UserError``."""
-    target = _open_target(scenario, path)
+    path, target = scenario.path, _open_target(scenario)
     sources = [
-        _source_settings(scenario, path, index, target)
+        _source_settings(scenario, index)
         for index, draft in enumerate(scenario.drafts)
         for _ in range(draft.count)
     ]
     models = [Checkpoint.open(each.model) for each in sources if each.model is not None]
     for model in models:
         check_same_vocabulary(target, model)
-    plans = tuple(
-        make_plan(
-            scenario,
-            path,
-            layers=target.layers,
-            row_bytes=4 * target.hidden_size,  # hidden states travel in float32
-            requests=requests,
-            footprint=Footprint(target.layer_bytes, target.kv_bytes),
-        )
-        for requests in _requests(scenario, path, target, models)
+    asked = _requests(scenario, target, models)
+    opened = OpenedTarget(
+        target.layers,
+        4 * target.hidden_size,  # hidden states travel in float32
+        Footprint(target.layer_bytes, target.kv_bytes),
     )
-    plans = tuple(replace(plan, warnings=(*plan.warnings, *target.warnings)) for plan in plans)
-    _check_vocabulary(scenario, path, target)
-    if plans[0].central_transfers and not scenario.emulate:
+    deployment = resolve(scenario, opened)
+    deployment = replace(deployment, warnings=(*deployment.warnings, *target.warnings))
+    runs = tuple(fitting(deployment.asked(requests)) for requests in asked)
+    _check_vocabulary(scenario, target)
+    if deployment.central_transfers and not scenario.emulate:
         raise UserError(
             f"{path}: key schedule.central_transfers needs emulate = true in a run; the links of "
             f"this machine have no transfer times to schedule"
         )
     if scenario.emulate:
-        _check_machines(plans[0], path)
-    roles = _roles(scenario, plans, target, sources)
-    return Launch(plans, roles, target, models[0] if models else None)
+        _check_machines(deployment)
+    roles = _roles(scenario, runs, target, sources)
+    return Launch(runs, roles, target, models[0] if models else None)
 
 
-def _check_machines(plan: Plan, path: Path) -> None:
+def _check_machines(deployment: Deployment) -> None:
     """Workers that stand for devices do not wait for each other."""
-    for machine in plan.machines:
+    for machine in deployment.machines:
         if machine.contended:
             raise UserError(
-                f"{path}: {', '.join(machine.roles)} share host {machine.name!r} of capacity "
-                f"{machine.capacity}, which a run with emulate = true cannot do; predict it with "
-                f"treepipe simulate, or raise hosts.{machine.name}.capacity to {len(machine.roles)}"
+                f"{deployment.path}: {', '.join(machine.roles)} share host {machine.name!r} of "
+                f"capacity {machine.capacity}, which a run with emulate = true cannot do; predict "
+                f"it with treepipe simulate, or raise hosts.{machine.name}.capacity to "
+                f"{len(machine.roles)}"
             )
 
 
-def _open_target(scenario: Scenario, path: Path) -> Checkpoint:
-    return Checkpoint.open(
-        _directory(scenario.target.checkpoint, "target", "target.checkpoint", path)
-    )
+def _open_target(scenario: Scenario) -> Checkpoint:
+    name = scenario.target.checkpoint
+    return Checkpoint.open(_directory(name, "target", "target.checkpoint", scenario.path))
 
 
 def _directory(name: str | None, role: str, key: str, path: Path) -> Path:
@@ -96,10 +94,9 @@ def _directory(name: str | None, role: str, key: str, path: Path) -> Path:
     return checkpoint_directory(name, role, path.parent)
 
 
-def _source_settings(
-    scenario: Scenario, path: Path, index: int, target: Checkpoint
-) -> SourceSettings:
+def _source_settings(scenario: Scenario, index: int) -> SourceSettings:
     draft, sampling, key = scenario.drafts[index], scenario.sampling, f"drafts.{index}"
+    path = scenario.path
     model = head = None
     if draft.source in ("model", "hybrid"):
         model = _directory(draft.model.checkpoint, "draft", f"{key}.model.checkpoint", path)
@@ -111,24 +108,24 @@ def _source_settings(
     )
 
 
-def _check_vocabulary(scenario: Scenario, path: Path, target: Checkpoint) -> None:
+def _check_vocabulary(scenario: Scenario, target: Checkpoint) -> None:
     """More candidates than tokens cannot be asked for."""
     size = target.vocabulary
     for key, count in scenario.schedule.parameters.candidates().items():
         if count > size:
             raise UserError(
-                f"{path}: key schedule.{key} = {count} exceeds the vocabulary of {size} tokens"
+                f"{scenario.path}: key schedule.{key} = {count} exceeds the vocabulary of {size} "
+                f"tokens"
             )
 
 
 def _requests(
-    scenario: Scenario, path: Path, target: Checkpoint, models: list[Checkpoint]
+    scenario: Scenario, target: Checkpoint, models: list[Checkpoint]
 ) -> list[tuple[RequestSpec, ...]]:
     """What each run is asked, with the workload's prompts as token ids instead of drawn ones."""
     workload, parameters = scenario.workload, scenario.schedule.parameters
-    drawn = [
-        draw_requests(scenario, path, seed) for seed in run_seeds(scenario.seed, scenario.runs)
-    ]
+    path = scenario.path
+    drawn = [draw_requests(scenario, seed) for seed in run_seeds(scenario.seed, scenario.runs)]
     texts, count = load_texts(workload.prompts, path.parent), len(drawn[0])
     if count > len(texts):
         raise UserError(
@@ -168,20 +165,19 @@ def _check_positions(requests: tuple[RequestSpec, ...], limit: int, path: Path) 
 
 
 def _roles(
-    scenario: Scenario, plans: tuple[Plan, ...], target: Checkpoint, sources: list[SourceSettings]
+    scenario: Scenario,
+    runs: tuple[Deployment, ...],
+    target: Checkpoint,
+    sources: list[SourceSettings],
 ) -> tuple[RoleSettings, ...]:
-    base, plan = scenario.base_port, plans[0]
-    system, parameters = scenario.schedule.system, scenario.schedule.parameters
-    longest = max(len(stages) for stages in plan.pipelines)
-    nodes = system.tree_tokens(parameters, longest)
-    slots = system.most_scratch_tokens(parameters, longest)
-    tree = max(cache_entries(each, nodes) for each in plans)
-    scratch = max(cache_entries(each, slots) for each in plans)
+    base, deployment = scenario.base_port, runs[0]
+    tree = max(cache_entries(each, deployment.bounds.tree_tokens) for each in runs)
+    scratch = max(cache_entries(each, deployment.bounds.scratch_tokens) for each in runs)
     places: list[tuple[Placed, int | None, int]] = []
-    places += [(placed, None, number) for number, placed in enumerate(plan.drafts)]
+    places += [(placed, None, number) for number, placed in enumerate(deployment.drafts)]
     places += [
         (placed, pipeline, number)
-        for pipeline, stages in enumerate(plan.pipelines)
+        for pipeline, stages in enumerate(deployment.pipelines)
         for number, placed in enumerate(stages, start=1)
     ]
     return tuple(
@@ -189,7 +185,7 @@ def _roles(
             placed,
             number,
             pipeline,
-            plan,
+            deployment,
             target.directory,
             sources[number if pipeline is None else 0],
             scratch if pipeline is None else tree,

@@ -26,7 +26,7 @@ from treepipe.executor.transport import Gate, Inbox, Outbox, Received
 from treepipe.physics.timing import IdleFactor, LinkTimes
 from treepipe.physics.transfers import Wire
 from treepipe.results.trace import Kind, Span
-from treepipe.scenario.deployment import SWITCH, Placed, Plan, message_bytes
+from treepipe.scenario.deployment import SWITCH, Deployment, Placed, message_bytes
 from treepipe.scenario.schema import DEFAULT_TIMEOUT_S
 
 MOST_TOGETHER = 256
@@ -55,7 +55,7 @@ class RoleSettings:
     placed: Placed
     number: int
     pipeline: int | None
-    plan: Plan
+    plan: Deployment
     target: Path
     source: SourceSettings
     capacity: int

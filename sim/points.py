@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,19 +34,23 @@ PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A scenario file with settings as ``--set`` takes them.
+    """A scenario to simulate.
 
     Attributes:
         label: for the study itself.
-        scenario: instead of what the file holds; names in it still count from the file.
         steady: only the part of each run in which all pipelines are at work counts (``steady.py``).
     """
 
     label: str
-    path: Path
-    settings: tuple[str, ...] = ()
-    scenario: Scenario | None = None
+    scenario: Scenario
     steady: bool = False
+
+    @classmethod
+    def of(
+        cls, label: str, path: Path, settings: Sequence[str] = (), steady: bool = False
+    ) -> Point:
+        """Of a file, with settings as ``--set`` takes them; raises ``UserError``."""
+        return cls(label, Scenario.load(path, settings), steady)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +77,16 @@ def simulate_points(
         UserError: a scenario is wrong.
         RunError: a simulation came to a standstill.
     """
-    scenarios = [point.scenario or Scenario.load(point.path, point.settings) for point in points]
     progress(title, len(points))
     remembered = _memory().cache(_simulate)
     jobs = [
         delayed(remembered)(
-            _content(scenario), _fingerprint(scenario, point), point.path, point.steady
+            _content(point.scenario),
+            _fingerprint(point.scenario),
+            point.scenario.path,
+            point.steady,
         )
-        for scenario, point in zip(scenarios, points, strict=True)
+        for point in points
     ]
     found = {}
     resource_tracker.ensure_running()  # started with the others, it would lift the block
@@ -99,8 +106,8 @@ def _content(scenario: Scenario) -> str:
 def _simulate(content: str, fingerprint: str, path: Path, cut: bool) -> Outcome:
     """Args: ``fingerprint``: of everything else that the outcome depends on, for the cache;
     ``path``: of the scenario, for the names in it; ``cut``: to the steady part."""
-    scenario = Scenario.model_validate_json(content)
-    traces = predict(scenario, path)
+    scenario = Scenario.of(json.loads(content), path)
+    traces = predict(scenario)
     if cut:
         traces = [steady(trace) for trace in traces]
     estimates = observe(traces, scenario.workload.warmup_requests)
@@ -115,10 +122,10 @@ def _memory() -> Memory:
     return Memory(Path(root) / "treepipe", verbose=0)
 
 
-def _fingerprint(scenario: Scenario, point: Point) -> str:
+def _fingerprint(scenario: Scenario) -> str:
     """A fingerprint of the sources, the profile library, and the files that the scenario names."""
     digest = hashlib.sha256(_sources().encode())
-    for file in _named_files(scenario.model_dump(exclude_unset=True), point.path.parent):
+    for file in _named_files(scenario.model_dump(exclude_unset=True), scenario.path.parent):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -12,9 +12,9 @@ from treepipe.physics.timing import TimeTable
 from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Plan, RequestSpec
-from treepipe.scenario.memory import cache_entries
-from treepipe.scenario.resolve import input_warnings, make_plan
+from treepipe.scenario.deployment import Deployment, RequestSpec
+from treepipe.scenario.memory import cache_entries, fitting
+from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, Replay
 from treepipe.scenario.schema import Pool as PoolSection
@@ -32,30 +32,29 @@ MADE_BLOCK = 1
 """Positions of a made pool are independent, so they are drawn one by one."""
 
 
-def predict(
-    scenario: Scenario, path: Path, progress: Callable[[], None] = lambda: None
-) -> list[Trace]:
+def predict(scenario: Scenario, progress: Callable[[], None] = lambda: None) -> list[Trace]:
     """Simulate all runs of a scenario; ``progress`` is called after each.
 
     Raises:
         UserError: something the scenario names is wrong.
     """
-    acceptance = scenario.acceptance
+    acceptance, path = scenario.acceptance, scenario.path
     if acceptance is None and scenario.schedule.system.drafts:
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
+    deployment = resolve(scenario)
     if isinstance(acceptance, Replay):
         recording = Recording.load(path.parent / acceptance.file)
-        plan = make_plan(scenario, path, requests=_recorded_requests(recording, scenario, path))
+        deployment = fitting(deployment.asked(_recorded_requests(recording, scenario)))
         replay = ReplaySource(recording)
-        traces = [_simulate(plan, replay, path, progress)]
+        traces = [_simulate(deployment, replay, scenario.path, progress)]
         traces[0].warnings += replay.warnings()
     else:
-        pool, block, ratio = acceptance_pool(scenario, path)
+        pool, block, ratio = acceptance_pool(scenario)
         source = PoolSource(pool, block, scenario.seed, ratio)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
-            plan = make_plan(scenario, path, seed=seed)
-            traces.append(_simulate(plan, source.reseeded(seed), path, progress))
+            deployment = fitting(deployment.asked(draw_requests(scenario, seed), seed))
+            traces.append(_simulate(deployment, source.reseeded(seed), scenario.path, progress))
     rule = scenario.sampling.rule
     for trace in traces:
         if rule in ("relaxed_top_p", "adaptive"):
@@ -64,17 +63,17 @@ def predict(
                 f"a recording made with this rule"
             )
         trace.warnings += sampling_warnings(scenario)
-        _refuse_far(plan, trace, path)
-        trace.warnings += extrapolation_warnings(plan, trace)
-        trace.warnings += input_warnings(scenario, plan)
-    traces[0].warnings += overload_warnings(scenario, plan, traces)
+        _refuse_far(deployment, trace)
+        trace.warnings += extrapolation_warnings(deployment, trace)
+        trace.warnings += input_warnings(scenario, deployment)
+    traces[0].warnings += overload_warnings(scenario, deployment, traces)
     return traces
 
 
 def _simulate(
-    plan: Plan, source: AcceptanceSource, path: Path, progress: Callable[[], None]
+    deployment: Deployment, source: AcceptanceSource, path: Path, progress: Callable[[], None]
 ) -> Trace:
-    trace = simulate(plan, source)
+    trace = simulate(deployment, source)
     if not isfinite(max((span.end_ms for span in trace.spans), default=0.0)):
         raise UserError(
             f"{path}: the times of devices and links add up beyond all numbers; give smaller times "
@@ -93,13 +92,13 @@ def _recorded_pool(file: Path, written_ns: int, depth_loss: float, sharpness: fl
     return Pool.load(file, depth_loss).sharpened(sharpness)
 
 
-def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[int, float] | None]:
+def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] | None]:
     """What positions are drawn from (not of a replay; none is plain decoding), how many of them
     together, and the hit ratios they are drawn to reach."""
     acceptance = scenario.acceptance
     assert not isinstance(acceptance, Replay)
     if isinstance(acceptance, PoolSection):
-        file = path.parent / acceptance.file
+        file = scenario.path.parent / acceptance.file
         written_ns = file.stat().st_mtime_ns if file.is_file() else 0
         pool = _recorded_pool(file, written_ns, acceptance.depth_loss, acceptance.sharpness)
         return pool, acceptance.block, acceptance.hit_ratio
@@ -108,16 +107,14 @@ def acceptance_pool(scenario: Scenario, path: Path) -> tuple[Pool, int, Mapping[
     return bernoulli_pool(1.0 if acceptance is None else acceptance.beta), MADE_BLOCK, None
 
 
-def _recorded_requests(
-    recording: Recording, scenario: Scenario, path: Path
-) -> tuple[RequestSpec, ...]:
+def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[RequestSpec, ...]:
     """As long as they were recorded, and asked for when the first run of the scenario asks."""
     (seed,) = run_seeds(scenario.seed, 1)
-    asked = draw_requests(scenario, path, seed)
+    asked = draw_requests(scenario, seed)
     if scenario.workload.arrivals is not None and max(recording.requests, default=0) > len(asked):
         raise UserError(
-            f"{path}: the recording has a request {max(recording.requests)}, but only {len(asked)} "
-            f"requests arrive (key workload)"
+            f"{scenario.path}: the recording has a request {max(recording.requests)}, but only "
+            f"{len(asked)} requests arrive (key workload)"
         )
     return tuple(
         RequestSpec(
@@ -131,18 +128,18 @@ def _recorded_requests(
     )
 
 
-def extrapolation_warnings(plan: Plan, trace: Trace) -> list[str]:
+def extrapolation_warnings(deployment: Deployment, trace: Trace) -> list[str]:
     """Token counts and contexts beyond a device's table: its last slope was continued, or its last
     time held where that falls."""
     found = []
-    for work, table, tokens in _beyond_tables(plan, trace):
+    for work, table, tokens in _beyond_tables(deployment, trace):
         held = " with a fall, so its last time was held" if table.falls else ""
         found.append(
             f"{work} were extrapolated to {tokens} tokens, the table ends at {max(table.points)}"
             + held
         )
-    longest = cache_entries(plan, 0)
-    for work, table, tokens in _asked(plan, trace):
+    longest = cache_entries(deployment, 0)
+    for work, table, tokens in _asked(deployment, trace):
         last = table.last_context
         if tokens and last is not None and last < longest:
             found.append(
@@ -152,30 +149,30 @@ def extrapolation_warnings(plan: Plan, trace: Trace) -> list[str]:
     return found
 
 
-def _refuse_far(plan: Plan, trace: Trace, path: Path) -> None:
+def _refuse_far(deployment: Deployment, trace: Trace) -> None:
     """Raises ``UserError`` if a table was asked for so much more that no slope tells of it."""
-    for work, table, tokens in _beyond_tables(plan, trace):
+    for work, table, tokens in _beyond_tables(deployment, trace):
         end = max(table.points)
         if tokens > FAR * end:
             raise UserError(
-                f"{path}: {work} are asked for at {tokens} tokens, far outside their table, which "
-                f"ends at {end}; give times up to there"
+                f"{deployment.path}: {work} are asked for at {tokens} tokens, far outside their "
+                f"table, which ends at {end}; give times up to there"
             )
 
 
-def _beyond_tables(plan: Plan, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
+def _beyond_tables(deployment: Deployment, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
     """Those tables of ``_asked`` that end before what they were asked for."""
-    return (each for each in _asked(plan, trace) if each[1].extrapolates(each[2]))
+    return (each for each in _asked(deployment, trace) if each[1].extrapolates(each[2]))
 
 
-def _asked(plan: Plan, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
+def _asked(deployment: Deployment, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
     """Every device's tables, in words too, and the most tokens that each was asked for."""
     largest: dict[tuple[str, str], int] = {}
     for span in trace.spans:
         if span.kind in ("compute", "draft", "evaluate"):
             key = (span.device, span.kind)
             largest[key] = max(largest.get(key, 0), span.tokens)
-    for placed in plan.placed:
+    for placed in deployment.placed:
         times = placed.times
         tables = {"compute": times.stage, "draft": times.draft, "evaluate": times.evaluate}
         for kind, table in tables.items():

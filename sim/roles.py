@@ -17,7 +17,7 @@ from treepipe.core.messages import Flight, Message, Segment
 from treepipe.core.requests import Assignment, OpenRequest, OpenRequests, RequestTrace
 from treepipe.core.stage import Prune
 from treepipe.results.trace import Kind
-from treepipe.scenario.deployment import Plan
+from treepipe.scenario.deployment import Deployment
 from treepipe.sim.acceptance import AcceptanceSource, Oracle, next_tokens
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import RolePlace
@@ -40,7 +40,7 @@ class StageRole:
     """A pipeline stage."""
 
     def __init__(
-        self, world: World, plan: Plan, pipeline: int, number: int, place: RolePlace
+        self, world: World, plan: Deployment, pipeline: int, number: int, place: RolePlace
     ) -> None:
         """Args: ``number``: 1.. along the pipeline; ``place``: where it works."""
         stages = plan.pipelines[pipeline]
@@ -111,7 +111,7 @@ class DraftServer:
     """A draft server: draft passes, evaluation, and the schedules; strictly sequential."""
 
     def __init__(
-        self, world: World, plan: Plan, draft: int, source: AcceptanceSource, place: RolePlace
+        self, world: World, plan: Deployment, draft: int, source: AcceptanceSource, place: RolePlace
     ) -> None:
         """Args: ``draft``: its number; ``place``: where it works."""
         self._world, self._plan, self._source, self._place = world, plan, source, place

@@ -16,7 +16,7 @@ from treepipe.core.errors import RunError
 from treepipe.core.messages import Flight, Message
 from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.results.trace import Kind, Span, Trace
-from treepipe.scenario.deployment import Plan, message_bytes
+from treepipe.scenario.deployment import Deployment, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import places
@@ -27,7 +27,7 @@ from treepipe.sim.roles import DraftServer, StageRole, World
 class Simulation(World):
     """One run of a plan: a closed loop of requests, or requests that arrive."""
 
-    def __init__(self, plan: Plan, source: AcceptanceSource, record_spans: bool) -> None:
+    def __init__(self, plan: Deployment, source: AcceptanceSource, record_spans: bool) -> None:
         self.clock = Clock()
         self.plan = plan
         self._front = plan.front_desk()
@@ -133,7 +133,7 @@ class Simulation(World):
         return links
 
 
-def simulate(plan: Plan, source: AcceptanceSource, *, record_spans: bool = True) -> Trace:
+def simulate(plan: Deployment, source: AcceptanceSource, *, record_spans: bool = True) -> Trace:
     """Simulate a plan once; the same plan and source seed give an equal trace.
 
     Args:

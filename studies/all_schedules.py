@@ -12,15 +12,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from treepipe.compare.comparison import Case, compare
-from treepipe.compare.demo import CALIBRATED_ON, SCENARIO
-from treepipe.compare.judgement import METRIC, Row, faults_of, warnings_of
 from treepipe.core.schedules import systems
 from treepipe.results.plots import BLACK, BLUE, GREY, MEASURED, ORANGE, band, clean
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.scenario.schema import ScheduleName
 from treepipe.studies.study import Entry, StudyResult
+from treepipe.validation.comparison import Case, compare
+from treepipe.validation.demo import CALIBRATED_ON, SCENARIO
+from treepipe.validation.judgement import METRIC, Row, faults_of, warnings_of
 
 NAME = "all-schedules"
 FREE_NAME = "flowspec-free"
@@ -97,12 +97,12 @@ def study(settings: Settings, say: Say) -> StudyResult:
 def _case(settings: Settings, name: str) -> Case:
     prompts = settings.plain_prompts if name == "pp" else settings.prompts
     overrides = (*_common(settings, name, prompts), *EXTRA.get(name, ()))
-    return Case(name, SCENARIO, overrides, CALIBRATED_ON)
+    return Case.of(name, SCENARIO, overrides, CALIBRATED_ON)
 
 
 def _free_case(settings: Settings, place: Place) -> Case:
     stages, latency, name = place
-    return Case(
+    return Case.of(
         f"{name}, {stages} stages, {latency:g} ms",
         SCENARIO,
         (

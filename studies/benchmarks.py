@@ -20,14 +20,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.compare.demo import SCENARIO, run_demo
-from treepipe.compare.judgement import Row
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
 from treepipe.results.show import Progress
 from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
+from treepipe.validation.demo import SCENARIO, run_demo
+from treepipe.validation.judgement import Row
 
 FREE_STAGES = ("emulate=false", "workload.requests=6")
 
@@ -70,8 +70,8 @@ def _overhead(say: Callable[[str, int], None]) -> list[Figure]:
     Without emulation, as a device's time hides what this host spends between two pieces of work.
     """
     launch = _launch(*FREE_STAGES, "schedule.name=pp")
-    with Cluster(launch.roles, launch.plan) as cluster:
-        trace, _ = cluster.run(launch.plan)
+    with Cluster(launch.roles, launch.deployment) as cluster:
+        trace, _ = cluster.run(launch.deployment)
     say("", 1)
     tokens = sum(len(r.tokens) - 1 for r in trace.requests)
     spent = sum(r.finished_ms - r.first_token_ms for r in trace.requests)
@@ -81,7 +81,7 @@ def _overhead(say: Callable[[str, int], None]) -> list[Figure]:
         for span in trace.spans
         if span.kind in BUSY and span.start_ms >= first.get(span.session, 0.0)
     )
-    messages = len(launch.plan.pipelines[0]) + 1
+    messages = len(launch.deployment.pipelines[0]) + 1
     per_token = (spent - busy) / tokens
     return [
         figure(
@@ -94,8 +94,8 @@ def _overhead(say: Callable[[str, int], None]) -> list[Figure]:
 def _split(say: Callable[[str, int], None]) -> list[Figure]:
     """Medians of what a flowspec step really costs on this machine, without padding."""
     launch = _launch(*FREE_STAGES)
-    with Cluster(launch.roles, launch.plan) as cluster:
-        trace, _ = cluster.run(launch.plan)
+    with Cluster(launch.roles, launch.deployment) as cluster:
+        trace, _ = cluster.run(launch.deployment)
     say("", 1)
     kinds = {
         "transport (one message)": "transfer",
@@ -121,8 +121,8 @@ def _real_time(say: Callable[[str, int], None]) -> list[Figure]:
         "schedule.name=naive_pp",
         "pipelines.0.stages.0.count=1",
     )
-    with Cluster(launch.roles, launch.plan) as cluster:
-        trace, _ = cluster.run(launch.plan)
+    with Cluster(launch.roles, launch.deployment) as cluster:
+        trace, _ = cluster.run(launch.deployment)
     seconds = sum(r.finished_ms - r.started_ms for r in trace.requests) / 1e3
     ours = sum(len(r.tokens) for r in trace.requests) / seconds
     say("", 1)
@@ -148,7 +148,7 @@ def _generate(launch: Launch, assisted: bool) -> float:
     ]
     extra = {"assistant_model": models[1]} if assisted else {}
     tokens, start = 0, time.perf_counter()
-    for request in launch.plan.requests:
+    for request in launch.deployment.requests:
         ids = torch.tensor([request.prompt])
         text = models[0].generate(
             ids,
@@ -177,8 +177,8 @@ def _sampling_overhead(say: Callable[[str, int], None]) -> list[Figure]:
     found = []
     for name, overrides in cases.items():
         launch = _launch(*FREE_STAGES, *overrides)
-        with Cluster(launch.roles, launch.plan) as cluster:
-            trace, _ = cluster.run(launch.plan)
+        with Cluster(launch.roles, launch.deployment) as cluster:
+            trace, _ = cluster.run(launch.deployment)
         time_ms = _median(trace, "evaluate")
         found.append(figure(f"evaluation of a specinfer tree, {name}", time_ms, "ms"))
     say("", 2)
@@ -186,7 +186,7 @@ def _sampling_overhead(say: Callable[[str, int], None]) -> list[Figure]:
 
 
 def _launch(*overrides: str) -> Launch:
-    return prepare(Scenario.load(SCENARIO, overrides), SCENARIO)
+    return prepare(Scenario.load(SCENARIO, overrides))
 
 
 def _print(figures: list[Figure]) -> None:

@@ -14,9 +14,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from treepipe.compare.comparison import Case, compare
-from treepipe.compare.demo import CALIBRATED_ON, SCENARIO
-from treepipe.compare.judgement import Row, faults_of, warnings_of
 from treepipe.executor.launch import prepare
 from treepipe.results.metrics import UNITS
 from treepipe.results.plots import (
@@ -33,10 +30,12 @@ from treepipe.results.plots import (
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.results.steady import median, return_times, steady
-from treepipe.scenario.deployment import HEADER_BYTES, Plan
-from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.deployment import HEADER_BYTES, Deployment
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.studies.study import Entry, StudyResult
+from treepipe.validation.comparison import Case, compare
+from treepipe.validation.demo import CALIBRATED_ON, SCENARIO
+from treepipe.validation.judgement import Row, faults_of, warnings_of
 
 NAME = "shared-draft"
 GAMMA = 4
@@ -77,8 +76,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     named = {row.label: row for row in compare(cases, say, steady)}
     rows = dict(zip(settings.targets, named.values(), strict=True))  # a cluster each: in order
     tokens = [row.metrics[TOKENS].mean for row in rows.values()]
-    first = Scenario.load(SCENARIO, cases[0].overrides)
-    profile = profile_cycle(prepare(first, SCENARIO).plan, sum(tokens) / len(tokens))
+    profile = profile_cycle(prepare(cases[0].scenario).deployment, sum(tokens) / len(tokens))
     measured = measured_cycle(rows)
     return StudyResult(
         NAME,
@@ -90,7 +88,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     )
 
 
-def profile_cycle(plan: Plan, tokens: float) -> Cycle:
+def profile_cycle(plan: Deployment, tokens: float) -> Cycle:
     """Z and S from the plan's devices and links: a round has the root and ``GAMMA`` nodes."""
     draft, target = plan.drafts[0], plan.pipelines[0][0]
     rows = GAMMA + 1
@@ -135,7 +133,7 @@ def _measured_loads(rows: Mapping[int, Row]) -> dict[int, float]:
 
 
 def _case(settings: Settings, targets: int) -> Case:
-    return Case(
+    return Case.of(
         f"{targets} target{'s' if targets > 1 else ''}",
         SCENARIO,
         (

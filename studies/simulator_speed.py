@@ -11,14 +11,14 @@ from typing import Any
 
 import simpy
 
-from treepipe.compare.demo import SCENARIO
 from treepipe.core.requests import RequestTrace
 from treepipe.core.schedules import systems
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import Simulation
+from treepipe.validation.demo import SCENARIO
 
 Figure = dict[str, Any]
 SIMULATED = ("target.layers=8", "workload.requests=6", "workload.new_tokens=300")
@@ -46,7 +46,7 @@ def simulator_speed() -> list[Figure]:
     for label, overrides in SPEEDS.items():
         name = label.split(",")[0]
         scenario = Scenario.load(SCENARIO, [f"schedule.name={name}", *SIMULATED, *overrides])
-        plan = make_plan(scenario, SCENARIO)
+        plan = deploy(scenario)
         rates, events = [], []
         for seed in range(3):
             source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, seed)
@@ -90,7 +90,7 @@ def _peaks_kib() -> tuple[int, ...]:
         SCENARIO, ["schedule.name=starsd", *SIMULATED, requests, *SPEEDS["starsd"]]
     )
     source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, 0)
-    simulation = _Forgetful(make_plan(scenario, SCENARIO), source, record_spans=False)
+    simulation = _Forgetful(deploy(scenario), source, record_spans=False)
     simulation.run()
     return simulation.peaks_kib
 

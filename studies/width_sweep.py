@@ -12,14 +12,14 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from treepipe.compare.comparison import Case, compare
-from treepipe.compare.demo import CALIBRATED_ON, SCENARIO
-from treepipe.compare.judgement import METRIC, Row, faults_of, warnings_of
 from treepipe.results.metrics import UNITS
 from treepipe.results.plots import GREY, MEASURED, PREDICTED, REPLAYED, band, clean
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.studies.study import Entry, StudyResult
+from treepipe.validation.comparison import Case, compare
+from treepipe.validation.demo import CALIBRATED_ON, SCENARIO
+from treepipe.validation.judgement import METRIC, Row, faults_of, warnings_of
 
 NAME = "width-sweep"
 HIT = "hit_rate"
@@ -68,7 +68,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
 
 def _case(settings: Settings, width: int) -> Case:
     table = ", ".join(f"{tokens} = {time}" for tokens, time in STAGE_MS.items())
-    return Case(
+    return Case.of(
         f"width {width}",
         SCENARIO,
         (

@@ -1,8 +1,66 @@
 """treepipe: plan and run tree speculative decoding over pipelines of devices.
 
-The core (this folder's own files) is pure: it knows the token tree and the schedules' rules, but
-no clock, no network, no model and no random numbers. Two worlds drive it: ``treepipe.sim``
-(SimPy) and ``treepipe.executor`` (real processes, real models).
+The rooms: ``core`` is pure (the token tree, the schedules' rules), and two worlds drive it,
+``sim`` (SimPy) and ``executor`` (real processes, real models). What a program needs is here:
+
+>>> from treepipe import Scenario, simulate
+>>> hasattr(Scenario, "load"), callable(simulate)
+(True, True)
+
+A name is imported when it is asked for, so ``import treepipe`` loads nothing else.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treepipe.library import (
+        Comparison,
+        Plan,
+        Validation,
+        calibrate,
+        compare,
+        plan,
+        run,
+        simulate,
+        theory,
+        validate,
+    )
+    from treepipe.results.result import Metric, Result
+    from treepipe.scenario.scenario import Scenario
+
 __version__ = "0.1.0"
+__all__ = [
+    "Comparison",
+    "Metric",
+    "Plan",
+    "Result",
+    "Scenario",
+    "Validation",
+    "calibrate",
+    "compare",
+    "plan",
+    "run",
+    "simulate",
+    "theory",
+    "validate",
+]
+
+_ELSEWHERE = {
+    "Metric": "treepipe.results.result",
+    "Result": "treepipe.results.result",
+    "Scenario": "treepipe.scenario.scenario",
+}
+"""Where names are that are not in ``library.py``."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_ELSEWHERE.get(name, "treepipe.library")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

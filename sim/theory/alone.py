@@ -30,7 +30,7 @@ class Decoding:
         outcomes: of a decision; ``then_ms`` is the time to the next one.
         first_draft_ms, draft_ms: of it the draft's passes; per outcome.
         told: whether stages prune after a decision.
-        warnings: assumptions that the plan breaks.
+        warnings: assumptions that the deployment breaks.
     """
 
     rows: int

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.scenario.deployment import Plan
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.distributions import Poisson
-from treepipe.scenario.resolve import input_warnings, make_plan
+from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.sim.blocks import Blocks
@@ -45,20 +45,21 @@ class ClosedForm:
     warnings: tuple[str, ...]
 
 
-def closed_form(scenario: Scenario, path: Path) -> ClosedForm:
+def closed_form(scenario: Scenario) -> ClosedForm:
     """Expected values of a scenario.
-
-    Args:
-        path: of the scenario, for errors.
 
     Raises:
         UserError: no closed form describes it, or something it names is wrong.
     """
-    plan = make_plan(scenario, path)
-    _check(scenario, plan, path)
-    pool = _blocks(scenario, path)
-    found = _form(scenario).evaluate(scenario, plan, pool, path)
-    warnings = {*found.warnings, *_bent(scenario, plan), *input_warnings(scenario, plan)}
+    deployment = deploy(scenario)
+    _check(scenario, deployment)
+    pool = _blocks(scenario)
+    found = _form(scenario).evaluate(scenario, deployment, pool)
+    warnings = {
+        *found.warnings,
+        *_bent(scenario, deployment),
+        *input_warnings(scenario, deployment),
+    }
     return ClosedForm(
         found.form,
         found.metrics,
@@ -71,10 +72,10 @@ def closed_form(scenario: Scenario, path: Path) -> ClosedForm:
 # --- what applies --------------------------------------------------------------------------------
 
 
-def _check(scenario: Scenario, plan: Plan, path: Path) -> None:
+def _check(scenario: Scenario, deployment: Deployment) -> None:
     """Raises ``UserError`` where no closed form applies, naming the key and what would do."""
     system, workload = scenario.schedule.system, scenario.workload
-    refuse = _Refusal(path)
+    refuse = _Refusal(scenario.path)
     if system.closed_form is None:
         able = [each.name for each in systems().values() if each.closed_form is not None]
         refuse("schedule.name", f"{system.name!r} has none; {', '.join(able)} have")
@@ -88,20 +89,20 @@ def _check(scenario: Scenario, plan: Plan, path: Path) -> None:
         refuse("acceptance.source", "a replay has one text; bernoulli, hit_ratio or pool would do")
     if scenario.sampling.rule not in ("exact", "rejection"):
         refuse("sampling.rule", f"{scenario.sampling.rule!r} has none; 'exact' has")
-    if len(plan.drafts) > 1:
-        refuse("drafts", f"it is for one draft server, not {len(plan.drafts)}")
+    if len(deployment.drafts) > 1:
+        refuse("drafts", f"it is for one draft server, not {len(deployment.drafts)}")
     if not isinstance(workload.prompt_tokens, int) or not isinstance(workload.new_tokens, int):
         refuse("workload", "prompt_tokens and new_tokens must be numbers, not distributions")
-    for number in range(len(plan.pipelines)):
-        passage = Passage(plan, number)
+    for number in range(len(deployment.pipelines)):
+        passage = Passage(deployment, number)
         if passage.lap_ms(1) + passage.decide_ms(1) == 0:
             refuse("pipelines", "a round of one token takes no time (all times are 0)")
     if scenario.serving.admission is not None:
         refuse("serving.admission", "it is for requests that are all served")
     if workload.arrivals is None:
-        _check_clients(scenario, plan, refuse)
+        _check_clients(scenario, deployment, refuse)
     else:
-        _check_arrivals(scenario, plan, refuse)
+        _check_arrivals(scenario, deployment, refuse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,13 @@ class _Refusal:
         raise UserError(f"{self.path}: key {key}: no closed form applies: {reason}")
 
 
-def _check_clients(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
-    clients, pipelines = plan.serving.clients, len(plan.pipelines)
+def _check_clients(scenario: Scenario, deployment: Deployment, refuse: _Refusal) -> None:
+    clients, pipelines = deployment.serving.clients, len(deployment.pipelines)
     if not _form(scenario).targets:
         if pipelines > 1:
             able = _named(lambda form: form.targets)
             refuse("pipelines", f"it is for one pipeline, not {pipelines}; {able} has several")
-        if clients > 1 and plan.serving.limit != 1:
+        if clients > 1 and deployment.serving.limit != 1:
             refuse("workload.concurrency", f"it is for one request at a time, not {clients}")
         return
     section = scenario.schedule.parameters
@@ -130,18 +131,19 @@ def _check_clients(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
         refuse("serving.queue", "it is for 'fifo'")
     rows = section.gamma + 1
     laps = [
-        (Passage(plan, n).lap_ms(rows), Passage(plan, n).stage_ms(rows)) for n in range(pipelines)
+        (Passage(deployment, n).lap_ms(rows), Passage(deployment, n).stage_ms(rows))
+        for n in range(pipelines)
     ]
     if any(lap != laps[0] for lap in laps):
         refuse("pipelines", "it is for equal targets")
 
 
-def _check_arrivals(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
+def _check_arrivals(scenario: Scenario, deployment: Deployment, refuse: _Refusal) -> None:
     if not _form(scenario).arrivals:
         refuse("workload.arrivals", f"it is for {_named(lambda form: form.arrivals)}")
     if not isinstance(scenario.workload.arrivals, Poisson):
         refuse("workload.arrivals.process", "it is for 'poisson'")
-    if len(plan.pipelines) > 1 or plan.serving.limit != 1:
+    if len(deployment.pipelines) > 1 or deployment.serving.limit != 1:
         refuse(
             "serving.places",
             "with arrivals it is for one pipeline that serves one request at a time "
@@ -149,19 +151,21 @@ def _check_arrivals(scenario: Scenario, plan: Plan, refuse: _Refusal) -> None:
         )
 
 
-def _bent(scenario: Scenario, plan: Plan) -> list[str]:
+def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
     """Assumptions of all closed forms."""
     found = []
-    links = (plan.default_link, plan.local_link, *plan.links.values())
+    links = (deployment.default_link, deployment.local_link, *deployment.links.values())
     if any(link.jitter_ms or link.loss for link in links):
         found.append("the closed form knows the mean of the links' jitter and losses, no spread")
-    if plan.queues_transfers:
+    if deployment.queues_transfers:
         found.append("the closed form assumes that no transfer waits for another one")
-    if any(len(machine.roles) > 1 for machine in plan.machines):
+    if any(len(machine.roles) > 1 for machine in deployment.machines):
         found.append("the closed form assumes that every role has a device of its own")
-    if any(machine.idle_factor for machine in plan.machines):
+    if any(machine.idle_factor for machine in deployment.machines):
         found.append("the closed form leaves out the effect of idle gaps")
-    tables = [table for placed in plan.placed for table in (placed.times.stage, placed.times.draft)]
+    tables = [
+        table for placed in deployment.placed for table in (placed.times.stage, placed.times.draft)
+    ]
     if any(table.last_context is not None for table in tables):
         found.append("the closed form takes times without context")
     acceptance = scenario.acceptance
@@ -176,8 +180,8 @@ def _bent(scenario: Scenario, plan: Plan) -> list[str]:
 # --- the forms -----------------------------------------------------------------------------------
 
 
-def _alone(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> ClosedForm:
-    passage, form, section = Passage(plan), _form(scenario), scenario.schedule.parameters
+def _alone(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
+    passage, form, section = Passage(deployment), _form(scenario), scenario.schedule.parameters
     prompt, new_tokens = _lengths(scenario)
     chunks = chunks_of(prompt, section.prefill_chunk)
     terms: dict[str, float] = {}
@@ -195,7 +199,7 @@ def _alone(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> C
     rate_s = 1e3 / metrics["request_latency_ms"]
     if isinstance(scenario.workload.arrivals, Poisson):
         rate_s = scenario.workload.arrivals.rate_per_s
-        terms |= _queue(request, rate_s, metrics, path)
+        terms |= _queue(request, rate_s, metrics, scenario.path)
     shares = {name: time * rate_s / 1e3 for name, time in busy.items()}
     return ClosedForm(form.source, metrics, shares, terms, decoding.warnings)
 
@@ -219,9 +223,10 @@ def _queue(
     return {"load": rate_s * service / 1e3, "request_service_ms": service, "queue_wait_ms": wait}
 
 
-def _shared(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> ClosedForm:
+def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
     assert pool is not None  # it drafts
-    section, passage, targets = scenario.schedule.parameters, Passage(plan), len(plan.pipelines)
+    section, passage = scenario.schedule.parameters, Passage(deployment)
+    targets = len(deployment.pipelines)
     gamma = len(section.branching) if section.branching else section.gamma
     cycle = shared.cycle_of(passage, pool.hit_ratio(1), gamma)
     warnings = ["the closed form is the steady state: it leaves out prefill and requests' ends"]
@@ -239,9 +244,9 @@ def _shared(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> 
     )
 
 
-def _stepped(scenario: Scenario, plan: Plan, pool: Blocks | None, path: Path) -> ClosedForm:
+def _stepped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
     assert pool is not None  # it drafts
-    section, passage = scenario.schedule.parameters, Passage(plan)
+    section, passage = scenario.schedule.parameters, Passage(deployment)
     offered = min(section.width, section.children)
     hit = pool.hit_ratio(offered)
     steps = stepped.steps_of(passage, section.width, section.group_size)
@@ -273,13 +278,13 @@ def _lengths(scenario: Scenario) -> tuple[int, int]:
     return workload.prompt_tokens, workload.new_tokens
 
 
-def _blocks(scenario: Scenario, path: Path) -> Blocks | None:
+def _blocks(scenario: Scenario) -> Blocks | None:
     """None for plain decoding, which asks no draft."""
     if not scenario.schedule.system.drafts:
         return None
     if scenario.acceptance is None:
-        raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
-    return Blocks(*acceptance_pool(scenario, path))
+        raise UserError(f"{scenario.path}: key acceptance is missing; a prediction needs a source")
+    return Blocks(*acceptance_pool(scenario))
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -300,7 +305,7 @@ class Form:
     """
 
     source: str
-    evaluate: Callable[[Scenario, Plan, Blocks | None, Path], ClosedForm]
+    evaluate: Callable[[Scenario, Deployment, Blocks | None], ClosedForm]
     rounds: Callable[[Passage, float, int, int], alone.Decoding] | None = None
     terms: Callable[[Passage, float, int], dict[str, float]] | None = None
     targets: bool = False

@@ -1,6 +1,6 @@
-"""How long one segment's way takes in a plan whose links and devices have nothing else to do.
+"""How long one segment's way takes where links and devices have nothing else to do.
 
-Law of this file: durations of a plan, no probabilities. Jitter and losses enter with their means,
+Law of this file: durations, no probabilities. Jitter and losses enter with their means,
 context counts as none.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from treepipe.core.tree import split
 from treepipe.physics.timing import LinkTimes
-from treepipe.scenario.deployment import HEADER_BYTES, Placed, Plan
+from treepipe.scenario.deployment import HEADER_BYTES, Deployment, Placed
 from treepipe.sim.theory.flowspec import timeline_ms
 
 
@@ -19,22 +19,22 @@ from treepipe.sim.theory.flowspec import timeline_ms
 class Passage:
     """The way from the draft server through a pipeline and back; all times in milliseconds."""
 
-    plan: Plan
+    deployment: Deployment
     pipeline: int = 0
 
     @property
     def draft(self) -> Placed:
-        return self.plan.drafts[0]
+        return self.deployment.drafts[0]
 
     @property
     def stages(self) -> tuple[Placed, ...]:
-        return self.plan.pipelines[self.pipeline]
+        return self.deployment.pipelines[self.pipeline]
 
     @property
     def links(self) -> list[LinkTimes]:
         """N + 1 of them: to the first stage, between the stages, back to the draft server."""
         names = [self.draft.name, *(stage.name for stage in self.stages), self.draft.name]
-        return [self.plan.link(a, b) for a, b in itertools.pairwise(names)]
+        return [self.deployment.link(a, b) for a, b in itertools.pairwise(names)]
 
     def stage_ms(self, rows: int) -> list[float]:
         return [stage.times.stage(rows) for stage in self.stages]
@@ -64,7 +64,7 @@ class Passage:
         links = self.links
         here = max(drafted_ms, links[0].occupied_ms(word)) + self.hop_ms(links[0], rows)
         for stage, link in zip(self.stages, links[1:], strict=True):
-            broadcast = self.plan.link(self.draft.name, stage.name)
+            broadcast = self.deployment.link(self.draft.name, stage.name)
             pruned = broadcast.occupied_ms(word) + broadcast.mean_delay_ms + stage.times.prune
             here = max(here, pruned) + stage.times.stage(rows) + self.hop_ms(link, rows)
         return here
@@ -88,7 +88,7 @@ class Passage:
         return timeline_ms(servers, [0.0, *delays, 0.0])[-1]
 
     def _occupied_ms(self, link: LinkTimes, rows: int) -> float:
-        return link.occupied_ms(HEADER_BYTES + rows * (self.plan.row_bytes + 8))
+        return link.occupied_ms(HEADER_BYTES + rows * (self.deployment.row_bytes + 8))
 
 
 def chunks_of(prompt_tokens: int, chunk: int) -> list[int]:

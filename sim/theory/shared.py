@@ -1,4 +1,4 @@
-"""StarSD on a plan: Z and S from its devices and links, then N equal targets in steady state."""
+"""StarSD: Z and S from a deployment's devices and links, then N equal targets in steady state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shared_utilization(passage: Passage, cycle: Cycle, targets: int, rows: int) 
     """Busy shares of the draft server and of every target's stages."""
     iteration = cycle.iteration_ms(targets)
     found = {passage.draft.name: cycle.load(targets)}
-    for stages in passage.plan.pipelines:
+    for stages in passage.deployment.pipelines:
         for stage in stages:
             found[stage.name] = (stage.times.stage(rows) + stage.times.prune) / iteration
     return found

@@ -1,4 +1,4 @@
-"""PipeDec and SpecPipe on a plan: its steps, and what a request of finite length makes of them."""
+"""PipeDec and SpecPipe: its steps, and what a request of finite length makes of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treepipe.sim.theory.tokens import DecisionOutcome, decoding_ms
 
 
 def steps_of(passage: Passage, width: int, group: int) -> LockStep:
-    """The steps of a plan; uneven stages and links count as the slowest one."""
+    """The steps of a deployment; uneven stages and links count as the slowest one."""
     first, *between, last = passage.links
     return LockStep(
         stages=len(passage.stages),
@@ -69,10 +69,10 @@ def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
 
 
 def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
-    """Assumptions of the steps that the plan breaks."""
+    """Assumptions of the steps that the deployment breaks."""
     found = []
     first, *between, last = passage.links
-    words = [passage.plan.link(passage.draft.name, stage.name) for stage in passage.stages]
+    words = [passage.deployment.link(passage.draft.name, stage.name) for stage in passage.stages]
     uneven = len(set(passage.stage_ms(width))) > 1
     uneven |= len({stage.times.prune for stage in passage.stages}) > 1
     if uneven or len({*between}) > 1 or len({first, last, *words}) > 1:

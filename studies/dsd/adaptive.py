@@ -63,10 +63,12 @@ def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Say) -> 
     found = []
     for tau in taus:
         launch = _launch(tau, prompts, tokens)
-        say(f"running tau_max = {tau:g}", len(launch.plan.requests))
-        with Cluster(launch.roles, launch.plan) as cluster:
-            cluster.run(replace(launch.plan, requests=launch.plan.requests[:1]))  # first passes
-            trace, _ = cluster.run(launch.plan, lambda: say("", 1))
+        say(f"running tau_max = {tau:g}", len(launch.deployment.requests))
+        with Cluster(launch.roles, launch.deployment) as cluster:
+            cluster.run(
+                replace(launch.deployment, requests=launch.deployment.requests[:1])
+            )  # first passes
+            trace, _ = cluster.run(launch.deployment, lambda: say("", 1))
         texts = [tuple(request.tokens) for request in trace.requests]
         exact = exact or texts
         metrics = run_metrics(trace)
@@ -88,12 +90,12 @@ def _launch(tau: float, prompts: int, tokens: int) -> Launch:
         "workload.stop_at_end_of_text=false",
         "runs=1",
     )
-    return prepare(Scenario.load(SCENARIO, settings), SCENARIO)
+    return prepare(Scenario.load(SCENARIO, settings))
 
 
 def _read(launch: Launch, texts: Sequence[Sequence[int]]) -> tuple[float, float]:
     """Share of tokens that are not the target's most probable, and its mean surprise (nats)."""
-    requests = launch.plan.requests
+    requests = launch.deployment.requests
     longest = max(len(r.prompt) + len(text) for r, text in zip(requests, texts, strict=True))
     whole = WholeModel(launch.target, longest)
     wrong, nats = list[float](), list[float]()

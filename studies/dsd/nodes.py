@@ -84,7 +84,7 @@ class Cell:
     def expected_gain(self) -> float:
         """With the drafting that follows a miss, which nothing hides; over constant links."""
         settings = replace(self, network=Network()).settings("dsd")
-        found = closed_form(Scenario.load(SCENARIO, settings), SCENARIO)
+        found = closed_form(Scenario.load(SCENARIO, settings))
         return self.plain_ms / found.metrics["time_between_tokens_ms"]
 
     @property
@@ -144,7 +144,7 @@ def simulate_cells(
     for cell in cells:
         for schedule in ("dsd", "pp") if cell.network != Network() else ("dsd",):
             settings = (*cell.settings(schedule), f"runs={runs}", f"workload.new_tokens={tokens}")
-            points.append(Point(f"{cell.label}/{schedule}", SCENARIO, settings))
+            points.append(Point.of(f"{cell.label}/{schedule}", SCENARIO, settings))
     found = simulate_points(points, say)
     measured = {}
     for cell in cells:

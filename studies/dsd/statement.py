@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from treepipe.compare.judgement import OVERRUN
 from treepipe.studies.dsd.adaptive import NODES, RATIO, Relaxed, emulated_window_ms
 from treepipe.studies.dsd.claims import table3
 from treepipe.studies.dsd.nodes import Cell, Measured, Network
+from treepipe.validation.judgement import OVERRUN
 
 
 def findings(

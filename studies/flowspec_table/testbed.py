@@ -108,7 +108,7 @@ class Case:
             f"workload.requests={self.requests}",
             *self.extra,
         )
-        return Point(label, SCENARIO, settings)
+        return Point.of(label, SCENARIO, settings)
 
 
 def prefill_point(label: str, size: Size, times: Times, prompt_tokens: int) -> Point:

@@ -100,7 +100,7 @@ def build(cards: tuple[Card, ...]) -> Cluster:
 
 def plain_ms(cluster: Cluster) -> float:
     """Time between tokens of the plain pipeline; nothing is random but the links' jitter."""
-    point = Point("pp", SCENARIO, (*cluster.settings(), *PLAIN))
+    point = Point.of("pp", SCENARIO, (*cluster.settings(), *PLAIN))
     return simulate_points([point], _unseen)["pp"].metrics[METRIC].mean
 
 
@@ -130,7 +130,7 @@ def _curve(
 ) -> dict[float, float]:
     """Time between tokens against levels."""
     points = [
-        Point(
+        Point.of(
             f"{level}",
             SCENARIO,
             (*cluster.settings(), *settings, acceptance(level), *effort.settings()),

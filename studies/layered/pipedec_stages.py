@@ -66,13 +66,14 @@ def study(settings: Settings, say: Say) -> StudyResult:
     cases = {str(number): level for number, level in enumerate(levels.six)}
     cases |= {"code": levels.humaneval_x, "middle": middle, "stochastic": STOCHASTIC * middle}
     points = [
-        Point(f"{name}/{case}", SCENARIO, (*where.settings(), *schedule, acceptance(level)))
+        Point.of(f"{name}/{case}", SCENARIO, (*where.settings(), *schedule, acceptance(level)))
         for name, (where, schedule) in systems.items()
         for case, level in cases.items()
         if case.isdigit() or name in ("14-stage", "stpp")
     ]
     points = [
-        replace(each, settings=(*each.settings, *settings.effort.settings())) for each in points
+        replace(each, scenario=each.scenario.with_settings(settings.effort.settings()))
+        for each in points
     ]
     points += _grid(cluster, settings, acceptance(middle))
     points += _together(cluster, settings, acceptance(middle))
@@ -108,7 +109,7 @@ def _pair(outcomes: Mapping[str, Outcome], case: str) -> dict[str, Outcome]:
 def _grid(cluster: Cluster, settings: Settings, level: str) -> list[Point]:
     """Widths by candidates per node, with 14 stages."""
     return [
-        Point(
+        Point.of(
             f"width={width}/children={count}",
             SCENARIO,
             (
@@ -128,7 +129,7 @@ def _grid(cluster: Cluster, settings: Settings, level: str) -> list[Point]:
 def _together(cluster: Cluster, settings: Settings, level: str) -> list[Point]:
     """As many clients as requests may run side by side."""
     return [
-        Point(
+        Point.of(
             f"together/{method}/{count}",
             SCENARIO,
             (

@@ -96,8 +96,8 @@ def _cluster(name: str, cluster: Cluster, levels: Levels) -> list[Point]:
     whole = plain_ms(cluster)
     head_ms = pass_ms("rtx-3090", 1, True)[1]  # a layer and the output projection
     points = [
-        Point(f"{name}/specpipe", SCENARIO, (*alike, *SPECPIPE, code)),
-        Point(f"{name}/specinfer", SCENARIO, (*alike, *SPECINFER, code)),
+        Point.of(f"{name}/specpipe", SCENARIO, (*alike, *SPECPIPE, code)),
+        Point.of(f"{name}/specinfer", SCENARIO, (*alike, *SPECINFER, code)),
         _drafting(f"{name}/specinfer_hidden_draft", cluster, 0.0, (*SPECINFER, code)),
         _drafting(f"{name}/eagle", cluster, whole / EAGLE_PASSES, EAGLE),
         _drafting(f"{name}/eagle_own_device", cluster, head_ms, EAGLE),
@@ -105,7 +105,7 @@ def _cluster(name: str, cluster: Cluster, levels: Levels) -> list[Point]:
     for number, level in enumerate(levels.six):
         for schedule in (SPECPIPE, SPECINFER):
             label = f"{name}/{_name(schedule)}/{number}"
-            points.append(Point(label, SCENARIO, (*alike, *schedule, acceptance(level))))
+            points.append(Point.of(label, SCENARIO, (*alike, *schedule, acceptance(level))))
     return points
 
 
@@ -116,16 +116,19 @@ def _name(schedule: Sequence[str]) -> str:
 def _drafting(label: str, cluster: Cluster, pass_time_ms: float, settings: Sequence[str]) -> Point:
     """With other times of the draft."""
     other = replace(cluster, draft_ms={1: pass_time_ms})
-    return Point(label, SCENARIO, (*other.settings(), *settings))
+    return Point.of(label, SCENARIO, (*other.settings(), *settings))
 
 
 def _sweep(cluster: Cluster, settings: Settings, level: str) -> list[Point]:
     """Widths, and candidates per node, at the mean of the six levels."""
     alike = (*cluster.settings(), *SPECPIPE, level)
     return [
-        *(Point(f"width={w}", SCENARIO, (*alike, f"schedule.width={w}")) for w in settings.widths),
         *(
-            Point(f"children={c}", SCENARIO, (*alike, f"schedule.children={c}"))
+            Point.of(f"width={w}", SCENARIO, (*alike, f"schedule.width={w}"))
+            for w in settings.widths
+        ),
+        *(
+            Point.of(f"children={c}", SCENARIO, (*alike, f"schedule.children={c}"))
             for c in settings.children
         ),
     ]
@@ -153,7 +156,7 @@ def _sensitivity(cluster: Cluster, level: float) -> list[Point]:
         (*slow.settings(), *SPECPIPE, code),
     )
     return [
-        Point(f"sensitivity/{name}", SCENARIO, variant)
+        Point.of(f"sensitivity/{name}", SCENARIO, variant)
         for name, variant in zip(SENSITIVITY, variants, strict=True)
     ]
 
@@ -161,7 +164,7 @@ def _sensitivity(cluster: Cluster, level: float) -> list[Point]:
 def _batches(cluster: Cluster, settings: Settings, level: str) -> list[Point]:
     """SpecPipe-DB with as many clients as places; three requests each."""
     return [
-        Point(
+        Point.of(
             f"batch={count}",
             SCENARIO,
             (
@@ -181,7 +184,7 @@ def _batches(cluster: Cluster, settings: Settings, level: str) -> list[Point]:
 
 
 def _with_effort(point: Point, effort: Effort) -> Point:
-    return replace(point, settings=(*point.settings, *effort.settings()))
+    return replace(point, scenario=point.scenario.with_settings(effort.settings()))
 
 
 def _numbered(outcomes: dict[str, Outcome], key: str, values: Sequence[int]) -> dict[int, Outcome]:

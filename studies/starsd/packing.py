@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from treepipe.profiles.library import find_device, find_model
 from treepipe.profiles.schema import ModelProfile
 from treepipe.results.sheet import Column, Sheet
-from treepipe.scenario.memory import MIB
+from treepipe.scenario.footprint import MIB
 
 RESERVE_MIB = 1024
 """Of a process: the runtime's own memory and activations (an assumption)."""

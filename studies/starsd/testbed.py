@@ -164,7 +164,7 @@ def simulate(
 ) -> dict[str, Simulated]:
     """Testbeds with a number of targets each, in the steady part of their runs."""
     points = [
-        Point(label, SCENARIO, (*bed.settings(targets), f"runs={runs}"), steady=True)
+        Point.of(label, SCENARIO, (*bed.settings(targets), f"runs={runs}"), steady=True)
         for label, (bed, targets) in beds.items()
     ]
     found = simulate_points(points, say, title)

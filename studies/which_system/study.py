@@ -6,7 +6,7 @@ found by the planner (``treepipe/planner``) in a small grid, on the same texts f
 
 from __future__ import annotations
 
-from treepipe.planner.cluster import load_cluster
+from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found, search
 from treepipe.results.metrics import UNITS
 from treepipe.results.show import Say
@@ -51,7 +51,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     for place in settings.places:
         for goal in settings.amounts:
             path = CLUSTERS / f"{place.file}.toml"
-            found[place, goal] = search(load_cluster(path, changes(settings, place, goal)), say)
+            found[place, goal] = search(Cluster.load(path, changes(settings, place, goal)), say)
     entries = [entry for key in found for entry in _entries(*key, found[key])]
     return StudyResult(
         NAME,

@@ -16,7 +16,7 @@ from tests.worlds.clusters import PROMPT, cluster_plan, cluster_roles
 from tests.worlds.command_line import call, run_with
 from tests.worlds.tiny_models import greedy, save_random_checkpoint
 from treepipe.executor.cluster import Cluster
-from treepipe.scenario.deployment import Plan, RequestSpec, Serving
+from treepipe.scenario.deployment import Deployment, RequestSpec, Serving
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.replay import ReplaySource
@@ -44,7 +44,7 @@ def cluster(pair: tuple[Path, Path]) -> Iterator[Cluster]:
         yield running
 
 
-def arriving(name: str, times_ms: Sequence[float] = ARRIVALS_MS) -> Plan:
+def arriving(name: str, times_ms: Sequence[float] = ARRIVALS_MS) -> Deployment:
     requests = tuple(
         RequestSpec(PROMPT[n : n + 9], 5, arrival_ms=time) for n, time in enumerate(times_ms)
     )

@@ -19,12 +19,12 @@ from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
-from treepipe.scenario.deployment import Placed, Plan, RequestSpec, Serving
+from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Serving
 
 TARGETS = 4
 
 
-def _star(requests: int = 8, new_tokens: int = 12, **changes: object) -> Plan:
+def _star(requests: int = 8, new_tokens: int = 12, **changes: object) -> Deployment:
     plan = cluster_plan("starsd", clients=TARGETS, pipelines=TARGETS)
     specs = tuple(RequestSpec(PROMPT[n : n + 9], new_tokens) for n in range(requests))
     return replace(plan, requests=specs, **changes)  # type: ignore[arg-type]

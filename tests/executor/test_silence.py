@@ -316,7 +316,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder to work in, with a scenario whose second run fails."""
     plan = SimpleNamespace(warnings=(), requests=())
     launch = SimpleNamespace(roles=(), plan=plan, plans=(plan, plan))
-    monkeypatch.setattr(execute_module, "prepare", lambda scenario, path: launch)
+    monkeypatch.setattr(execute_module, "prepare", lambda scenario: launch)
     monkeypatch.setattr(execute_module, "Cluster", _FailingCluster)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SCENARIO)

@@ -18,7 +18,7 @@ from treepipe.physics.timing import LinkTimes
 from treepipe.physics.transfers import Held, TransferQueue
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Plan
+from treepipe.scenario.deployment import Deployment
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 
@@ -60,7 +60,7 @@ def test_no_device_takes_part_in_two_transfers_and_none_is_lost(
     assert sorted(done) == list(range(len(asked)))
 
 
-def assert_one_at_a_time(trace: Trace, plan: Plan) -> None:
+def assert_one_at_a_time(trace: Trace, plan: Deployment) -> None:
     """Of every device's transfers none begins before the one before it has ended."""
     latency = plan.default_link.latency_ms
     for device in plan.devices:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import find_candidates
-from treepipe.planner.cluster import ClusterFile, load_cluster
+from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import search
 from treepipe.planner.partition import StageCost, deal, with_layers
 from treepipe.planner.report import verdict
@@ -36,10 +36,10 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def loaded(tmp_path: Path, text: str, *settings: str) -> ClusterFile:
+def loaded(tmp_path: Path, text: str, *settings: str) -> Cluster:
     path = tmp_path / "cluster.toml"
     path.write_text(text)
-    return load_cluster(path, settings)
+    return Cluster.load(path, settings)
 
 
 COSTS = st.lists(

@@ -11,7 +11,7 @@ import pytest
 from tests.worlds.command_line import assert_sentence, call
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import find_candidates
-from treepipe.planner.cluster import ClusterFile, load_cluster
+from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import may_be_equal, relative_gap
 from treepipe.planner.halving import Found, search
 from treepipe.planner.report import plan_content, verdict
@@ -60,10 +60,10 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def loaded(tmp_path: Path, text: str = CLUSTER, *settings: str) -> ClusterFile:
+def loaded(tmp_path: Path, text: str = CLUSTER, *settings: str) -> Cluster:
     path = tmp_path / "cluster.toml"
     path.write_text(text)
-    return load_cluster(path, settings)
+    return Cluster.load(path, settings)
 
 
 def found(tmp_path: Path, *settings: str) -> Found:
@@ -77,11 +77,11 @@ def found(tmp_path: Path, *settings: str) -> Found:
 def test_the_best_is_that_of_an_exhaustive_search(tmp_path: Path) -> None:
     halved = found(tmp_path, "search.keep=2")
     assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(7, 2), (4, 4), (3, 6)]
-    candidates, refused = find_candidates(halved.file)
+    candidates, refused = find_candidates(halved.cluster)
     assert not refused
     values = {}
     for each in candidates:
-        metrics, _ = observe(predict(each.scenario, halved.file.path)).intervals
+        metrics, _ = observe(predict(each.scenario)).intervals
         values[each.label] = metrics["time_between_tokens_ms"].mean
     best = min(values, key=lambda label: values[label])
     assert halved.best.candidate.label == best
@@ -228,11 +228,8 @@ def test_the_nearest_plan_survives_whatever_the_goal(tmp_path: Path) -> None:
     """Nearness counts in every rung, not only in the last one."""
     limits = ("search.limits.time_between_tokens_ms=2", "search.goal=time_to_first_token_ms")
     limited = found(tmp_path, *limits)
-    candidates, _ = find_candidates(limited.file)
-    nearest = min(
-        observe(predict(each.scenario, limited.file.path)).intervals[0][METRIC].mean
-        for each in candidates
-    )
+    candidates, _ = find_candidates(limited.cluster)
+    nearest = min(observe(predict(each.scenario)).intervals[0][METRIC].mean for each in candidates)
     assert limited.best.outcome.metrics[METRIC].mean == pytest.approx(nearest)
 
 
@@ -376,7 +373,7 @@ def test_a_cluster_and_a_scenario_are_not_taken_for_each_other(
     assert call(monkeypatch, "plan", path) == 2
     assert_sentence(capsys.readouterr().err, "is a scenario (it names its schedule and has no")
     assert not (tmp_path / "scenario-best.toml").exists()
-    assert load_cluster(path, ["search.keep=2"]).search.schedules == ("chain",)
+    assert Cluster.load(path, ["search.keep=2"]).search.schedules == ("chain",)
 
 
 def test_outputs_that_cannot_be_written(

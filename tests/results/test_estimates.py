@@ -25,7 +25,7 @@ METRIC = "time_between_tokens_ms"
 def simulated(folder: Path, *settings: str) -> list[Trace]:
     path = folder / "small.toml"
     path.write_text(SCENARIO)
-    return predict(Scenario.load(path, ["runs=1", *settings]), path)
+    return predict(Scenario.load(path, ["runs=1", *settings]))
 
 
 def made(latencies: list[float], *, asked_every: float | None = None) -> Trace:
@@ -69,7 +69,7 @@ def test_every_metric_and_device_has_an_interval_over_runs_and_over_batches(tmp_
                 replace(machine, power_w=(5.0, 20.0), usd_per_hour=1.0)
                 for machine in trace.machines
             )
-        result = make_result("simulation", "s", 0, traces)
+        result = make_result("simulation", "s", 0, traces).to_json()
         assert result["intervals_over"] == over
         assert set(result["metrics"]) == set(UNITS)
         for shown in (*result["metrics"].values(), *result["utilization"].values()):
@@ -78,7 +78,7 @@ def test_every_metric_and_device_has_an_interval_over_runs_and_over_batches(tmp_
 
 def test_one_short_run_has_no_interval(tmp_path: Path) -> None:
     traces = simulated(tmp_path, "workload.requests=9")
-    result = make_result("simulation", "s", 0, traces)
+    result = make_result("simulation", "s", 0, traces).to_json()
     assert result["intervals_over"] is None
     assert {each["low"] for each in result["metrics"].values()} == {None}
     assert result["metrics"][METRIC]["mean"] == run_metrics(traces[0])[METRIC]
@@ -127,9 +127,9 @@ def test_warm_up_is_found_only_where_requests_meet_and_are_many() -> None:
 
 def test_a_run_that_never_settles_and_correlated_batches_are_warned_of() -> None:
     growing = [100.0 + i for i in range(120)]
-    result = make_result("simulation", "s", 0, [made(growing, asked_every=50.0)])
+    result = make_result("simulation", "s", 0, [made(growing, asked_every=50.0)]).to_json()
     assert any("the first half of the requests differs" in each for each in result["warnings"])
-    alone = make_result("simulation", "s", 0, [made(growing)])
+    alone = make_result("simulation", "s", 0, [made(growing)]).to_json()
     assert any(METRIC in each and "correlated" in each for each in alone["warnings"])
 
 

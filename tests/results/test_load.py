@@ -11,8 +11,8 @@ from tests.worlds.theory_scenarios import CONSTANT, Written
 from treepipe.core.errors import UserError
 from treepipe.results.load import ResourceLoad, bottleneck, overload_warnings
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Plan
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.workload import effort_warnings
 
 SHORT = ("workload.prompt_tokens=8", "workload.new_tokens=12", "workload.requests=40")
@@ -29,8 +29,8 @@ def load_of(written: Written) -> ResourceLoad:
     return found
 
 
-def plan_of(written: Written, folder: Path = Path()) -> Plan:
-    return make_plan(written.scenario, folder / "scenario.toml")
+def plan_of(written: Written, folder: Path = Path()) -> Deployment:
+    return deploy(written.scenario)
 
 
 def overload(traces: list[Trace]) -> list[str]:
@@ -102,10 +102,10 @@ def test_a_long_simulation_is_told_beforehand(
 ) -> None:
     path = tmp_path / "scenario.toml"
     long = Written(tmp_path, "pp", "workload.requests=2000", "workload.new_tokens=5000")
-    (sentence,) = effort_warnings(long.scenario, path)
+    (sentence,) = effort_warnings(long.scenario)
     assert "10 million tokens" in sentence
     assert "workload.new_tokens" in sentence
-    assert effort_warnings(Written(tmp_path, "pp", "runs=9").scenario, path) == []
+    assert effort_warnings(Written(tmp_path, "pp", "runs=9").scenario) == []
     path.write_text(CONSTANT)
     monkeypatch.setattr("treepipe.scenario.workload.MANY_TOKENS", 50)
     assert call(monkeypatch, "simulate", path, "--quiet", "--set", "workload.requests=2") == 0

@@ -37,7 +37,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> 
 
 def side(path: Path, *settings: str) -> Side:
     loaded = Scenario.load(path, settings)
-    return Side(loaded, path, predict(loaded, path))
+    return Side(loaded, predict(loaded))
 
 
 def test_schedules_get_the_same_text_from_the_same_seed(scenario: Path) -> None:
@@ -114,7 +114,7 @@ def test_both_lose_the_longer_warm_up(scenario: Path) -> None:
 def test_what_only_one_has_is_named(scenario: Path) -> None:
     ours = side(scenario)
     bare = [Trace(trace.devices, trace.spans, trace.requests) for trace in ours.traces]
-    content = make_versus(ours, Side(ours.scenario, scenario, bare))
+    content = make_versus(ours, Side(ours.scenario, bare))
     assert METRIC in content["differences"]
     assert "draft_wait_ms" not in content["differences"]
     assert any(each.startswith("only A has draft_service_ms") for each in content["warnings"])
@@ -125,7 +125,7 @@ def test_nothing_in_common_is_refused(scenario: Path) -> None:
     refused = RequestTrace(1, 4, 0.0, 1.0, (), (), (), "refused")
     empty = [Trace(("a",), [], [refused]) for _ in ours.traces]
     with pytest.raises(UserError, match="have no metric in common"):
-        make_versus(ours, Side(ours.scenario, scenario, empty))
+        make_versus(ours, Side(ours.scenario, empty))
 
 
 def test_table_trace_and_picture_show_both(

@@ -15,7 +15,7 @@ from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.metrics import run_metrics
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Plan, RequestSpec, Serving
+from treepipe.scenario.deployment import Deployment, RequestSpec, Serving
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import bernoulli_pool
@@ -116,7 +116,9 @@ def test_a_run_goes_on_while_a_pipeline_is_left() -> None:
     assert not desk.lose(1), "it was the last one"
 
 
-def one_stage(arrivals_ms: list[float], tokens: int = 1, serving: Serving | None = None) -> Plan:
+def one_stage(
+    arrivals_ms: list[float], tokens: int = 1, serving: Serving | None = None
+) -> Deployment:
     """A stage of 20 ms and nothing else."""
     nothing = TimeTable({1: 0.0})
     plan = make_plan(plain, DeviceTimes(TimeTable({1: SERVICE_MS}), nothing, nothing, 0.0, 0.0))
@@ -129,7 +131,7 @@ def one_stage(arrivals_ms: list[float], tokens: int = 1, serving: Serving | None
     )
 
 
-def served(plan: Plan) -> Trace:
+def served(plan: Deployment) -> Trace:
     return simulate(plan, PoolSource(bernoulli_pool(1.0), 1, 0))
 
 
@@ -177,7 +179,7 @@ def test_poisson_arrivals_wait_as_in_a_queue_with_one_server(
     path.write_text(SERVER)
     arrivals = f'workload.arrivals={{process="poisson",rate_per_s={1e3 * load / SERVICE_MS}}}'
     settings = (arrivals, "workload.new_tokens=1", f"runs={runs}")
-    traces = predict(Scenario.load(path, settings), path)
+    traces = predict(Scenario.load(path, settings))
     latency = Interval.over([run_metrics(trace)["request_latency_ms"] for trace in traces])
     assert latency.low is not None
     assert latency.high is not None
@@ -196,7 +198,7 @@ def test_who_is_served_alone_waits_for_all_passes_of_those_before(tmp_path: Path
         rate = 1e3 * 0.7 / (tokens * SERVICE_MS)
         arrivals = f'workload.arrivals={{process="poisson",rate_per_s={rate}}}'
         settings = (arrivals, f"workload.new_tokens={tokens}", "serving.places=1")
-        (trace,) = predict(Scenario.load(path, (*settings, "runs=1")), path)
+        (trace,) = predict(Scenario.load(path, (*settings, "runs=1")))
         latencies.append([request.finished_ms - request.started_ms for request in trace.requests])
     assert latencies[1] == pytest.approx([2 * each for each in latencies[0]])
     assert max(latencies[0]) > 3 * SERVICE_MS, "some have waited"
@@ -207,7 +209,7 @@ def test_every_run_is_asked_something_else_and_every_prediction_the_same(tmp_pat
     path.write_text(SERVER)
     arrivals = 'workload.arrivals={process="gamma",rate_per_s=20,cv=2}'
     settings = (arrivals, "workload.new_tokens=2", "workload.requests=20", "runs=2")
-    first, again = (predict(Scenario.load(path, settings), path) for _ in range(2))
+    first, again = (predict(Scenario.load(path, settings)) for _ in range(2))
     asked = [[request.started_ms for request in trace.requests] for trace in first]
     assert asked[0] != asked[1]
     assert [trace.dumps() for trace in first] == [trace.dumps() for trace in again]
@@ -227,7 +229,7 @@ def test_the_schedules_own_limits_hold_for_arrivals(
         "workload.requests=30",
         "runs=1",
     )
-    (trace,) = predict(Scenario.load(path, settings), path)
+    (trace,) = predict(Scenario.load(path, settings))
     begun = np.array([request.first_token_ms for request in trace.requests])
     ends = np.array([request.finished_ms for request in trace.requests])
     open_then = [int(((begun <= at) & (at < ends)).sum()) for at in begun]
@@ -245,10 +247,10 @@ def test_a_replay_asks_when_the_recorded_run_asked(tmp_path: Path) -> None:
     )
     scenario = Scenario.load(path, settings)
     pooled = scenario.model_copy(update={"acceptance": None})
-    recorded = predict(pooled, path)[0]
+    recorded = predict(pooled)[0]
     heard = RecordingSource(PoolSource(bernoulli_pool(1.0), 1, 0)).recording(recorded)
     heard.save(tmp_path / "recording.json")
-    (replayed,) = predict(scenario, path)
+    (replayed,) = predict(scenario)
     expected = [(request.started_ms, request.finished_ms) for request in recorded.requests]
     found = [(request.started_ms, request.finished_ms) for request in replayed.requests]
     assert found == expected

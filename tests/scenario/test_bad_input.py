@@ -223,7 +223,7 @@ def test_a_tree_without_end_is_refused_before_it_is_built(
 
 def assert_refused(scenario: Path, setting: str, sentence: str, *others: str) -> None:
     with pytest.raises(UserError) as refused:
-        predict(Scenario.load(scenario, [*others, setting]), scenario)
+        predict(Scenario.load(scenario, [*others, setting]))
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -291,9 +291,9 @@ UNREAD = [
 @pytest.mark.parametrize(("setting", "sentence"), UNREAD)
 def test_a_key_without_effect_is_told(scenario: Path, setting: str, sentence: str) -> None:
     three = "pipelines.0.stages.0.count=3"
-    told = predict(Scenario.load(scenario, [three, setting]), scenario)[0].warnings
+    told = predict(Scenario.load(scenario, [three, setting]))[0].warnings
     assert any(sentence in warning for warning in told), told
-    plain = predict(Scenario.load(scenario, [three]), scenario)[0].warnings
+    plain = predict(Scenario.load(scenario, [three]))[0].warnings
     assert not [warning for warning in plain if "has no effect" in warning]
 
 
@@ -302,7 +302,7 @@ def test_keys_that_are_read_are_not_told_of(scenario: Path) -> None:
     settings += ["drafts.0.host=a", "pipelines.0.stages.0.host=a", "pipelines.0.stages.0.count=2"]
     settings += ["links.pairs=[{ends=['pipeline0.stage2','draft0'],latency_ms=2}]"]
     settings += ["drafts.0.source=hybrid", "drafts.0.ngram=2", "drafts.0.weight=0.2"]
-    told = predict(Scenario.load(scenario, settings), scenario)[0].warnings
+    told = predict(Scenario.load(scenario, settings))[0].warnings
     assert not [warning for warning in told if "has no effect" in warning]
 
 

@@ -10,11 +10,11 @@ import pytest
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.candidates import find_candidates
-from treepipe.planner.cluster import load_cluster
+from treepipe.planner.cluster import Cluster
 from treepipe.profiles.library import LIBRARY, find_device, find_link, resolve_device, resolve_link
 from treepipe.profiles.schema import DeviceProfile, ExtendedDevice, ExtendedLink
-from treepipe.scenario.deployment import Plan
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory.closed_form import closed_form
 
@@ -23,11 +23,11 @@ DEMO = STUDIES / "scenarios" / "demo.toml"
 JETSONS = STUDIES / "clusters" / "five-jetsons.toml"
 
 
-def plan_of(*overrides: str) -> Plan:
-    return make_plan(Scenario.load(DEMO, overrides), DEMO)
+def plan_of(*overrides: str) -> Deployment:
+    return deploy(Scenario.load(DEMO, overrides))
 
 
-def times(plan: Plan) -> list[tuple[float, ...]]:
+def times(plan: Deployment) -> list[tuple[float, ...]]:
     """Of every role, at a few sizes."""
     found = []
     for each in (placed.times for placed in plan.placed):
@@ -127,8 +127,8 @@ def test_a_scenario_survives_being_written_with_the_given_keys_only() -> None:
         DEMO, ["drafts.0.device.decide_ms=0.7", "links.default.latency_ms=3", *PAIR]
     )
     again = Scenario.model_validate_json(scenario.model_dump_json(exclude_unset=True))
-    assert make_plan(again, DEMO).links == make_plan(scenario, DEMO).links
-    assert times(make_plan(again, DEMO)) == times(make_plan(scenario, DEMO))
+    assert deploy(again).links == deploy(scenario).links
+    assert times(deploy(again)) == times(deploy(scenario))
 
 
 PAIR = ['links.pairs=[{ends=["draft0","pipeline0.stage1"],profile="wan",latency_ms=7}]']
@@ -138,7 +138,7 @@ def test_theory_reads_them() -> None:
     settings = ["schedule.name=pp", "workload.requests=2"]
     slow = [*settings, "pipelines.0.stages.0.device.stage_ms={1=40.0}"]
     found = [
-        closed_form(Scenario.load(DEMO, each), DEMO).metrics["time_between_tokens_ms"]
+        closed_form(Scenario.load(DEMO, each)).metrics["time_between_tokens_ms"]
         for each in (settings, slow, [*settings, "links.default.latency_ms=11"])
     ]
     assert found[1] - found[0] == pytest.approx(4 * 20)
@@ -153,14 +153,13 @@ def test_a_cluster_and_its_best_plan_keep_them(tmp_path: Path) -> None:
         'search.grid={"links.default.bandwidth_mbit_s"=[100,900]}',
         'search.schedules=["pp"]',
     ]
-    found, refused = find_candidates(load_cluster(JETSONS, settings))
+    found, refused = find_candidates(Cluster.load(JETSONS, settings))
     assert not refused
-    links = [candidate.data["links"]["default"] for candidate in found]
+    links = [candidate.scenario.content["links"]["default"] for candidate in found]
     assert links == [{"profile": "ethernet-1g", "bandwidth_mbit_s": n} for n in (100, 900)]
-    written = JETSONS.parent / "own.toml"  # only for the folder that names count from
-    text = toml_text(found[0].data)
+    text = toml_text(found[0].scenario.content)
     (tmp_path / "best.toml").write_text(text)
-    plan = make_plan(Scenario.load(tmp_path / "best.toml"), written)
+    plan = deploy(Scenario.load(tmp_path / "best.toml"))
     assert sum(machine.usd_per_hour or 0 for machine in plan.machines) == pytest.approx(0.9)
 
 

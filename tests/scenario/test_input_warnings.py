@@ -8,7 +8,7 @@ import pytest
 
 from tests.worlds.theory_scenarios import Written
 from treepipe.core.errors import UserError
-from treepipe.scenario.resolve import input_warnings, make_plan
+from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 from treepipe.sim.theory.closed_form import closed_form
@@ -24,7 +24,7 @@ ESTIMATED = (
 
 def test_simulation_and_theory_say_the_same_of_estimates_in_one_line(tmp_path: Path) -> None:
     written = Written(tmp_path, "chain", *ESTIMATED, "schedule.width=3")
-    plan = make_plan(written.scenario, tmp_path / "scenario.toml")
+    plan = deploy(written.scenario)
     expected = input_warnings(written.scenario, plan)
     assert (
         "inputs are estimates: device jetson-agx-orin ±40 %, device l40 ±40 %, link wifi ±100 %; "
@@ -38,7 +38,7 @@ def test_simulation_and_theory_say_the_same_of_estimates_in_one_line(tmp_path: P
 
 def test_devices_of_which_the_same_is_true_share_a_sentence(tmp_path: Path) -> None:
     written = Written(tmp_path, "chain", *ESTIMATED)
-    plan = make_plan(written.scenario, tmp_path / "scenario.toml")
+    plan = deploy(written.scenario)
     layers = [w for w in plan.warnings if "no layer was measured" in w]
     assert len(layers) == 1
     assert layers[0].startswith("devices jetson-agx-orin, l40: ")
@@ -46,7 +46,7 @@ def test_devices_of_which_the_same_is_true_share_a_sentence(tmp_path: Path) -> N
 
 def test_measured_inputs_are_no_estimates(tmp_path: Path) -> None:
     written = Written(tmp_path, "pp")
-    plan = make_plan(written.scenario, tmp_path / "scenario.toml")
+    plan = deploy(written.scenario)
     assert input_warnings(written.scenario, plan) == []
 
 
@@ -71,7 +71,7 @@ def test_a_scenario_without_any_time_has_a_prediction(tmp_path: Path) -> None:
         '[schedule]\nname = "chain"\n[acceptance]\nsource = "bernoulli"\nbeta = 0.5\n'
     )
     scenario = Scenario.load(path)
-    (trace,) = predict(scenario, path)
+    (trace,) = predict(scenario)
     assert [len(request.tokens) for request in trace.requests] == [64]
     with pytest.raises(UserError, match="no closed form applies: a round of one token takes no"):
-        closed_form(scenario, path)
+        closed_form(scenario)

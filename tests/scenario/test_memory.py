@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from treepipe.core.errors import UserError
 from treepipe.profiles.library import find_model
-from treepipe.scenario.deployment import Plan
-from treepipe.scenario.memory import MIB, Footprint, memory_needs
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.footprint import MIB, Footprint
+from treepipe.scenario.memory import memory_needs
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 
 DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
@@ -24,15 +26,20 @@ LLAMA = (
 )
 
 
-def plan_of(*overrides: str) -> Plan:
-    return make_plan(Scenario.load(DEMO, [*LLAMA, *overrides]), DEMO)
+def _sized(
+    plan: Deployment, target: Footprint, drafts: dict[str, tuple[Footprint, int]]
+) -> Deployment:
+    return replace(plan, footprint=target, draft_footprints=drafts)
+
+
+def plan_of(*overrides: str) -> Deployment:
+    return deploy(Scenario.load(DEMO, [*LLAMA, *overrides]))
 
 
 def test_needs_by_hand() -> None:
     """16 layers of Llama 3.1 8B per stage; 128 entries for each of two requests; no tree."""
     plan = plan_of()
-    section = Scenario.load(DEMO, LLAMA).schedule
-    needs = memory_needs(plan, section, Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 1000), {})
+    needs = memory_needs(_sized(plan, Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 1000), {}))
     assert [need.role for need in needs] == ["pipeline0.stage1", "pipeline0.stage2"]
     first = needs[0]
     assert (first.weights, first.layers) == (16 * 3, 16)
@@ -40,7 +47,7 @@ def test_needs_by_hand() -> None:
     # A chunk of 64 rows: states in and out, and a mask entry per cache entry.
     assert first.buffers * MIB == pytest.approx(64 * (2 * 100 + 4 * 128))
     draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, 1000), 4)}
-    need = memory_needs(plan, section, Footprint(3 * MIB, 1, 100.0, 5 * MIB, 1000), draft)[-1]
+    need = memory_needs(_sized(plan, Footprint(3 * MIB, 1, 100.0, 5 * MIB, 1000), draft))[-1]
     assert need.weights == 4 + 7 + 5, "its own, and the target's two ends"
     assert need.caches == 2 * 128 * 4 / 32
     assert need.buffers * MIB == pytest.approx(64 * (4 * 1000 + 2 * 100))

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from treepipe.core.schedules import systems
 from treepipe.files.toml_file import read_toml
 from treepipe.planner.candidates import find_candidates
-from treepipe.planner.cluster import load_cluster
+from treepipe.planner.cluster import Cluster
 from treepipe.profiles import schema
 from treepipe.profiles.library import LIBRARY
 from treepipe.profiles.shapes import Shape
@@ -152,7 +152,7 @@ def test_examples_in_the_docs_are_whole_scenarios(text: str, tmp_path: Path) -> 
         shipped = LIBRARY / "acceptance" / "reference.toml"
         path.write_text(text.replace("./code.toml", str(shipped)))
     data = read_toml(path)
-    (load_cluster if "search" in data else Scenario.load)(path)
+    (Cluster if "search" in data else Scenario).load(path)
 
 
 SCENARIOS = sorted((STUDIES / "scenarios").glob("*.toml"))
@@ -162,7 +162,7 @@ FEW = ("runs=1", "workload.requests=1", "workload.new_tokens=6")
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_shipped_scenarios_simulate(path: Path) -> None:
-    (trace,) = predict(Scenario.load(path, FEW), path)
+    (trace,) = predict(Scenario.load(path, FEW))
     assert [len(request.tokens) for request in trace.requests] == [6]
     assert not [w for w in trace.warnings if "no effect" in w]
 
@@ -170,6 +170,6 @@ def test_shipped_scenarios_simulate(path: Path) -> None:
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
 def test_shipped_clusters_can_be_planned(path: Path) -> None:
     few = ["runs=2", 'search.schedules=["flowspec"]', 'search.partitions=["even"]']
-    found, refused = find_candidates(load_cluster(path, few))
+    found, refused = find_candidates(Cluster.load(path, few))
     assert found
     assert not refused

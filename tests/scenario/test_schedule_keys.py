@@ -21,8 +21,8 @@ from tests.worlds.pipeline import Pipeline
 from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.protocol import Drafted, DraftPass, Started
 from treepipe.core.schedules import systems
-from treepipe.scenario.deployment import Plan
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import unused_warnings
 from treepipe.scenario.schema import ScheduleSection
@@ -129,9 +129,9 @@ def small_demo() -> Scenario:
     return Scenario.load(DEMO, [*SMALL, "pipelines.0.stages.0.count=2"])
 
 
-def planned(section: dict[str, Any]) -> tuple[Scenario, Plan]:
+def planned(section: dict[str, Any]) -> tuple[Scenario, Deployment]:
     scenario = small_demo().model_copy(update={"schedule": ScheduleSection.model_validate(section)})
-    return scenario, make_plan(scenario, DEMO)
+    return scenario, deploy(scenario)
 
 
 def behaviour(section: dict[str, Any]) -> list[tuple[object, ...]]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from treepipe.scenario.deployment import RequestSpec
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import draw_requests
 
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 def draw(path: Path, *settings: str, seed: int = 7, requests: int = 40) -> tuple[RequestSpec, ...]:
     overrides = (f"workload.requests={requests}", *settings)
-    return draw_requests(Scenario.load(path, overrides), path, seed)
+    return draw_requests(Scenario.load(path, overrides), seed)
 
 
 def prompts(requests: tuple[RequestSpec, ...]) -> list[int]:
@@ -49,7 +49,7 @@ def gaps_s(path: Path, arrivals: str) -> np.ndarray[tuple[int], np.dtype[np.floa
 def test_the_same_seed_is_the_same_workload_whatever_the_schedule(path: Path) -> None:
     settings = (f"workload.prompt_tokens{LOGNORMAL}", f"workload.new_tokens{LOGNORMAL}", POISSON)
     plans = [
-        make_plan(Scenario.load(path, (f"schedule.name={name}", *settings)), path, seed=seed)
+        deploy(Scenario.load(path, (f"schedule.name={name}", *settings)), seed)
         for name, seed in (("flowspec", 7), ("pp", 7), ("pp", 8))
     ]
     assert plans[0].requests == plans[1].requests
@@ -132,7 +132,7 @@ def test_a_trace_is_taken_as_it_is(path: Path) -> None:
     )
     assert draw(path, TRACE, requests=2) == expected[:2]
     path.write_text(SCENARIO.replace("requests = 2\n", ""))
-    assert draw_requests(Scenario.load(path, (TRACE,)), path, 0) == expected
+    assert draw_requests(Scenario.load(path, (TRACE,)), 0) == expected
 
 
 BAD_TRACES = [

@@ -15,8 +15,8 @@ from treepipe.executor.cluster import Cluster
 from treepipe.physics.timing import DeviceTimes, ServiceTable, TimeTable
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Span, Trace
-from treepipe.scenario.deployment import Plan, RequestSpec
-from treepipe.scenario.resolve import make_plan as plan_scenario
+from treepipe.scenario.deployment import Deployment, RequestSpec
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource
@@ -31,7 +31,7 @@ def growing(base: float, per_token: float) -> ServiceTable:
     return ServiceTable({0: {1: base}, 1000: {1: base + 1000 * per_token}})
 
 
-def with_times(plan: Plan, stage: TimeTable, draft: TimeTable) -> Plan:
+def with_times(plan: Deployment, stage: TimeTable, draft: TimeTable) -> Deployment:
     times = DeviceTimes(stage, draft, TimeTable({1: EVALUATE}), DECIDE, 0.0)
     pipelines = tuple(
         tuple(replace(stage, times=times) for stage in stages) for stages in plan.pipelines
@@ -40,7 +40,7 @@ def with_times(plan: Plan, stage: TimeTable, draft: TimeTable) -> Plan:
     return replace(plan, drafts=drafts, pipelines=pipelines)
 
 
-def in_context(new_schedule: object = plain, tokens: int = 6) -> Plan:
+def in_context(new_schedule: object = plain, tokens: int = 6) -> Deployment:
     plan = make_plan(new_schedule, tokens=tokens)  # type: ignore[arg-type]
     return with_times(plan, growing(PASS, PER_TOKEN), growing(3.0, 0.1))
 
@@ -153,7 +153,7 @@ def test_a_context_beyond_the_table_is_warned_of() -> None:
             "runs=1",
         ],
     )
-    assert plan_scenario(scenario, DEMO).pipelines[0][0].times.stage.last_context == 100
-    (trace,) = predict(scenario, DEMO)
+    assert deploy(scenario).pipelines[0][0].times.stage.last_context == 100
+    (trace,) = predict(scenario)
     expected = "compute times were extrapolated to a context of 130 tokens, the table ends at 100"
     assert [w for w in trace.warnings if expected in w]

@@ -14,8 +14,8 @@ import pytest
 from tests.worlds.timed_pipeline import make_plan, plain, run
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import JitterKind, LinkTimes
-from treepipe.scenario.deployment import HEADER_BYTES, Plan
-from treepipe.scenario.resolve import make_plan as plan_scenario
+from treepipe.scenario.deployment import HEADER_BYTES, Deployment
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.clock import Clock
 from treepipe.sim.link import Claim, SimulatedLink, Traffic
@@ -142,7 +142,7 @@ def test_links_of_one_medium_take_turns_and_latency_does_not_hold_it() -> None:
     ]
 
 
-def there_and_back(**changes: Any) -> Plan:
+def there_and_back(**changes: Any) -> Deployment:
     """A draft and one stage; a row takes 10 ms on a link of 1 Mbit/s, besides 1 ms of latency."""
     plan = replace(make_plan(plain, tokens=4), row_bytes=1250 - HEADER_BYTES - 8)
     plan = replace(plan, pipelines=(plan.pipelines[0][:1],))
@@ -199,7 +199,7 @@ def test_pairs_name_profiles_and_roles_of_a_host_have_a_local_link() -> None:
             '{device="emulated-20ms"}]}]',
         ],
     )
-    plan = plan_scenario(scenario, DEMO)
+    plan = deploy(scenario)
     assert plan.link("draft0", "pipeline0.stage1").jitter == "exponential"
     assert plan.held("pipeline0.stage1", "draft0") == ("medium wifi",)
     assert plan.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.05
@@ -220,4 +220,4 @@ def test_pairs_name_profiles_and_roles_of_a_host_have_a_local_link() -> None:
 )
 def test_links_that_make_no_sense_are_refused(override: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        plan_scenario(Scenario.load(DEMO, [override]), DEMO)
+        deploy(Scenario.load(DEMO, [override]))

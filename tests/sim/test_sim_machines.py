@@ -13,9 +13,9 @@ from treepipe.core.errors import UserError
 from treepipe.physics.timing import LinkTimes
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Plan, Serving
+from treepipe.scenario.deployment import Deployment, Serving
 from treepipe.scenario.machines import Machine
-from treepipe.scenario.resolve import make_plan as plan_scenario
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.clock import Clock
@@ -27,13 +27,13 @@ DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 NAMES = ["draft", *(f"stage{n}" for n in range(1, STAGES + 1))]
 
 
-def shared(plan: Plan, *roles: str, capacity: int = 1) -> Plan:
+def shared(plan: Deployment, *roles: str, capacity: int = 1) -> Deployment:
     """The plan with these roles on one machine, and no time on links."""
     machine = Machine("box", roles, capacity)
     return replace(plan, machines=(machine,), default_link=LinkTimes(0.0))
 
 
-def decode(plan: Plan, beta: float = 1.0) -> Trace:
+def decode(plan: Deployment, beta: float = 1.0) -> Trace:
     return simulate(plan, PoolSource(bernoulli_pool(beta), 1, 0))
 
 
@@ -132,8 +132,8 @@ HOSTS = (
 )
 
 
-def demo(*overrides: str) -> Plan:
-    return plan_scenario(Scenario.load(DEMO, overrides), DEMO)
+def demo(*overrides: str) -> Deployment:
+    return deploy(Scenario.load(DEMO, overrides))
 
 
 def test_a_host_is_shared_by_all_that_name_it() -> None:
@@ -169,7 +169,7 @@ def test_emulation_refuses_roles_that_wait_for_each_other() -> None:
     from treepipe.executor.launch import prepare
 
     with pytest.raises(UserError, match=r"share host 'box' of capacity 1.*hosts.box.capacity to 3"):
-        prepare(Scenario.load(DEMO, [HOSTS]), DEMO)
+        prepare(Scenario.load(DEMO, [HOSTS]))
 
 
 def test_the_example_of_the_documentation_is_a_plan(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_example_of_the_documentation_is_a_plan(tmp_path: Path) -> None:
     (example,) = [part.split("```")[0] for part in text.split("```toml")[1:] if "[hosts." in part]
     path = tmp_path / "example.toml"
     path.write_text(example)
-    plan = plan_scenario(Scenario.load(path), path)
+    plan = deploy(Scenario.load(path))
     assert plan.machine("pipeline0.stage2").name == "workstation"
     assert plan.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.03
     assert plan.held("pipeline0.stage2", "pipeline0.stage3") == ("medium wifi",)

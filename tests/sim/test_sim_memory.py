@@ -13,7 +13,7 @@ from treepipe.core.messages import Beat, Flight, Segment, Word
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import Span
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
@@ -37,7 +37,7 @@ class Counting(Simulation):
 
 def _alive(schedule: str, new_tokens: int) -> Counter[str]:
     overrides = [f'schedule.name="{schedule}"', f"workload.new_tokens={new_tokens}"]
-    plan = make_plan(Scenario.load(SCENARIO, ["workload.requests=1", *overrides]), SCENARIO)
+    plan = deploy(Scenario.load(SCENARIO, ["workload.requests=1", *overrides]))
     source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, 0)
     gc.collect()
     simulation = Counting(plan, source, record_spans=False)

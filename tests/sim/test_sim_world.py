@@ -29,7 +29,7 @@ from tests.worlds.timed_pipeline import (
     times,
 )
 from treepipe.physics.timing import LinkTimes
-from treepipe.scenario.deployment import HEADER_BYTES, NewSchedule, Plan, RequestSpec
+from treepipe.scenario.deployment import HEADER_BYTES, Deployment, NewSchedule, RequestSpec
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate
@@ -141,7 +141,7 @@ def test_every_link_of_a_lap_pays_for_rows() -> None:
 # --- repeatability -------------------------------------------------------------------------------
 
 
-def _shaky(seed: int) -> Plan:
+def _shaky(seed: int) -> Deployment:
     plan = make_plan(flowspec, requests=2)
     return replace(plan, default_link=LinkTimes(1.0, 100.0, 0.3), seed=seed)
 

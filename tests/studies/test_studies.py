@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.written_studies import say, written
-from treepipe.compare import demo
-from treepipe.compare.comparison import _prepare
-from treepipe.compare.demo import SCENARIO
 from treepipe.core.errors import RunError, UserError
 from treepipe.results.sheet import Column, Sheet
 from treepipe.studies import all_schedules, shared_draft, study, width_sweep
 from treepipe.studies.study import STUDIES, StudyResult, find_study, perform, show_studies
+from treepipe.validation import demo
+from treepipe.validation.comparison import _prepare
+from treepipe.validation.demo import SCENARIO
 
 
 @pytest.mark.processes
@@ -41,7 +41,7 @@ def test_all_schedules_end_to_end(tmp_path: Path) -> None:
 def test_every_schedule_has_a_case(name: str) -> None:
     settings = all_schedules.Settings(prompts=60, plain_prompts=6)
     prepared = _prepare(all_schedules._case(settings, name))
-    plan = prepared.launch.plan
+    plan = prepared.launch.deployment
     assert prepared.scenario.schedule.name == name
     assert len(plan.requests) == (6 if name == "pp" else 60)
     assert (len(plan.pipelines), plan.serving.clients) == {

@@ -8,7 +8,7 @@ import pytest
 
 from tests.worlds.written_studies import say, written
 from treepipe.planner.candidates import find_candidates
-from treepipe.planner.cluster import load_cluster
+from treepipe.planner.cluster import Cluster
 from treepipe.studies.which_system.places import (
     CLUSTERS,
     PLACES,
@@ -54,7 +54,7 @@ def test_which_system_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_shipped_clusters_can_be_planned(file: Path) -> None:
     grid = "search.grid={schedule={width=[8],gamma=[2]}}"
-    cluster = load_cluster(file, ['search.schedules=["pp","chain","specpipe"]', grid])
+    cluster = Cluster.load(file, ['search.schedules=["pp","chain","specpipe"]', grid])
     candidates, refused = find_candidates(cluster)
     assert {each.schedule for each in candidates} == {"pp", "chain", "specpipe"}
     assert not refused
@@ -63,5 +63,5 @@ def test_shipped_clusters_can_be_planned(file: Path) -> None:
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 def test_every_place_has_every_system(place: Place) -> None:
     for goal in SHORT.amounts:
-        cluster = load_cluster(CLUSTERS / f"{place.file}.toml", changes(SHORT, place, goal))
+        cluster = Cluster.load(CLUSTERS / f"{place.file}.toml", changes(SHORT, place, goal))
         assert len(cluster.search.schedules) == (13 if goal == "throughput" else 12)

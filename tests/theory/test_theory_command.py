@@ -85,7 +85,7 @@ def test_a_record_that_names_no_known_form_is_refused(
     table = {**systems(), "chain": other}
     monkeypatch.setattr("treepipe.scenario.schema.systems", lambda: table)
     with pytest.raises(UserError, match=r"key schedule\.name: no closed form applies: "):
-        closed_form(scenario, tmp_path / "scenario.toml")
+        closed_form(scenario)
 
 
 @pytest.mark.parametrize(

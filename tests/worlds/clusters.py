@@ -10,7 +10,7 @@ import numpy as np
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
-from treepipe.scenario.deployment import Placed, Plan, RequestSpec, Serving
+from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Serving
 from treepipe.scenario.schema import SamplingSection, ScheduleSection
 
 GREEDY = SamplingSection()
@@ -42,10 +42,10 @@ def cluster_plan(
     pipelines: int = 1,
     sampling: SamplingSection = GREEDY,
     **settings: object,
-) -> Plan:
+) -> Deployment:
     section = ScheduleSection.model_validate({"name": name, **TREE, **settings})
     stages = 4 // pipelines
-    return Plan(
+    return Deployment(
         "test",
         (Placed("draft0", TIMES),),
         tuple(
@@ -66,7 +66,7 @@ def cluster_plan(
 
 
 def cluster_roles(
-    pair: tuple[Path, Path], plan: Plan, sampling: SamplingSection = GREEDY, **changes: object
+    pair: tuple[Path, Path], plan: Deployment, sampling: SamplingSection = GREEDY, **changes: object
 ) -> list[RoleSettings]:
     remembers = sampling.rule not in ("exact", "relaxed_best")
     source = SourceSettings("model", pair[1], None, 3, 0.5, sampling, remembers, plan.seed)

@@ -38,10 +38,10 @@ WORK = {
     "simulate": "treepipe.sim.predict.predict",
     "theory": "treepipe.sim.theory.closed_form.closed_form",
     "run": "treepipe.executor.execute.execute",
-    "validate": "treepipe.compare.validate.compare",
+    "validate": "treepipe.validation.validate.compare",
     "plan": "treepipe.planner.halving.search",
     "study": "treepipe.studies.study.run_study",
-    "demo": "treepipe.compare.demo.run_demo",
+    "demo": "treepipe.validation.demo.run_demo",
     "profiles": "treepipe.cli.show_profiles.show_profile",
     "calibrate": "treepipe.executor.measure.calibrate.open_subject",
 }

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from treepipe.compare.calibration import Acceptance
-from treepipe.compare.comparison import (
-    predict_case,
-)
-from treepipe.compare.demo import SCENARIO
-from treepipe.compare.judgement import Row, judge
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Plan, RequestSpec
-from treepipe.scenario.resolve import make_plan
+from treepipe.scenario.deployment import Deployment, RequestSpec
+from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate
+from treepipe.validation.calibration import Acceptance
+from treepipe.validation.comparison import (
+    predict_case,
+)
+from treepipe.validation.demo import SCENARIO
+from treepipe.validation.judgement import Row, judge
 
 SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")
 
@@ -28,19 +28,19 @@ def say(what: str, steps: int) -> None:
     assert what or steps
 
 
-def made_plan(*overrides: str) -> Plan:
+def made_plan(*overrides: str) -> Deployment:
     scenario = Scenario.load(SCENARIO, (*SMALL, *overrides))
     prompts = tuple(RequestSpec((7,) * (9 + n), 12) for n in range(scenario.workload.requests))
-    return make_plan(scenario, SCENARIO, requests=prompts)
+    return resolve(scenario).asked(prompts)
 
 
-def made_run(plan: Plan) -> tuple[Trace, Recording]:
+def made_run(plan: Deployment) -> tuple[Trace, Recording]:
     source = RecordingSource(PoolSource(POOL.pool, 1, 99))
     trace = simulate(plan, source)
     return trace, source.recording(trace)
 
 
-def judged(executed: Plan, cut: Callable[[Trace], Trace] = lambda trace: trace) -> Row:
+def judged(executed: Deployment, cut: Callable[[Trace], Trace] = lambda trace: trace) -> Row:
     """A run of ``executed``, held against predictions of the plan without overrides."""
     plan, run = made_plan(), made_run(executed)
     prediction = predict_case(plan, Scenario.load(SCENARIO, SMALL), POOL, say, cut)

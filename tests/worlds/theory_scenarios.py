@@ -44,15 +44,15 @@ class Written:
     """A scenario in a file of its own, changed by settings as on the command line."""
 
     def __init__(self, folder: Path, schedule: str, *settings: str) -> None:
-        self._path = folder / "scenario.toml"
-        self._path.write_text(CONSTANT)
-        self.scenario: Scenario = Scenario.load(self._path, (*SECTIONS[schedule], *settings))
+        path = folder / "scenario.toml"
+        path.write_text(CONSTANT)
+        self.scenario: Scenario = Scenario.load(path, (*SECTIONS[schedule], *settings))
 
     def simulated(self) -> list[Trace]:
-        return predict(self.scenario, self._path)
+        return predict(self.scenario)
 
     def expected(self) -> ClosedForm:
-        return closed_form(self.scenario, self._path)
+        return closed_form(self.scenario)
 
 
 def targets_of(targets: int, stage_ms: float, *more: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from treepipe.core.schedules.flowspec import Continuous, Expansion
 from treepipe.core.schedules.pp import Autoregressive
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import NewSchedule, Placed, Plan, RequestSpec
+from treepipe.scenario.deployment import Deployment, NewSchedule, Placed, RequestSpec
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.world import simulate
@@ -72,14 +72,14 @@ def make_plan(
     *,
     tokens: int = 21,
     requests: int = 1,
-) -> Plan:
+) -> Deployment:
     """Args: ``devices``: of the draft and every stage, or one for all."""
     if devices is None:
         devices = times()
     if isinstance(devices, DeviceTimes):
         devices = [devices] * (STAGES + 1)
     stages = tuple(Placed(f"stage{n}", each) for n, each in enumerate(devices[1:], start=1))
-    return Plan(
+    return Deployment(
         "test",
         (Placed("draft", devices[0]),),
         (stages,),
@@ -89,7 +89,7 @@ def make_plan(
     )
 
 
-def run(plan: Plan, beta: float, *, record_spans: bool = True) -> Trace:
+def run(plan: Deployment, beta: float, *, record_spans: bool = True) -> Trace:
     return simulate(plan, PoolSource(bernoulli_pool(beta), 1, 0), record_spans=record_spans)
 
 

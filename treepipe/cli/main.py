@@ -145,42 +145,29 @@ def simulate(
     quiet: Quiet = False,
 ) -> None:
     """Predict a scenario, or the difference between two (--versus, --versus-set)."""
-    from treepipe.results.result import make_result
+    from treepipe import library
     from treepipe.results.show import Progress, show_result, show_versus
-    from treepipe.results.versus import Side, check_pairs, make_versus, named_apart
     from treepipe.scenario.scenario import Scenario
     from treepipe.scenario.workload import effort_warnings
-    from treepipe.sim.predict import predict
 
     check_outputs({"--json": json, "--trace": trace, "--plot": plot}, inputs=(scenario, versus))
     overrides = changes(settings, seed, runs)
-    files = [(Scenario.load(scenario, overrides), scenario)]
+    a, b = Scenario.load(scenario, overrides), None
     if versus is not None or versus_settings:
-        # Common random numbers: the other one takes this one's seed.
-        other = [*overrides, *(versus_settings or []), f"seed={files[0][0].seed}"]
-        files.append((Scenario.load(versus or scenario, other), versus or scenario))
-        files[1] = (named_apart(*files[0], *files[1], versus_settings or ()), files[1][1])
-        check_pairs(*files[0], *files[1])
-    sides = []
+        other = [*overrides, *(versus_settings or []), f"seed={a.seed}"]
+        b = Scenario.load(versus or scenario, other)
+    for sentence in (s for each in (a, b) if each is not None for s in effort_warnings(each)):
+        typer.echo(f"treepipe: {sentence}", err=True)
     with Progress(quiet) as say:
-        for loaded, path in files:
-            for sentence in effort_warnings(loaded, path):
-                typer.echo(f"treepipe: {sentence}", err=True)
-            say("simulating", loaded.runs)
-            traces = predict(loaded, path, progress=lambda: say("", 1))
-            sides.append(Side(loaded, path, traces))
-    if len(sides) == 2:
-        show_versus(make_versus(*sides), [s.traces[0] for s in sides], json, trace, plot, quiet)
-        return
-    result = make_result(
-        "simulation",
-        loaded.name,
-        loaded.seed,
-        traces,
-        lossless=loaded.sampling.lossless,
-        warmup=loaded.workload.warmup_requests,
-    )
-    show_result(result, traces, json, trace, plot, quiet)
+        if b is None:
+            result = library.simulate(a, say=say)
+        else:
+            found = library.compare(a, b, changed=versus_settings or (), say=say)
+    if b is None:
+        show_result(result, json, trace, plot, quiet)
+    else:
+        traces = [found.a.traces[0], found.b.traces[0]]
+        show_versus(found.to_json(), traces, json, trace, plot, quiet)
 
 
 @app.command()
@@ -191,24 +178,12 @@ def theory(
     quiet: Quiet = False,
 ) -> None:
     """Predict a scenario by the papers' closed forms, where one applies."""
-    from treepipe.results.result import make_theory_result
+    from treepipe import library
     from treepipe.results.show import show_theory
     from treepipe.scenario.scenario import Scenario
-    from treepipe.sim.theory.closed_form import closed_form
 
     check_outputs({"--json": json}, inputs=(scenario,))
-    loaded = Scenario.load(scenario, settings or ())
-    found = closed_form(loaded, scenario)
-    result = make_theory_result(
-        loaded.name,
-        loaded.seed,
-        found.form,
-        found.metrics,
-        found.utilization,
-        found.terms,
-        found.warnings,
-    )
-    show_theory(result, json, quiet)
+    show_theory(library.theory(Scenario.load(scenario, settings or ())), json, quiet)
 
 
 @app.command()
@@ -239,7 +214,7 @@ def run(
     )
     loaded = Scenario.load(scenario, changes(settings, seed, runs))
     with Progress(quiet) as say:
-        execution = execute(loaded, scenario, say, json, recording)
+        execution = execute(loaded, say, json, recording)
     traces = execution.traces
     result = make_result(
         "execution",
@@ -253,7 +228,7 @@ def run(
     with Faults() as faults:
         if recording is not None:
             faults.attempt(execution.recordings[0].save, recording)
-        faults.attempt(show_result, result, traces, json, trace, plot, quiet)
+        faults.attempt(show_result, result, json, trace, plot, quiet)
         lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
         if lost:
             raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
@@ -279,7 +254,7 @@ def validate(
 ) -> None:
     """Predict, execute, and explain how far off the prediction was."""
     need_executor("validate")
-    from treepipe.compare.validate import Request, perform
+    from treepipe.validation.validate import Request, perform
 
     changed = changes(settings, seed, runs)
     perform(Request(scenarios, changed, calibrate_on, json, against, timelines, quiet))
@@ -294,8 +269,8 @@ def demo(
 ) -> None:
     """Predict four schedules, run them on real processes, and compare."""
     need_executor("demo")
-    from treepipe.compare.demo import claim_folder, run_demo, show_demo, write_demo
     from treepipe.results.show import Progress
+    from treepipe.validation.demo import claim_folder, run_demo, show_demo, write_demo
 
     claim_folder(out)
     with Progress(quiet) as say:

@@ -28,7 +28,7 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Search schedules, parameters and partitions for a cluster and a goal."""
-    from treepipe.planner.cluster import load_cluster
+    from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import search
     from treepipe.planner.report import (
         check_feasible,
@@ -44,9 +44,9 @@ def plan(
     check_outputs(
         {"--out": out, "--json": json}, inputs=(cluster,), keep=() if force else ("--out",)
     )
-    file = load_cluster(cluster, changes(settings, seed, runs))
+    loaded = Cluster.load(cluster, changes(settings, seed, runs))
     with Progress(quiet) as say:
-        found = search(file, say)
+        found = search(loaded, say)
     with Faults() as faults:
         faults.attempt(write_best, found, out)
         if json is not None:

@@ -10,22 +10,19 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.files.toml_file import validated
-from treepipe.planner.cluster import ClusterFile, PartitionRule
+from treepipe.planner.cluster import Cluster, PartitionRule
 from treepipe.planner.grids import default_grid, settings_of
 from treepipe.planner.limits import LimitError, check_limits
 from treepipe.planner.partition import uneven_partitions, with_layers
-from treepipe.scenario.memory import check_memory
-from treepipe.scenario.resolve import lay_out
-from treepipe.scenario.scenario import Scenario, assign_key, take_acceptance
+from treepipe.scenario.memory import check_memory, memory_needs
+from treepipe.scenario.resolve import resolve
+from treepipe.scenario.scenario import Scenario, assign_key
 from treepipe.scenario.schema import ScheduleName
-
-Content: TypeAlias = dict[str, Any]
+from treepipe.scenario.workload import draw_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +33,12 @@ class Candidate:
         settings: what was chosen, by dotted key of the scenario.
         partition: how layers were dealt; "even" is also where all devices are alike.
         layers: of every stage, per pipeline.
-        data: the scenario's file.
-        scenario: the same, validated.
     """
 
     schedule: ScheduleName
     settings: Mapping[str, Any]
     partition: PartitionRule
     layers: tuple[tuple[int, ...], ...]
-    data: Content
     scenario: Scenario
 
     @property
@@ -72,98 +66,89 @@ class Refused:
     excess: float = inf
 
 
-def find_candidates(file: ClusterFile) -> tuple[list[Candidate], list[Refused]]:
+def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
     """All candidates, and what was refused before anything was simulated.
 
     Raises:
         UserError: the file is wrong, or no candidate is possible.
     """
     found, refused = list[Candidate](), list[Refused]()
-    for name, settings, data, scenario in _scenarios(file):
-        for partition, dealt in _partitions(file, data, scenario):
-            each = _scenario(dealt, file.path) if partition != "even" else scenario
+    for name, settings, scenario in _scenarios(cluster):
+        for partition, each in _partitions(cluster, scenario):
             try:
-                plan, needs = lay_out(each, file.path)
-                check_memory(plan, needs, file.path)
-                check_limits(plan, needs, file.search)
+                deployment = resolve(each).asked(draw_requests(each, each.seed))
+                needs = memory_needs(deployment)
+                check_memory(deployment, needs)
+                check_limits(deployment, needs, cluster.search)
             except UserError as error:
-                reason = str(error).removeprefix(f"{file.path}: ")
+                reason = str(error).removeprefix(f"{cluster.path}: ")
                 excess = error.excess if isinstance(error, LimitError) else inf
                 refused.append(Refused(name, settings, partition, reason, excess))
                 continue
-            layers = tuple(tuple(len(s.layers) for s in stages) for stages in plan.pipelines)
-            found.append(Candidate(name, settings, partition, layers, dealt, each))
+            layers = tuple(tuple(len(s.layers) for s in stages) for stages in deployment.pipelines)
+            found.append(Candidate(name, settings, partition, layers, each))
     if not found:
         nearest = min(refused, key=lambda each: (each.excess, each.reason))
         more = f" ({len(refused)} candidates were tried)" if len(refused) > 1 else ""
-        raise UserError(f"{file.path}: {nearest.reason}{more}")
+        raise UserError(f"{cluster.path}: {nearest.reason}{more}")
     return found, refused
 
 
 def _scenarios(
-    file: ClusterFile,
-) -> Iterator[tuple[ScheduleName, dict[str, Any], Content, Scenario]]:
-    """Schedule, settings, content and scenario of every combination, layers as the file says."""
-    search = file.search
-    cluster = {k: v for k, v in search.grid.items() if not k.startswith("schedule.")}
+    cluster: Cluster,
+) -> Iterator[tuple[ScheduleName, dict[str, Any], Scenario]]:
+    """Schedule, settings and scenario of every combination, layers as the file says."""
+    search = cluster.search
+    besides = {k: v for k, v in search.grid.items() if not k.startswith("schedule.")}
     for name in dict.fromkeys(search.schedules):
         instead = {
             key.removeprefix("schedule."): values
             for key, values in search.grid.items()
             if key.removeprefix("schedule.") in systems()[name].keys
         }
-        for values in itertools.product(*cluster.values()):
-            around = dict(zip(cluster, values, strict=True))
-            base = _with(file, {**around, "schedule.name": name})
+        for values in itertools.product(*besides.values()):
+            around = dict(zip(besides, values, strict=True))
+            base = _with(cluster, {**around, "schedule.name": name})
             fixed = {
-                key: (base["schedule"][key],)
-                for key in file.fixed & systems()[name].keys - {"prefill_chunk"}
+                key: (base.content["schedule"][key],)
+                for key in cluster.fixed & systems()[name].keys - {"prefill_chunk"}
             }
-            blocks = default_grid(name, _scenario(base, file.path))
+            blocks = default_grid(name, base)
             for settings in settings_of(blocks, {**fixed, **instead}):
                 chosen = {
                     **around,
                     **{f"schedule.{k}": v for k, v in settings.items() if k not in fixed},
                 }
-                data = _with(file, {**chosen, "schedule.name": name})
-                yield name, chosen, data, _scenario(data, file.path)
+                yield name, chosen, _with(cluster, {**chosen, "schedule.name": name})
 
 
-def _with(file: ClusterFile, changes: Mapping[str, Any]) -> Content:
-    """The file's content with keys changed; of the schedule's only those that it reads."""
-    data = copy.deepcopy(dict(file.data))
+def _with(cluster: Cluster, changes: Mapping[str, Any]) -> Scenario:
+    """The cluster's scenario with keys changed; of the schedule's only those that it reads."""
+    data = cluster.content
+    data.pop("search", None)
     name = changes["schedule.name"]
     given = data.get("schedule", {})
     kept = {k: v for k, v in given.items() if k in systems()[name].keys}
     data["schedule"] = {"name": name, **kept}
     for key, value in changes.items():
-        assign_key(data, key, copy.deepcopy(value), f"{file.path}: search.grid.{key}")
-    return data
+        assign_key(data, key, copy.deepcopy(value), f"{cluster.path}: search.grid.{key}")
+    return Scenario.of(data, cluster.path)
 
 
-def _scenario(data: Content, path: Path) -> Scenario:
-    content = dict(data)
-    take_acceptance(content, path)
-    return validated(Scenario, content, path)
-
-
-def _partitions(
-    file: ClusterFile, data: Content, scenario: Scenario
-) -> Iterator[tuple[PartitionRule, Content]]:
-    rules = file.search.partitions
+def _partitions(cluster: Cluster, scenario: Scenario) -> Iterator[tuple[PartitionRule, Scenario]]:
+    rules = cluster.search.partitions
     try:
         uneven = [rule for rule in rules if rule != "even"]
-        share = file.search.limits.memory_share
-        dealt = uneven_partitions(scenario, file.path, uneven, share)
+        dealt = uneven_partitions(scenario, uneven, cluster.search.limits.memory_share)
     except UserError:
         dealt = {}  # it cannot be laid out at all; the even partition says why
     if "even" in rules or not dealt:
-        yield "even", data  # where all devices are alike, that is the balanced one, too
+        yield "even", scenario  # where all devices are alike, that is the balanced one, too
     for rule, counts in dealt.items():
-        content = copy.deepcopy(data)
+        content = scenario.content
         for pipeline, layers in zip(content["pipelines"], counts, strict=True):
             pipeline["stages"] = with_layers(pipeline["stages"], layers)
-        yield rule, content
+        yield rule, Scenario.of(content, scenario.path)
 
 
 def _shown(value: Any) -> str:

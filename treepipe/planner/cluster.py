@@ -6,9 +6,10 @@ description and in ``docs/planning.md``.
 
 from __future__ import annotations
 
+import copy
 import difflib
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
@@ -17,10 +18,15 @@ from pydantic import Field, field_validator, model_validator
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.files.section import Positive, Section
-from treepipe.files.toml_file import read_toml, validated
+from treepipe.files.toml_file import read_toml
 from treepipe.profiles.schema import Share
-from treepipe.scenario.scenario import Scenario, override_key, take_acceptance
+from treepipe.scenario.scenario import Scenario, override_key
 from treepipe.scenario.schema import Replay, ScheduleName, ScheduleSection
+
+if sys.version_info >= (3, 11):
+    from typing import Self
+else:
+    from typing_extensions import Self
 
 Goal: TypeAlias = Literal[
     "time_between_tokens_ms",
@@ -95,9 +101,48 @@ class Search(Section):
 
 
 class Cluster(Scenario):
-    """The whole file; ``schedule`` holds what all candidates have in common."""
+    """The whole file; ``schedule`` holds what all candidates have in common.
+
+    A schedule that the file names is the only one that is searched, unless ``search.schedules``
+    says otherwise.
+    """
 
     search: Search = Search()
+
+    @classmethod
+    def load(cls, path: Path | str, settings: Sequence[str] = ()) -> Self:
+        path = Path(path)
+        data = read_toml(path)
+        scenario = "search" not in data and _names_schedule(data)
+        for setting in settings:
+            override_key(data, setting)
+        if scenario and "search" not in data:
+            raise UserError(
+                f"{path}: is a scenario (it names its schedule and has no table [search]), not a "
+                f"cluster file; treepipe simulate takes it, and a [search] says what else to try"
+            )
+        return cls.of(data, path)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], path: Path | str = Path("cluster")) -> Self:
+        data = copy.deepcopy(dict(content))
+        data.setdefault("runs", RUNS)
+        tables = [data.get(key, {}) for key in ("schedule", "search")]
+        if not all(isinstance(table, dict) for table in tables):
+            raise UserError(f"{path}: keys schedule and search are tables")
+        schedule, search = tables[0], dict(tables[1])
+        if "name" in schedule:
+            search.setdefault("schedules", [schedule["name"]])
+        any_name = next(iter(systems()))  # a scenario needs one; every candidate has its own
+        whole = {**data, "search": search, "schedule": {"name": any_name, **schedule}}
+        made = super().of(whole, path)
+        made._content = data
+        return made
+
+    @property
+    def fixed(self) -> set[str]:
+        """Keys of the schedule that are set for all candidates."""
+        return set(self._content.get("schedule", {})) - {"name"}
 
     @model_validator(mode="after")
     def _can_be_searched(self) -> Cluster:
@@ -119,64 +164,6 @@ class Cluster(Scenario):
             if name != key and not any(name in _read_keys(each) for each in self.search.schedules):
                 raise ValueError(f"key search.grid.{key} is read by no schedule that is searched")
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterFile:
-    """A cluster as it was read.
-
-    Attributes:
-        path: names in it count from here.
-        cluster: validated, with all defaults.
-        data: the file's own keys, without ``[search]``.
-    """
-
-    path: Path
-    cluster: Cluster
-    data: Mapping[str, Any]
-
-    @property
-    def search(self) -> Search:
-        return self.cluster.search
-
-    @property
-    def fixed(self) -> set[str]:
-        """Keys of the schedule that the file sets for all candidates."""
-        return set(self.data.get("schedule", {})) - {"name"}
-
-
-def load_cluster(path: Path, overrides: Sequence[str] = ()) -> ClusterFile:
-    """Read and validate; ``overrides`` are ``dotted.key=value``, as for a scenario.
-
-    A schedule that the file names is the only one that is searched, unless ``search.schedules``
-    says otherwise.
-
-    Raises:
-        UserError: names the file and the key.
-    """
-    data = read_toml(path)
-    scenario = "search" not in data and _names_schedule(data)
-    for override in overrides:
-        override_key(data, override)
-    if scenario and "search" not in data:
-        raise UserError(
-            f"{path}: is a scenario (it names its schedule and has no table [search]), not a "
-            f"cluster file; treepipe simulate takes it, and a [search] says what else to try"
-        )
-    data.setdefault("runs", RUNS)
-    if not isinstance(data.get("schedule", {}), dict) or not isinstance(
-        data.get("search", {}), dict
-    ):
-        raise UserError(f"{path}: keys schedule and search are tables")
-    name = data.get("schedule", {}).get("name")
-    search = dict(data.get("search", {}))
-    if name is not None:
-        search.setdefault("schedules", [name])
-    any_name = next(iter(systems()))  # a scenario needs one; every candidate has its own
-    whole = {**data, "search": search, "schedule": {"name": any_name, **data.get("schedule", {})}}
-    take_acceptance(whole, path)
-    cluster = validated(Cluster, whole, path)
-    return ClusterFile(path, cluster, {key: data[key] for key in data if key != "search"})
 
 
 def _names_schedule(data: Mapping[str, Any]) -> bool:

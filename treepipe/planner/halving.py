@@ -14,7 +14,7 @@ from math import ceil, comb
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
-from treepipe.planner.cluster import ClusterFile
+from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import may_be_equal, relative_gap
 from treepipe.planner.limits import Miss, is_least_best, misses
 from treepipe.results.statistics import Interval
@@ -57,7 +57,7 @@ class Found:
             by the limit that each misses most, nearest first.
     """
 
-    file: ClusterFile
+    cluster: Cluster
     ranking: Sequence[Ranked]
     refused: Sequence[Refused]
     rungs: Sequence[Rung]
@@ -90,57 +90,54 @@ class Found:
         return first
 
 
-def search(file: ClusterFile, say: Callable[[str, int], None]) -> Found:
+def search(cluster: Cluster, say: Callable[[str, int], None]) -> Found:
     """Find the best plans for a cluster.
 
     Raises:
         UserError: the file is wrong, or no plan is possible.
         RunError: a simulation came to a standstill.
     """
-    alive, refused = find_candidates(file)
-    rungs, runs, last = list[Rung](), file.search.first_runs, file.cluster.runs
+    alive, refused = find_candidates(cluster)
+    rungs, runs, last = list[Rung](), cluster.search.first_runs, cluster.runs
     while True:
         rungs.append(Rung(len(alive), runs))
-        outcomes = _simulated(alive, file, runs, say)
+        outcomes = _simulated(alive, cluster, runs, say)
         if runs == last:
             break
-        alive = _survivors(alive, outcomes, file)
-        runs = min(last, runs * file.search.keep)
+        alive = _survivors(alive, outcomes, cluster)
+        runs = min(last, runs * cluster.search.keep)
     last_rung = list(zip(alive, outcomes, strict=True))
-    limits = file.search.limits
+    limits = cluster.search.limits
     kept = [pair for pair in last_rung if not misses(pair[1], limits)]
     if not kept:
-        return Found(file, _by_nearness(last_rung, file), refused, rungs)
+        return Found(cluster, _by_nearness(last_rung, cluster), refused, rungs)
     for candidate, outcome in last_rung:
         for worst in misses(outcome, limits)[:1]:
             chosen = candidate.schedule, candidate.settings, candidate.partition
             refused.append(Refused(*chosen, str(worst), worst.excess))
-    return Found(file, _ranking(kept, file), refused, rungs)
+    return Found(cluster, _ranking(kept, cluster), refused, rungs)
 
 
 def _simulated(
     candidates: Sequence[Candidate],
-    file: ClusterFile,
+    cluster: Cluster,
     runs: int,
     say: Callable[[str, int], None],
 ) -> list[Outcome]:
-    points = [
-        Point(str(i), file.path, scenario=each.scenario.model_copy(update={"runs": runs}))
-        for i, each in enumerate(candidates)
-    ]
+    points = [Point(str(i), each.scenario.with_(runs=runs)) for i, each in enumerate(candidates)]
     outcomes = list(simulate_points(points, say, f"{len(points)} plans, {runs} runs").values())
     for candidate, outcome in zip(candidates, outcomes, strict=True):
-        if file.search.goal not in outcome.metrics:
+        if cluster.search.goal not in outcome.metrics:
             raise UserError(
-                f"{file.path}: key search.goal = {file.search.goal!r} does not apply: "
+                f"{cluster.path}: key search.goal = {cluster.search.goal!r} does not apply: "
                 f"{candidate.label} has {', '.join(outcome.metrics) or 'no metric'}"
             )
     return outcomes
 
 
-def _cost(outcome: Outcome, file: ClusterFile) -> tuple[float, float]:
+def _cost(outcome: Outcome, cluster: Cluster) -> tuple[float, float]:
     """What is least for the best: how far the limits are missed (0: kept), then the goal."""
-    goal, missed = file.search.goal, misses(outcome, file.search.limits)
+    goal, missed = cluster.search.goal, misses(outcome, cluster.search.limits)
     value = outcome.metrics[goal].mean
     return (
         missed[0].excess if missed else 0.0,
@@ -149,7 +146,7 @@ def _cost(outcome: Outcome, file: ClusterFile) -> tuple[float, float]:
 
 
 def _survivors(
-    candidates: Sequence[Candidate], outcomes: Sequence[Outcome], file: ClusterFile
+    candidates: Sequence[Candidate], outcomes: Sequence[Outcome], cluster: Cluster
 ) -> list[Candidate]:
     """The best ones of every schedule."""
     by_schedule: dict[ScheduleName, list[tuple[Candidate, Outcome]]] = {}
@@ -157,21 +154,21 @@ def _survivors(
         by_schedule.setdefault(candidate.schedule, []).append((candidate, outcome))
     kept = []
     for each in by_schedule.values():
-        most = ceil(len(each) / file.search.keep)
-        kept += [candidate for candidate, _ in _sorted(each, file)[:most]]
+        most = ceil(len(each) / cluster.search.keep)
+        kept += [candidate for candidate, _ in _sorted(each, cluster)[:most]]
     return kept
 
 
 def _sorted(
-    pairs: Sequence[tuple[Candidate, Outcome]], file: ClusterFile
+    pairs: Sequence[tuple[Candidate, Outcome]], cluster: Cluster
 ) -> list[tuple[Candidate, Outcome]]:
-    return sorted(pairs, key=lambda pair: _cost(pair[1], file))
+    return sorted(pairs, key=lambda pair: _cost(pair[1], cluster))
 
 
-def _ranking(kept: Sequence[tuple[Candidate, Outcome]], file: ClusterFile) -> list[Ranked]:
+def _ranking(kept: Sequence[tuple[Candidate, Outcome]], cluster: Cluster) -> list[Ranked]:
     """Of plans that keep the limits."""
-    goal = file.search.goal
-    (candidate, best), *others = _sorted(kept, file)
+    goal = cluster.search.goal
+    (candidate, best), *others = _sorted(kept, cluster)
     ranking = [Ranked(candidate, best, None, True)]
     for candidate, outcome in others:
         runs = best.observations[goal], outcome.observations[goal]
@@ -180,9 +177,9 @@ def _ranking(kept: Sequence[tuple[Candidate, Outcome]], file: ClusterFile) -> li
     return ranking
 
 
-def _by_nearness(broken: Sequence[tuple[Candidate, Outcome]], file: ClusterFile) -> list[Ranked]:
+def _by_nearness(broken: Sequence[tuple[Candidate, Outcome]], cluster: Cluster) -> list[Ranked]:
     """Of plans that all break a limit."""
     return [
-        Ranked(candidate, outcome, None, False, misses(outcome, file.search.limits))
-        for candidate, outcome in _sorted(broken, file)
+        Ranked(candidate, outcome, None, False, misses(outcome, cluster.search.limits))
+        for candidate, outcome in _sorted(broken, cluster)
     ]

@@ -9,7 +9,7 @@ from math import inf
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Limits, Search
 from treepipe.results.metrics import UNITS
-from treepipe.scenario.deployment import Plan
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.memory import Need
 from treepipe.sim.points import Outcome
@@ -52,17 +52,17 @@ class Miss:
         )
 
 
-def check_limits(plan: Plan, needs: Sequence[Need], search: Search) -> None:
+def check_limits(deployment: Deployment, needs: Sequence[Need], search: Search) -> None:
     """Raises ``UserError`` if a limit that needs no simulation is broken, or if the devices do not
     state what the goal or a limit is reckoned from."""
     limits = search.limits
-    _check_data(plan, search.goal, f"key search.goal = {search.goal!r}")
+    _check_data(deployment, search.goal, f"key search.goal = {search.goal!r}")
     for metric in limits.of_metrics:
-        _check_data(plan, metric, f"key search.limits.{metric}")
+        _check_data(deployment, metric, f"key search.limits.{metric}")
     if limits.price_usd_per_hour is not None:
-        _check_price(plan, limits.price_usd_per_hour)
+        _check_price(deployment, limits.price_usd_per_hour)
     if limits.memory_share < 1:
-        _check_share(plan, needs, limits.memory_share)
+        _check_share(deployment, needs, limits.memory_share)
 
 
 def misses(outcome: Outcome, limits: Limits) -> tuple[Miss, ...]:
@@ -84,25 +84,27 @@ def is_least_best(metric: str) -> bool:
     return metric.endswith(SMALL_IS_GOOD)
 
 
-def _check_data(plan: Plan, metric: str, key: str) -> None:
+def _check_data(deployment: Deployment, metric: str, key: str) -> None:
     """Energy and price are sums over all devices, so each must state its own."""
     if metric == "usd_per_million_tokens":
-        _check_stated(plan, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
+        _check_stated(deployment, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
     if metric == "joules_per_token":
-        _check_stated(plan, key, "power", lambda machine: machine.power_w)
+        _check_stated(deployment, key, "power", lambda machine: machine.power_w)
 
 
-def _check_stated(plan: Plan, key: str, needed: str, of: Callable[[Machine], object]) -> None:
-    lacking = [machine.name for machine in plan.machines if of(machine) is None]
+def _check_stated(
+    deployment: Deployment, key: str, needed: str, of: Callable[[Machine], object]
+) -> None:
+    lacking = [machine.name for machine in deployment.machines if of(machine) is None]
     if lacking:
         others = f", nor do those of {', '.join(lacking[1:])}" if lacking[1:] else ""
         raise UserError(f"{key}: the device of {lacking[0]} states no {needed}{others}")
 
 
-def _check_price(plan: Plan, most: float) -> None:
+def _check_price(deployment: Deployment, most: float) -> None:
     key = "key search.limits.price_usd_per_hour"
-    _check_stated(plan, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
-    price = sum(machine.usd_per_hour or 0.0 for machine in plan.machines)
+    _check_stated(deployment, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
+    price = sum(machine.usd_per_hour or 0.0 for machine in deployment.machines)
     if price > most:
         raise LimitError(
             f"its devices cost {price:g} USD per hour, above search.limits.price_usd_per_hour = "
@@ -111,14 +113,14 @@ def _check_price(plan: Plan, most: float) -> None:
         )
 
 
-def _check_share(plan: Plan, needs: Sequence[Need], share: float) -> None:
+def _check_share(deployment: Deployment, needs: Sequence[Need], share: float) -> None:
     """As ``check_memory``, with a share of every device's memory."""
     if not needs:
         raise UserError(
             "key search.limits.memory_share: nothing tells the target's size (target.profile, or "
             "target.layer_mib and target.kv_kib)"
         )
-    for machine in plan.machines:
+    for machine in deployment.machines:
         needed = sum(need.total for need in needs if need.role in machine.roles)
         if machine.memory_mib is not None and needed > share * machine.memory_mib:
             raise LimitError(

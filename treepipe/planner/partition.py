@@ -16,12 +16,13 @@ from treepipe.planner.cluster import PartitionRule
 from treepipe.profiles.library import resolve_device, shape_of
 from treepipe.profiles.schema import Device, Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.scenario.deployment import Plan
-from treepipe.scenario.memory import Need, cache_entries
-from treepipe.scenario.placement import Placement
-from treepipe.scenario.resolve import lay_out
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.memory import Need, cache_entries, memory_needs
+from treepipe.scenario.placement import place
+from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Pipeline
+from treepipe.scenario.workload import draw_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +72,32 @@ def deal(rule: PartitionRule, stages: Sequence[StageCost], total: int) -> list[i
 
 
 def uneven_partitions(
-    scenario: Scenario, path: Path, rules: Sequence[PartitionRule], share: float
+    scenario: Scenario, rules: Sequence[PartitionRule], share: float
 ) -> dict[PartitionRule, list[list[int]]]:
     """Layers of every stage of every ``[[pipelines]]``, by rule; only where devices differ.
 
     Args:
-        path: of the scenario, for errors.
         share: of a device's memory that may be taken.
 
     Raises:
         UserError: the scenario cannot be laid out, whatever the partition.
     """
-    devices = [_stages(pipeline, path) for pipeline in scenario.pipelines]
+    devices = [_stages(pipeline, scenario.path) for pipeline in scenario.pipelines]
     hardware = [stage.device for stages in devices for stage in stages]
     if not all(isinstance(device, Hardware) for device in hardware) or not any(
         _matters(stages) for stages in devices
     ):
         return {}
-    target = Placement(scenario, path).target
+    target = place(scenario).target
     assert target is not None, "hardware was named"
-    plan, needs = lay_out(scenario, path)
-    rooms = _most_layers(plan, needs, share)
+    deployment = resolve(scenario).asked(draw_requests(scenario, scenario.seed))
+    rooms = _most_layers(deployment, memory_needs(deployment), share)
     firsts = [sum(p.count for p in scenario.pipelines[:i]) for i in range(len(devices))]
-    placed = [plan.pipelines[first] for first in firsts]
-    longest = max(len(stages) for stages in plan.pipelines)
+    placed = [deployment.pipelines[first] for first in firsts]
+    longest = max(len(stages) for stages in deployment.pipelines)
     section = scenario.schedule
     tokens = section.system.segment_tokens(section.parameters, longest)
-    context = cache_entries(plan, 0) // 2
+    context = cache_entries(deployment, 0) // 2
     costs = [
         [
             _cost(stage, target, tokens, context, rooms.get(place.name))
@@ -162,10 +162,10 @@ def _matters(stages: Sequence[_Stage]) -> bool:
     return differ and any(stage.layers is None for stage in stages)
 
 
-def _most_layers(plan: Plan, needs: Sequence[Need], share: float) -> dict[str, int]:
+def _most_layers(deployment: Deployment, needs: Sequence[Need], share: float) -> dict[str, int]:
     """By stage: layers that fit beside the other roles of its machine, where that is known."""
     found = {}
-    for machine in plan.machines:
+    for machine in deployment.machines:
         own = [need for need in needs if need.role in machine.roles]
         if machine.memory_mib is None:
             continue

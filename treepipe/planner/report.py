@@ -28,13 +28,13 @@ NAMED = 4
 
 def plan_content(found: Found) -> dict[str, Any]:
     """Of the JSON file; keys as in ``docs/planning.md``."""
-    search = found.file.search
+    search = found.cluster.search
     return {
         "schema": SCHEMA,
-        "cluster": found.file.cluster.name,
+        "cluster": found.cluster.name,
         "goal": search.goal,
         "unit": UNITS[search.goal],
-        "seed": found.file.cluster.seed,
+        "seed": found.cluster.seed,
         "feasible": found.feasible,
         "rungs": [{"candidates": rung.candidates, "runs": rung.runs} for rung in found.rungs],
         "confidence": CONFIDENCE,
@@ -95,7 +95,7 @@ def show_plan(found: Found, out: Path, console: Console) -> None:
 
 def verdict(found: Found) -> list[str]:
     """Who wins, and who cannot be told from it; or which plan is the nearest to the limits."""
-    best, goal = found.best, found.file.search.goal
+    best, goal = found.best, found.cluster.search.goal
     if not found.feasible:
         return [f"no plan keeps the limits; the nearest one: {best.candidate.label}"]
     value = best.outcome.metrics[goal]
@@ -138,13 +138,13 @@ def check_feasible(found: Found) -> None:
         nearest = found.best
         reasons = " and ".join(str(miss) for miss in nearest.misses)
         raise RunError(
-            f"{found.file.path}: no plan keeps the limits; of the nearest one, "
+            f"{found.cluster.path}: no plan keeps the limits; of the nearest one, "
             f"{nearest.candidate.label}, {reasons}"
         )
 
 
 def _ranking_table(found: Found) -> Table:
-    goal = found.file.search.goal
+    goal = found.cluster.search.goal
     table = Table(title=_title(found))
     for heading in ("", "plan"):
         table.add_column(heading)
@@ -169,7 +169,7 @@ def _gap_cells(ranked: Ranked) -> tuple[str, str, str]:
 
 
 def _misses_table(found: Found) -> Table:
-    goal = found.file.search.goal
+    goal = found.cluster.search.goal
     table = Table(title=f"{_title(found)}: no plan keeps the limits, nearest first")
     for heading in ("", "plan"):
         table.add_column(heading)
@@ -184,8 +184,8 @@ def _misses_table(found: Found) -> Table:
 
 def _title(found: Found) -> str:
     rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in found.rungs)
-    goal = found.file.search.goal
-    return f"{found.file.cluster.name}: {goal} (plans simulated: {rungs})"
+    goal = found.cluster.search.goal
+    return f"{found.cluster.name}: {goal} (plans simulated: {rungs})"
 
 
 def _refusals(found: Found) -> Mapping[tuple[str, str], int]:
@@ -206,15 +206,17 @@ def write_best(found: Found, out: Path) -> None:
     """
     if not found.feasible:
         return
-    best, search = found.best, found.file.search
+    best, search = found.best, found.cluster.search
     value = best.outcome.metrics[search.goal]
     comment = [
-        f"Found by treepipe plan {found.file.path.name}: the best of {found.rungs[0].candidates} "
-        f"plans for {search.goal}.",
+        f"Found by treepipe plan {found.cluster.path.name}: the best of "
+        f"{found.rungs[0].candidates} plans for {search.goal}.",
         f"Predicted: {value.mean:.4g} {UNITS[search.goal]} (mean of {found.runs} runs).",
     ]
-    name = f"{found.file.cluster.name}: {best.candidate.schedule}"
-    data = _moved(best.candidate.data, found.file.path.resolve().parent, out.resolve().parent)
+    name = f"{found.cluster.name}: {best.candidate.schedule}"
+    data = _moved(
+        best.candidate.scenario.content, found.cluster.path.resolve().parent, out.resolve().parent
+    )
     write_file(out, toml_text({**data, "name": name}, comment), "--out")
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import BUSY, Trace
-from treepipe.scenario.deployment import HEADER_BYTES, Plan
+from treepipe.scenario.deployment import HEADER_BYTES, Deployment
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scenario import Scenario
 
@@ -44,52 +44,56 @@ class ResourceLoad:
         return self.rate_s * self.work_ms / 1e3
 
 
-def overload_warnings(scenario: Scenario, plan: Plan, traces: Sequence[Trace]) -> list[str]:
+def overload_warnings(
+    scenario: Scenario, deployment: Deployment, traces: Sequence[Trace]
+) -> list[str]:
     """One sentence if requests arrive faster than they are served, else none."""
-    found = bottleneck(scenario, plan, traces)
+    found = bottleneck(scenario, deployment, traces)
     if found is None or found.load < 1:
         return []
     what = (
         f"load {found.load:.3g} at {found.at} ({found.rate_s:.3g} requests/s, "
         f"{found.work_ms / 1e3:.3g} s of work each): requests arrive faster than they are served"
     )
-    if plan.serving.admission is None:
+    if deployment.serving.admission is None:
         return [f"{what}, so waiting times grow with the length of the run (workload.arrivals)"]
     requests = [request for trace in traces for request in trace.requests]
     refused = sum(request.reason == "refused" for request in requests)
     return [f"{what}, and {refused} of {len(requests)} were refused (serving.admission)"]
 
 
-def bottleneck(scenario: Scenario, plan: Plan, traces: Sequence[Trace]) -> ResourceLoad | None:
+def bottleneck(
+    scenario: Scenario, deployment: Deployment, traces: Sequence[Trace]
+) -> ResourceLoad | None:
     """The busiest resource over all runs; None in a closed loop, and where nothing was served.
 
-    Args: ``plan``: of any of the runs.
+    Args: ``deployment``: of any of the runs.
     """
-    rate = _arrival_rate_s(scenario, plan)
+    rate = _arrival_rate_s(scenario, deployment)
     served = [[request for request in trace.requests if request.emitted] for trace in traces]
     requests = sum(map(len, served))
     if rate is None or not requests:
         return None
     work = Counter[str]()
     for trace, each in zip(traces, served, strict=True):
-        work.update(_busy_ms(plan, trace))
-        work.update(_place_ms(plan, each))
+        work.update(_busy_ms(deployment, trace))
+        work.update(_place_ms(deployment, each))
     at, busy_ms = max(work.items(), key=lambda item: item[1], default=("any device", 0.0))
     return ResourceLoad(at, rate, busy_ms / requests)
 
 
-def _arrival_rate_s(scenario: Scenario, plan: Plan) -> float | None:
+def _arrival_rate_s(scenario: Scenario, deployment: Deployment) -> float | None:
     """The rate of the process; of a trace its own, None if its requests all come at once."""
     arrivals = scenario.workload.arrivals
     if arrivals is None:
         return None
     if not isinstance(arrivals, ArrivalTrace):
         return arrivals.rate_per_s
-    times = plan.arrivals_ms
+    times = deployment.arrivals_ms
     return 1e3 * (len(times) - 1) / (times[-1] - times[0]) if times[-1] > times[0] else None
 
 
-def _busy_ms(plan: Plan, trace: Trace) -> dict[str, float]:
+def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:
     """How long each device, shared machine, link and medium was busy, over its capacity."""
     busy, links = defaultdict[str, float](float), defaultdict[str, float](float)
     for span in trace.spans:
@@ -97,13 +101,13 @@ def _busy_ms(plan: Plan, trace: Trace) -> dict[str, float]:
             busy[span.device] += span.end_ms - span.start_ms
         else:
             sender, receiver = span.device.split("->")
-            link = plan.link(sender, receiver)
+            link = deployment.link(sender, receiver)
             # A word's indices are left out, they are few bytes; a lost message is sent again.
-            size = HEADER_BYTES + span.tokens * (plan.row_bytes + 8)
+            size = HEADER_BYTES + span.tokens * (deployment.row_bytes + 8)
             occupied = link.occupied_ms(size) / (1 - link.loss)
-            for name in {f"link {span.device}", *plan.held(sender, receiver)}:
+            for name in {f"link {span.device}", *deployment.held(sender, receiver)}:
                 links[name] += occupied
-    shared = [machine for machine in plan.machines if len(machine.roles) > 1]
+    shared = [machine for machine in deployment.machines if len(machine.roles) > 1]
     machines: Mapping[str, float] = {
         f"host {machine.name}": sum(busy[role] for role in machine.roles) / machine.capacity
         for machine in shared
@@ -111,15 +115,15 @@ def _busy_ms(plan: Plan, trace: Trace) -> dict[str, float]:
     return {**busy, **links, **machines}
 
 
-def _place_ms(plan: Plan, requests: Sequence[RequestTrace]) -> dict[str, float]:
+def _place_ms(deployment: Deployment, requests: Sequence[RequestTrace]) -> dict[str, float]:
     """How long the places for open requests were taken; empty where they are not limited.
 
     Requests get a place in the order in which they were asked for, so the k-th one waits until
     all but ``places`` - 1 of the k - 1 before it are over.
     """
-    if plan.serving.limit is None:
+    if deployment.serving.limit is None:
         return {}
-    places = plan.serving.limit * len(plan.pipelines)
+    places = deployment.serving.limit * len(deployment.pipelines)
     asked = sorted(requests, key=lambda request: request.session)
     ends = sorted(request.finished_ms for request in requests)
     taken = 0.0

@@ -1,19 +1,229 @@
-"""Traces, or a closed form, -> the result file (``treepipe.result/1``); see ``docs/files.md``."""
+"""Traces, or a closed form, -> a result and its file (``treepipe.result/1``); see
+``docs/files.md``."""
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from treepipe.core.errors import UserError
 from treepipe.files.outputs import STANDARD_OUTPUT, write_file, write_standard_output
 from treepipe.results.estimates import Estimates, observe
 from treepipe.results.metrics import UNITS
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 SCHEMA = "treepipe.result/1"
+Source: TypeAlias = Literal["simulation", "execution", "theory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure with its 95 % confidence interval; ``low`` and ``high`` are None where one
+    observation gives none."""
+
+    name: str
+    mean: float
+    low: float | None
+    high: float | None
+    unit: str
+
+    @classmethod
+    def of(cls, name: str, interval: Interval) -> Metric:
+        """In the unit that ``metrics.py`` gives it."""
+        return cls(name, interval.mean, interval.low, interval.high, UNITS[name])
+
+    def to_json(self) -> dict[str, Any]:
+        """Of the result file, where the name is its key."""
+        return {"mean": self.mean, "low": self.low, "high": self.high, "unit": self.unit}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A request of the first run.
+
+    Attributes:
+        time_to_first_token_ms: None if it got no token.
+        finished: why it ended.
+        tokens: its text, of a run that failed; None in all others.
+    """
+
+    session: int
+    prompt_tokens: int
+    new_tokens: int
+    time_to_first_token_ms: float | None
+    request_latency_ms: float
+    rounds: int
+    finished: str
+    pipeline: int
+    tokens: tuple[int, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        content = asdict(self)
+        if self.tokens is None:
+            del content["tokens"]
+        else:
+            content["tokens"] = list(self.tokens)
+        return content
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A closed form's own quantities, units in their names, and where its formulas are from."""
+
+    source: str
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was predicted or measured of a scenario.
+
+    Attributes:
+        source: which world it is from.
+        scenario: its name.
+        runs: of the simulation or execution; 0 for a closed form.
+        intervals_over: "runs", "batches" of a single one, or None.
+        warmup_requests: left out of each run.
+        metrics: by name.
+        utilization: busy share of time, by device.
+        lossless: whether the schedule and its verification rule keep the target's text.
+        complete: False of runs that failed.
+        warnings: a sentence each.
+        memory: peak resident bytes per device, if it was measured.
+        failure: why the runs ended.
+        traces: one per run.
+    """
+
+    source: Source
+    scenario: str
+    seed: int
+    runs: int
+    intervals_over: str | None
+    warmup_requests: int
+    metrics: Mapping[str, Metric]
+    utilization: Mapping[str, Interval]
+    sessions: tuple[Session, ...]
+    lossless: bool
+    warnings: tuple[str, ...]
+    complete: bool = True
+    memory: Mapping[str, int] | None = None
+    closed_form: Terms | None = None
+    failure: str | None = None
+    traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the result file, ready for ``json.dumps``."""
+        content: dict[str, Any] = {
+            "schema": SCHEMA,
+            "source": self.source,
+            "scenario": self.scenario,
+            "seed": self.seed,
+            "runs": self.runs,
+            "intervals_over": self.intervals_over,
+            "warmup_requests": self.warmup_requests,
+            "metrics": {name: metric.to_json() for name, metric in self.metrics.items()},
+            "utilization": {name: share.as_dict() for name, share in self.utilization.items()},
+            "sessions": [session.to_json() for session in self.sessions],
+            "lossless": self.lossless,
+        }
+        if self.closed_form is None:
+            content["complete"] = self.complete
+        if self.failure is not None:
+            content["failure"] = self.failure
+        content["warnings"] = list(self.warnings)
+        if self.closed_form is not None:
+            content["closed_form"] = {
+                "source": self.closed_form.source,
+                "terms": dict(self.closed_form.terms),
+            }
+        if self.memory is not None:
+            content["memory"] = {
+                name: {"peak_memory_bytes": size, "unit": "bytes"}
+                for name, size in self.memory.items()
+            }
+        return content
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Metrics, then utilizations, as rows of a table."""
+        found = [{"name": name, **metric.to_json()} for name, metric in self.metrics.items()]
+        return found + [
+            {"name": f"utilization {device}", **share.as_dict(), "unit": "1"}
+            for device, share in self.utilization.items()
+        ]
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` of metrics and utilizations, with mean, low, high and unit.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return data_frame(self.rows)
+
+    def plot(self) -> Figure:
+        """The first run's timeline, one row per device.
+
+        Raises:
+            UserError: a closed form has no runs to draw.
+        """
+        if not self.traces:
+            raise UserError(f"{self.scenario}: a result of source {self.source!r} has no timeline")
+        from treepipe.results.timeline import timelines_figure
+
+        return timelines_figure([(self.scenario, self.traces[0])], self.scenario)
+
+    def __repr__(self) -> str:
+        lines = [f"Result of {self.scenario} ({self.source}, runs: {self.runs})"]
+        lines += [text_row(row) for row in self.rows]
+        lines += [f"  warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return html_table(f"{self.scenario} ({self.source})", self.rows, self.warnings)
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A ``pandas.DataFrame`` with the rows' names as its index; ``UserError`` without pandas."""
+    try:
+        import pandas  # type: ignore[import-untyped,unused-ignore]
+    except ModuleNotFoundError:
+        raise UserError(
+            "to_pandas() needs pandas, which is not installed: pip install pandas"
+        ) from None
+    return pandas.DataFrame(rows).set_index("name")
+
+
+def text_row(row: Mapping[str, Any]) -> str:
+    """A figure in one line: name, mean, interval, unit."""
+    shown = "" if row["low"] is None else f" [{row['low']:.4g}, {row['high']:.4g}]"
+    return f"  {row['name']}: {row['mean']:.4g}{shown} {row['unit']}"
+
+
+def html_table(title: str, rows: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> str:
+    """A table for notebooks; everything from a scenario is escaped."""
+    heads = list(rows[0]) if rows else []
+    cells = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_cell(row[head]))}</td>" for head in heads) + "</tr>"
+        for row in rows
+    )
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
+    listed = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    return f"<table><caption>{html.escape(title)}</caption><tr>{head}</tr>{cells}</table>{listed}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def make_result(
@@ -26,8 +236,8 @@ def make_result(
     memory: Mapping[str, int] | None = None,
     warmup: int | None = None,
     estimates: Estimates | None = None,
-) -> dict[str, Any]:
-    """The content of a result file.
+) -> Result:
+    """Of runs that ended well.
 
     Args:
         traces: one per run.
@@ -39,61 +249,49 @@ def make_result(
     if estimates is None:
         estimates = observe(traces, warmup)
     metrics, shares = estimates.intervals
-    shown: dict[str, Any] = {
-        name: {**interval.as_dict(), "unit": UNITS[name]} for name, interval in metrics.items()
-    }
-    result: dict[str, Any] = {
-        "schema": SCHEMA,
-        "source": source,
-        "scenario": scenario,
-        "seed": seed,
-        "runs": len(traces),
-        "intervals_over": estimates.over,
-        "warmup_requests": estimates.warmup,
-        "metrics": shown,
-        "utilization": {name: interval.as_dict() for name, interval in shares.items()},
-        "sessions": _session(traces[0]) if traces else [],
-        "lossless": lossless,
-        "complete": True,
-        "warnings": sorted({*(w for trace in traces for w in trace.warnings), *estimates.warnings}),
-    }
-    if memory is not None:
-        result["memory"] = {
-            name: {"peak_memory_bytes": size, "unit": "bytes"} for name, size in memory.items()
-        }
-    return result
+    return Result(
+        source,
+        scenario,
+        seed,
+        len(traces),
+        estimates.over,
+        estimates.warmup,
+        {name: Metric.of(name, interval) for name, interval in metrics.items()},
+        shares,
+        _sessions(traces[0]) if traces else (),
+        lossless,
+        tuple(sorted({*(w for trace in traces for w in trace.warnings), *estimates.warnings})),
+        memory=memory,
+        traces=tuple(traces),
+    )
 
 
 def make_incomplete_result(
     scenario: str, seed: int, done: int, failure: str, ended: Trace
-) -> dict[str, Any]:
-    """The content of a result file of runs that failed: no metrics, but every text.
+) -> Result:
+    """Of runs that failed: no metrics, but every text.
 
     Args:
         done: how many runs ended well before.
         failure: the sentence that says why the next one did not.
         ended: that run: finished requests, and the open ones with what they had.
     """
-    texts = [list(request.tokens) for request in ended.requests]
-    return {
-        "schema": SCHEMA,
-        "source": "execution",
-        "scenario": scenario,
-        "seed": seed,
-        "runs": done,
-        "intervals_over": None,
-        "warmup_requests": 0,
-        "metrics": {},
-        "utilization": {},
-        "sessions": [
-            {**session, "tokens": text}
-            for session, text in zip(_session(ended), texts, strict=True)
-        ],
-        "lossless": False,
-        "complete": False,
-        "failure": failure,
-        "warnings": list(ended.warnings),
-    }
+    return Result(
+        "execution",
+        scenario,
+        seed,
+        done,
+        None,
+        0,
+        {},
+        {},
+        _sessions(ended, texts=True),
+        lossless=False,
+        warnings=tuple(ended.warnings),
+        complete=False,
+        failure=failure,
+        traces=(ended,),
+    )
 
 
 def make_theory_result(
@@ -104,55 +302,49 @@ def make_theory_result(
     utilization: Mapping[str, float],
     terms: Mapping[str, float],
     warnings: Sequence[str],
-) -> dict[str, Any]:
-    """The content of a result file without runs: expected values, so no intervals.
+) -> Result:
+    """Without runs: expected values, so no intervals.
 
     Args:
         form: source of the formulas.
         terms: the formulas' own quantities, units in their names.
     """
-    return {
-        "schema": SCHEMA,
-        "source": "theory",
-        "scenario": scenario,
-        "seed": seed,
-        "runs": 0,
-        "intervals_over": None,
-        "warmup_requests": 0,
-        "metrics": {
-            name: {**_exactly(metrics[name]), "unit": unit}
-            for name, unit in UNITS.items()
+    return Result(
+        "theory",
+        scenario,
+        seed,
+        0,
+        None,
+        0,
+        {
+            name: Metric.of(name, Interval(metrics[name], None, None))
+            for name in UNITS
             if name in metrics
         },
-        "utilization": {name: _exactly(share) for name, share in utilization.items()},
-        "sessions": [],
-        "lossless": True,
-        "warnings": list(warnings),
-        "closed_form": {"source": form, "terms": dict(terms)},
-    }
+        {name: Interval(share, None, None) for name, share in utilization.items()},
+        (),
+        lossless=True,
+        warnings=tuple(warnings),
+        closed_form=Terms(form, terms),
+    )
 
 
-def _exactly(value: float) -> dict[str, float | None]:
-    return Interval(value, None, None).as_dict()
-
-
-def _session(trace: Trace) -> list[dict[str, Any]]:
-    """The first run's requests."""
-    return [
-        {
-            "session": request.session,
-            "prompt_tokens": request.prompt_tokens,
-            "new_tokens": len(request.tokens),
-            "time_to_first_token_ms": (
-                request.first_token_ms - request.started_ms if request.emitted else None
-            ),
-            "request_latency_ms": request.finished_ms - request.started_ms,
-            "rounds": len(request.rounds),
-            "finished": request.reason,
-            "pipeline": request.pipeline,
-        }
+def _sessions(trace: Trace, *, texts: bool = False) -> tuple[Session, ...]:
+    """A run's requests, with their texts if asked for."""
+    return tuple(
+        Session(
+            request.session,
+            request.prompt_tokens,
+            len(request.tokens),
+            request.first_token_ms - request.started_ms if request.emitted else None,
+            request.finished_ms - request.started_ms,
+            len(request.rounds),
+            request.reason,
+            request.pipeline,
+            tuple(request.tokens) if texts else None,
+        )
         for request in trace.requests
-    ]
+    )
 
 
 def write_json(content: Mapping[str, Any], target: str, option: str = "--json") -> None:

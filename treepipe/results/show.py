@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.files.outputs import Faults
-from treepipe.results.result import write_json
+from treepipe.results.result import Result, Terms, write_json
 from treepipe.results.trace import Trace, write_chrome_trace
 
 Say: TypeAlias = Callable[[str, int], None]
@@ -145,37 +145,36 @@ def _fit(table: Table, width: int, *, frame: bool) -> bool:
 
 
 def show_result(
-    result: Mapping[str, Any],
-    traces: Sequence[Trace],
+    result: Result,
     json: str | None,
     trace: Path | None,
     plot: Path | None,
     quiet: bool,
 ) -> None:
     """Write the files asked for and print the table (not if JSON goes to standard output)."""
-    name = str(result["scenario"])
+    first = [(result.scenario, run) for run in result.traces[:1]]
     with Faults() as faults:
-        faults.attempt(_write_files, result, json, [(name, traces[0])], trace, name, plot)
+        content = result.to_json()
+        faults.attempt(_write_files, content, json, first, trace, result.scenario, plot)
         if not quiet and json != "-":
-            print_result(result, console())
+            print_result(content, console())
 
 
-def show_theory(result: Mapping[str, Any], json: str | None, quiet: bool) -> None:
+def show_theory(result: Result, json: str | None, quiet: bool) -> None:
     """The same for a closed form, whose own quantities follow the metrics."""
     with Faults() as faults:
-        faults.attempt(_write_files, result, json, [], None, str(result["scenario"]), None)
-        if not quiet and json != "-":
-            print_result(result, console())
-            _print_terms(result["closed_form"], console())
+        faults.attempt(show_result, result, json, None, None, quiet)
+        if result.closed_form is not None and not quiet and json != "-":
+            _print_terms(result.closed_form, console())
 
 
-def _print_terms(form: Mapping[str, Any], shown: Console) -> None:
-    table = Table(title=form["source"])
+def _print_terms(form: Terms, shown: Console) -> None:
+    table = Table(title=form.source)
     table.add_column("term (its unit in its name)")
     table.add_column("value", justify="right")
-    for name, value in form["terms"].items():
+    for name, value in form.terms.items():
         table.add_row(name, number(value))
-    if form["terms"]:
+    if form.terms:
         print_table(shown, table)
 
 

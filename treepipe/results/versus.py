@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.results.estimates import UNSETTLED, Estimates, find_warmup, observe, possible_batches
 from treepipe.results.metrics import UNITS, Floats, range_of
-from treepipe.results.result import make_result
+from treepipe.results.result import Result, make_result
 from treepipe.results.statistics import SHARE, Paired, Range
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
@@ -26,10 +25,9 @@ SCHEMA = "treepipe.versus/1"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: its scenario, the file it came from, and its simulated runs."""
+    """One of the two: its scenario and its simulated runs."""
 
     scenario: Scenario
-    path: Path
     traces: Sequence[Trace]
 
     @property
@@ -39,25 +37,23 @@ class Side:
         return find_warmup(self.traces) if given is None else (given, True)
 
 
-def check_pairs(a: Scenario, a_path: Path, b: Scenario, b_path: Path) -> None:
+def check_pairs(a: Scenario, b: Scenario) -> None:
     """Raises ``UserError`` if the two have no pairs of runs or of requests."""
     runs = _runs(a), _runs(b)
     if runs[0] != runs[1]:
         raise UserError(
-            f"key runs is {runs[0]} in {a_path} and {runs[1]} in {b_path}; runs are compared in "
+            f"key runs is {runs[0]} in {a.path} and {runs[1]} in {b.path}; runs are compared in "
             f"pairs, so both need as many: --runs N sets both (a replay has always 1)"
         )
     requests = a.workload.requests, b.workload.requests
     if runs[0] == 1 and requests[0] != requests[1]:
         raise UserError(
-            f"key workload.requests is {requests[0]} in {a_path} and {requests[1]} in {b_path}; "
+            f"key workload.requests is {requests[0]} in {a.path} and {requests[1]} in {b.path}; "
             f"with one run each, requests are compared in pairs, so both need as many"
         )
 
 
-def named_apart(
-    a: Scenario, a_path: Path, b: Scenario, b_path: Path, changed: Sequence[str]
-) -> Scenario:
+def named_apart(a: Scenario, b: Scenario, changed: Sequence[str]) -> Scenario:
     """``b`` under a name of its own: with the keys that only it has changed, or with its file.
 
     Args:
@@ -65,8 +61,8 @@ def named_apart(
     """
     if a.name != b.name:
         return b
-    differs = ", ".join(changed) or ("" if a_path == b_path else str(b_path))
-    return b.model_copy(update={"name": f"{b.name} ({differs})"}) if differs else b
+    differs = ", ".join(changed) or ("" if a.path == b.path else str(b.path))
+    return b.with_(name=f"{b.name} ({differs})") if differs else b
 
 
 def make_versus(a: Side, b: Side) -> dict[str, Any]:
@@ -85,12 +81,15 @@ def make_versus(a: Side, b: Side) -> dict[str, Any]:
     first, second = (observe(side.traces, warmup, batches) for side in (a, b))
     common = [name for name in first.metrics if name in second.metrics]
     if not common:
-        raise UserError(f"{a.path} and {b.path} have no metric in common: no request has a token")
+        raise UserError(
+            f"{a.scenario.path} and {b.scenario.path} have no metric in common: no request has a "
+            f"token"
+        )
     differences = _differences(first, second, first.metrics, second.metrics, range_of)
     return {
         "schema": SCHEMA,
-        "a": _result(a, first),
-        "b": _result(b, second),
+        "a": _result(a, first).to_json(),
+        "b": _result(b, second).to_json(),
         "intervals_over": first.over,
         "warmup_requests": warmup,
         "differences": {name: {**each, "unit": UNITS[name]} for name, each in differences.items()},
@@ -105,7 +104,7 @@ def _runs(scenario: Scenario) -> int:
     return 1 if isinstance(scenario.acceptance, Replay) else scenario.runs
 
 
-def _result(side: Side, estimates: Estimates) -> dict[str, Any]:
+def _result(side: Side, estimates: Estimates) -> Result:
     return make_result(
         "simulation",
         side.scenario.name,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
@@ -16,12 +17,13 @@ from treepipe.core.protocol import Schedule, Started
 from treepipe.core.stage_desk import StageDesk
 from treepipe.physics.timing import DeviceTimes, LinkTimes
 from treepipe.physics.transfers import Held
+from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Machine
 
 HEADER_BYTES = 64
 """Size that a message's header is counted with, on top of its rows."""
 SWITCH = "switch"
-"""Name of the process that lets transfers wait for each other; it is no device of the plan."""
+"""Name of the process that lets transfers wait for each other; no device of a deployment."""
 
 AT_ONCE = LinkTimes(0.0)
 """A link that takes no time."""
@@ -77,8 +79,26 @@ NewSchedule = Callable[[int, int], Schedule]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Draft servers, pipelines, the links between them, and the schedule to run.
+class Bounds:
+    """Most tokens that a schedule has of a request at once.
+
+    Attributes:
+        pass_tokens: in one pass of a stage.
+        tree_tokens: in the tree in flight, of which each stage holds keys and values.
+        scratch_tokens: in the tree that a draft grows ahead of it.
+    """
+
+    pass_tokens: int = 1
+    tree_tokens: int = 0
+    scratch_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Draft servers, pipelines, the links between them, the schedule, and what a run is asked.
+
+    Everything but ``requests`` and ``seed`` is the same in all runs of a scenario; ``asked`` gives
+    the one of a run.
 
     Attributes:
         default_link, links: link times, by (sender, receiver) where they differ.
@@ -88,9 +108,14 @@ class Plan:
         central_transfers: a device takes part in one transfer at a time.
         never_misses: the verification rule takes a child wherever there is one.
         requests: in the order in which they are asked for; all of them arrive, or none does.
+            Empty before a run is chosen.
         seed: root of every random stream.
         warnings: what the times rest on besides measurements; for the result.
         machines: what the roles work on; one that is in none has a plain device of its own.
+        bounds: of the schedule, on the longest of the pipelines.
+        footprint: of the target; None if nothing tells its size.
+        draft_footprints: with the number of layers, of the draft servers whose model is known.
+        path: of the scenario, for errors.
     """
 
     name: str
@@ -109,6 +134,14 @@ class Plan:
     warnings: tuple[str, ...] = ()
     machines: tuple[Machine, ...] = ()
     local_link: LinkTimes = AT_ONCE
+    bounds: Bounds = Bounds()
+    footprint: Footprint | None = None
+    draft_footprints: Mapping[str, tuple[Footprint, int]] = field(default_factory=dict)
+    path: Path = Path("scenario")
+
+    def asked(self, requests: tuple[RequestSpec, ...], seed: int | None = None) -> Deployment:
+        """For a run of these requests. Args: ``seed``: None keeps the one that it has."""
+        return replace(self, requests=requests, seed=self.seed if seed is None else seed)
 
     @property
     def devices(self) -> tuple[str, ...]:

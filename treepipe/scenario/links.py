@@ -1,6 +1,7 @@
 """Links of a scenario -> link times: by default, between roles of one machine, and per pair.
 
-How long a message takes by these times is in ``timing.py``, who waits for whom in ``transfers.py``.
+How long a message takes by these times is in ``physics/timing.py``, who waits for whom in
+``physics/transfers.py``.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ def named_link(link: AnyLink, path: Path, key: str) -> LinkTimes:
     return resolve_link(link, f"{path}: key {key}", path.parent).times
 
 
-def link_estimates(scenario: Scenario, path: Path) -> dict[str, float]:
+def link_estimates(scenario: Scenario) -> dict[str, float]:
     """Relative uncertainty of the link profiles that the scenario names, where they state one.
 
     Raises:
         UserError: there is no such profile.
     """
-    links = scenario.links
+    links, path = scenario.links, scenario.path
     named: dict[str, AnyLink] = {"links.default": links.default, "links.local": links.local}
     named |= {f"links.pairs.{index}": pair.link for index, pair in enumerate(links.pairs)}
     found = {}
@@ -43,9 +44,7 @@ def link_estimates(scenario: Scenario, path: Path) -> dict[str, float]:
     return found
 
 
-def pair_links(
-    scenario: Scenario, path: Path, names: Collection[str]
-) -> dict[tuple[str, str], LinkTimes]:
+def pair_links(scenario: Scenario, names: Collection[str]) -> dict[tuple[str, str], LinkTimes]:
     """Of the pairs that the scenario lists, by (sender, receiver).
 
     Args:
@@ -54,7 +53,7 @@ def pair_links(
     Raises:
         UserError: a pair's end is no role, or its profile does not exist.
     """
-    links = dict[tuple[str, str], LinkTimes]()
+    links, path = dict[tuple[str, str], LinkTimes](), scenario.path
     for index, pair in enumerate(scenario.links.pairs):
         key = f"links.pairs.{index}"
         for end in pair.ends:

@@ -1,4 +1,4 @@
-"""What a plan needs of each machine's memory, and the refusal of what does not fit.
+"""What a deployment needs of each machine's memory, and the refusal of what does not fit.
 
 Per role: weights; per request that can be open at once the keys and values of its longest text and
 its largest tree (what the executor allocates); buffers of its largest pass. Roles that share a
@@ -7,57 +7,15 @@ machine share its memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from treepipe.core.errors import UserError
-from treepipe.profiles.shapes import BYTES, DType, Shape, compute_dtype
-from treepipe.scenario.deployment import Plan
-from treepipe.scenario.schema import Model, ScheduleSection
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.footprint import MIB
 
-MIB, KIB = 2**20, 2**10
 FLOAT_BYTES = 4
 """Of a logit and of an entry of an attention mask."""
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Bytes of a model, as far as they are known.
-
-    Attributes:
-        layer_bytes: weights of a layer.
-        kv_bytes: keys and values of a token in a layer.
-        row_bytes: one row's hidden state.
-        ends_bytes: embedding and output projection, and what is in front of an EAGLE head's layer.
-        vocabulary: logits of a row.
-    """
-
-    layer_bytes: float
-    kv_bytes: float
-    row_bytes: float = 0.0
-    ends_bytes: float = 0.0
-    vocabulary: int = 0
-
-    @classmethod
-    def of(cls, model: Model) -> Footprint | None:
-        """As a scenario gives it; None if it does not."""
-        if model.layer_mib is None or model.kv_kib is None:
-            return None
-        return cls(model.layer_mib * MIB, model.kv_kib * KIB)
-
-    @classmethod
-    def of_shape(cls, shape: Shape, dtype: DType) -> Footprint:
-        """Of a model whose sizes are known."""
-        # Quantized models keep what is around their layers in the type they compute in.
-        rest = shape.parameters - shape.layers * shape.layer_parameters
-        return cls(
-            shape.layer_bytes(dtype),
-            shape.kv_bytes(dtype),
-            shape.row_bytes(dtype),
-            rest * BYTES[compute_dtype(dtype)],
-            shape.vocabulary,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,39 +42,34 @@ class Need:
         )
 
 
-def cache_entries(plan: Plan, tree_tokens: int) -> int:
+def cache_entries(deployment: Deployment, tree_tokens: int) -> int:
     """Cache entries per request: the longest prompt and text, and the largest tree."""
-    longest = max(len(request.prompt) + request.max_new_tokens for request in plan.requests)
+    longest = max(len(request.prompt) + request.max_new_tokens for request in deployment.requests)
     return longest + tree_tokens
 
 
-def memory_needs(
-    plan: Plan,
-    section: ScheduleSection,
-    target: Footprint,
-    drafts: Mapping[str, tuple[Footprint, int]],
-) -> list[Need]:
+def memory_needs(deployment: Deployment) -> list[Need]:
     """Of every stage, and of the draft servers whose model is known.
 
-    Args:
-        drafts: footprint and number of layers of each draft server's model.
+    Empty if nothing tells the target's size.
     """
-    longest = max(len(stages) for stages in plan.pipelines)
-    system, parameters = section.system, section.parameters
-    rows = system.most_pass_tokens(parameters, longest)
-    entries = cache_entries(plan, system.tree_tokens(parameters, longest))
+    target, bounds = deployment.footprint, deployment.bounds
+    if target is None:
+        return []
+    rows = bounds.pass_tokens
+    entries = cache_entries(deployment, bounds.tree_tokens)
     needs = []
-    for pipeline, stages in enumerate(plan.pipelines):
-        at_once = plan.most_open(pipeline)
+    for pipeline, stages in enumerate(deployment.pipelines):
+        at_once = deployment.most_open(pipeline)
         buffers = rows * (2 * target.row_bytes + FLOAT_BYTES * entries) if target.row_bytes else 0.0
         for stage in stages:
             count = len(stage.layers)
             weights, caches = count * target.layer_bytes, count * target.kv_bytes * entries
             needs.append(_need(stage.name, weights, count, caches, at_once, entries, buffers))
-    at_once = sum(plan.most_open(pipeline) for pipeline in range(len(plan.pipelines)))
-    at_once = -(-at_once // len(plan.drafts))
-    entries = cache_entries(plan, system.most_scratch_tokens(parameters, longest))
-    for name, (draft, layers) in drafts.items():
+    at_once = sum(deployment.most_open(pipeline) for pipeline in range(len(deployment.pipelines)))
+    at_once = -(-at_once // len(deployment.drafts))
+    entries = cache_entries(deployment, bounds.scratch_tokens)
+    for name, (draft, layers) in deployment.draft_footprints.items():
         weights = layers * draft.layer_bytes + draft.ends_bytes + target.ends_bytes
         caches = layers * draft.kv_bytes * entries
         buffers = rows * (FLOAT_BYTES * target.vocabulary + 2 * target.row_bytes)
@@ -139,20 +92,32 @@ def _need(
     )
 
 
-def check_memory(plan: Plan, needs: list[Need], path: Path) -> None:
+def fitting(deployment: Deployment) -> Deployment:
+    """The same, once its roles are known to fit their machines with what is asked of them.
+
+    It warns of roles whose need nothing tells. Raises ``UserError`` as ``check_memory`` does.
+    """
+    needs = memory_needs(deployment)
+    check_memory(deployment, needs)
+    return replace(
+        deployment, warnings=(*deployment.warnings, *unchecked_memory(deployment, needs))
+    )
+
+
+def check_memory(deployment: Deployment, needs: Sequence[Need]) -> None:
     """Raises ``UserError`` with the numbers if the roles of a machine do not fit it."""
-    for machine in plan.machines:
+    for machine in deployment.machines:
         own = [need for need in needs if need.role in machine.roles]
         if machine.memory_mib is None or sum(need.total for need in own) <= machine.memory_mib:
             continue
         what = "its device has" if len(own) == 1 else f"host {machine.name!r} has"
         raise UserError(
-            f"{path}: {'; '.join(str(need) for need in own)}, but {what} {machine.memory_mib:g} MiB"
-            + _way_out(plan, own, machine.memory_mib)
+            f"{deployment.path}: {'; '.join(map(str, own))}, but {what} {machine.memory_mib:g} MiB"
+            + _way_out(deployment, own, machine.memory_mib)
         )
 
 
-def _way_out(plan: Plan, own: Sequence[Need], memory_mib: float) -> str:
+def _way_out(deployment: Deployment, own: Sequence[Need], memory_mib: float) -> str:
     """Which keys bound how many requests are open, if fewer of them would fit; else nothing."""
     fixed = sum(need.weights + need.buffers for need in own)
     each = sum(need.caches / need.requests for need in own if need.requests)
@@ -160,7 +125,7 @@ def _way_out(plan: Plan, own: Sequence[Need], memory_mib: float) -> str:
         return ""
     fit = int((memory_mib - fixed) / each)
     keys = "serving.places (per pipeline) or serving.admission"
-    if plan.arrivals_ms:
+    if deployment.arrivals_ms:
         why = (
             f"requests arrive by themselves (workload.arrivals), so all may be open at once; {keys}"
         )
@@ -169,10 +134,10 @@ def _way_out(plan: Plan, own: Sequence[Need], memory_mib: float) -> str:
     return f"; {why} bounds how many, and {fit} would fit"
 
 
-def unchecked_memory(plan: Plan, needs: list[Need]) -> list[str]:
+def unchecked_memory(deployment: Deployment, needs: Sequence[Need]) -> list[str]:
     """Roles whose device has a memory, but whose need nothing tells."""
     known = {need.role for need in needs}
-    limited = [machine for machine in plan.machines if machine.memory_mib is not None]
+    limited = [machine for machine in deployment.machines if machine.memory_mib is not None]
     lacking = [role for machine in limited for role in machine.roles if role not in known]
     if not lacking:
         return []

@@ -7,7 +7,9 @@ the model (``profiles/service.py``). What the times rest on besides measurements
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
 
 from treepipe.core.errors import UserError
 from treepipe.core.tree import split
@@ -30,8 +32,8 @@ from treepipe.profiles.schema import (
 )
 from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
 from treepipe.scenario.deployment import Placed
+from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Home, Machine, make_machines
-from treepipe.scenario.memory import Footprint
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Draft, Model, Pipeline
 
@@ -39,24 +41,95 @@ NO_WORK = TimeTable({1: 0.0})
 """Times of what a role never does."""
 
 
+@dataclass(frozen=True, slots=True)
 class Placement:
     """The roles of a scenario on their devices.
 
     Attributes:
+        drafts: the draft servers.
+        pipelines: the stages of every pipeline.
+        machines: what the roles work on.
         target: what is known of the target from a profile or a checkpoint's ``config.json``; None
             where nothing asks for it.
+        footprint: of the target, as the scenario or its profile gives it; None if neither does.
         draft_footprints: per draft server, as far as they are known, with the number of layers.
+        row_bytes: one row of hidden states, 0 if nothing tells the target's width.
+        warnings: what the times rest on besides measurements; a sentence names all devices it is
+            of.
         estimates: relative uncertainty of each named profile that states one.
     """
 
-    def __init__(self, scenario: Scenario, path: Path, layers: int | None = None) -> None:
-        """Args: ``path``: of the scenario; ``layers``: of the target's checkpoint, if opened."""
-        self._scenario, self._path = scenario, path
+    drafts: tuple[Placed, ...]
+    pipelines: tuple[tuple[Placed, ...], ...]
+    machines: tuple[Machine, ...]
+    target: ServedModel | None
+    footprint: Footprint | None
+    draft_footprints: Mapping[str, tuple[Footprint, int]]
+    row_bytes: int
+    warnings: tuple[str, ...]
+    estimates: Mapping[str, float]
+
+
+def place(scenario: Scenario, layers: int | None = None) -> Placement:
+    """Put a scenario's roles on their devices.
+
+    Args:
+        layers: of the target's checkpoint, if it was opened.
+
+    Raises:
+        UserError: a device, a host or a model is wrong or missing.
+    """
+    placing = _Placing(scenario, layers)
+    servers = [
+        (index, draft) for index, draft in enumerate(scenario.drafts) for _ in range(draft.count)
+    ]
+    drafts = [
+        placing.draft(draft, f"draft{number}", f"drafts.{index}")
+        for number, (index, draft) in enumerate(servers)
+    ]
+    copies = [
+        (index, pipeline)
+        for index, pipeline in enumerate(scenario.pipelines)
+        for _ in range(pipeline.count)
+    ]
+    pipelines = [
+        placing.stages(pipeline, f"pipeline{number}", f"pipelines.{index}")
+        for number, (index, pipeline) in enumerate(copies)
+    ]
+    return Placement(
+        tuple(role.placed for role in drafts),
+        tuple(tuple(role.placed for role in stages) for stages in pipelines),
+        make_machines(
+            [role.home for role in (*drafts, *chain.from_iterable(pipelines))],
+            scenario.hosts,
+            scenario.path,
+        ),
+        placing.target,
+        placing.footprint,
+        {role.placed.name: role.footprint for role in drafts if role.footprint is not None},
+        placing.row_bytes,
+        tuple(placing.warnings),
+        placing.estimates,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """A role with its times, where it works, and (of a draft server) its model's size."""
+
+    placed: Placed
+    home: Home
+    footprint: tuple[Footprint, int] | None = None
+
+
+class _Placing:
+    """What is found out on the way: profiles are read once, and each warning is given once."""
+
+    def __init__(self, scenario: Scenario, layers: int | None) -> None:
+        self._scenario, self._path = scenario, scenario.path
         self.estimates: dict[str, float] = {}
         self._remarks: list[Remark] = []
         self._services: dict[str, ServiceTimes] = {}
-        self._homes: list[Home] = []
-        self.draft_footprints: dict[str, tuple[Footprint, int]] = {}
         self._stages_known: dict[tuple[str, int], TimeTable] = {}
         self.target: ServedModel | None = None
         if scenario.target.profile is not None or self._names_hardware():
@@ -89,46 +162,24 @@ class Placement:
             return given
         return Footprint.of_shape(self.target.shape, self.target.dtype)
 
-    def drafts(self) -> tuple[Placed, ...]:
-        """The draft servers."""
-        placed: list[Placed] = []
-        for index, draft in enumerate(self._scenario.drafts):
-            key = f"drafts.{index}"
-            device = self._device(draft.device, f"{key}.device")
-            if isinstance(device, Device):
-                times = _device_times(device)
-            else:
-                times = self._draft_times(device, draft, key)
-            footprint = self._draft_footprint(draft, device, key)
-            for _ in range(draft.count):
-                role = f"draft{len(placed)}"
-                if footprint is not None:
-                    self.draft_footprints[role] = footprint
-                self._homes.append(Home(role, device, draft.host, f"key {key}"))
-                placed.append(Placed(role, times))
-        return tuple(placed)
+    def draft(self, draft: Draft, role: str, key: str) -> _Role:
+        """Args: ``role``: the server's name; ``key``: of its section in the file."""
+        device = self._device(draft.device, f"{key}.device")
+        if isinstance(device, Device):
+            times = _device_times(device)
+        else:
+            times = self._draft_times(device, draft, key)
+        home = Home(role, device, draft.host, f"key {key}")
+        return _Role(Placed(role, times), home, self._draft_footprint(draft, device, key))
 
-    def pipelines(self) -> tuple[tuple[Placed, ...], ...]:
-        """The stages of every pipeline."""
-        pipelines: list[tuple[Placed, ...]] = []
-        for index, pipeline in enumerate(self._scenario.pipelines):
-            for _ in range(pipeline.count):
-                name = f"pipeline{len(pipelines)}"
-                pipelines.append(self._stages(pipeline, name, f"pipelines.{index}"))
-        return tuple(pipelines)
-
-    def machines(self) -> tuple[Machine, ...]:
-        """What the draft servers and stages placed so far work on."""
-        return make_machines(self._homes, self._scenario.hosts, self._path)
-
-    def _stages(self, pipeline: Pipeline, name: str, key: str) -> tuple[Placed, ...]:
+    def stages(self, pipeline: Pipeline, name: str, key: str) -> list[_Role]:
         """Args: ``name``: of the pipeline's first copy or a further one; ``key``: in the file."""
         sections = [
             (i, stage) for i, stage in enumerate(pipeline.stages) for _ in range(stage.count)
         ]
         given = [stage.layers for _, stage in sections]
         counts = _deal_layers(given, self._layers, f"{self._path}: key {key}")
-        placed, first = [], 0
+        roles, first = list[_Role](), 0
         for number, ((index, stage), count) in enumerate(zip(sections, counts, strict=True), 1):
             at = f"{key}.stages.{index}.device"
             device = self._device(stage.device, at)
@@ -137,10 +188,10 @@ class Placement:
             else:
                 times = self._stage_times(device, stage.device, at, count)
             role = f"{name}.stage{number}"
-            self._homes.append(Home(role, device, stage.host, f"key {key}.stages.{index}"))
-            placed.append(Placed(role, times, range(first, first + count)))
+            home = Home(role, device, stage.host, f"key {key}.stages.{index}")
+            roles.append(_Role(Placed(role, times, range(first, first + count)), home))
             first += count
-        return tuple(placed)
+        return roles
 
     def _stage_times(
         self, hardware: Hardware, named: AnyDevice, key: str, layers: int

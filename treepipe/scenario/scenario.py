@@ -115,15 +115,27 @@ class Scenario(Section):
         """Of its file, for errors; names in it count from the file's folder."""
         return self._path
 
+    @property
+    def content(self) -> dict[str, Any]:
+        """What its file holds, or would hold: the keys that were given, as they were given."""
+        return copy.deepcopy(self._content)
+
     def with_(self, **changes: Any) -> Self:
         """The same with other values, by dotted key: ``with_(**{"schedule.tree_size": 40})``.
 
         Raises:
             UserError: names the file and the key.
         """
-        data = copy.deepcopy(self._content)
+        data = self.content
         for key, value in changes.items():
             assign_key(data, key, copy.deepcopy(value), key)
+        return type(self).of(data, self._path)
+
+    def with_settings(self, settings: Sequence[str]) -> Self:
+        """The same, changed as ``--set`` does: ``dotted.key=value``; raises ``UserError``."""
+        data = self.content
+        for setting in settings:
+            override_key(data, setting)
         return type(self).of(data, self._path)
 
 

@@ -26,9 +26,9 @@ def unused_warnings(scenario: Scenario) -> list[str]:
     ]
 
 
-def check_schedule(scenario: Scenario, path: Path) -> None:
+def check_schedule(scenario: Scenario) -> None:
     """Raises ``UserError`` for parameters that contradict each other or the cluster."""
-    section, system = scenario.schedule, scenario.schedule.system
+    section, system, path = scenario.schedule, scenario.schedule.system, scenario.path
     _check_sizes(scenario, path)
     if system.in_lock_step:
         _check_lock_step(scenario, f"{path}: key schedule")

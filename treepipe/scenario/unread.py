@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from treepipe.scenario.deployment import Plan
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 
@@ -22,9 +22,9 @@ DISTRIBUTION = ("temperature", "top_p", "top_k")
 """Keys that shape the target's distribution; at temperature 0 only the first counts."""
 
 
-def unread_warnings(scenario: Scenario, plan: Plan) -> list[str]:
-    """Args: ``plan``: of the scenario, for who sends messages to whom."""
-    return [*_drafts(scenario), *_choices(scenario), *_links(scenario, plan)]
+def unread_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
+    """Args: ``deployment``: of the scenario, for who sends messages to whom."""
+    return [*_drafts(scenario), *_choices(scenario), *_links(scenario, deployment)]
 
 
 def sampling_warnings(scenario: Scenario) -> list[str]:
@@ -61,16 +61,16 @@ def _choices(scenario: Scenario) -> Iterator[str]:
             yield f"key serving.{key} has no effect with serving.queue = {serving.queue!r}"
 
 
-def _links(scenario: Scenario, plan: Plan) -> Iterator[str]:
-    used = set(plan.connections)
+def _links(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
+    used = set(deployment.connections)
     for index, pair in enumerate(scenario.links.pairs):
         if not used & set(pair.directions):
             between = " to ".join(pair.ends) if pair.one_way else " and ".join(pair.ends)
             preposition = "from" if pair.one_way else "between"
             yield f"key links.pairs.{index} has no effect: no message goes {preposition} {between}"
-    if "local" in scenario.links.model_fields_set and not _shared(plan):
+    if "local" in scenario.links.model_fields_set and not _shared(deployment):
         yield "key links.local has no effect: no two roles share a host"
 
 
-def _shared(plan: Plan) -> bool:
-    return any(len(machine.roles) > 1 for machine in plan.machines)
+def _shared(deployment: Deployment) -> bool:
+    return any(len(machine.roles) > 1 for machine in deployment.machines)

@@ -47,11 +47,8 @@ def run_seeds(seed: int, runs: int) -> list[int]:
     return [int(child.generate_state(1, np.uint64)[0]) for child in children]
 
 
-def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpec, ...]:
+def draw_requests(scenario: Scenario, seed: int) -> tuple[RequestSpec, ...]:
     """What a run of this seed is asked; a prompt is so many times token 0.
-
-    Args:
-        path: of the scenario, for errors and for the folder that a trace is in.
 
     Raises:
         UserError: the trace is wrong, or there is no end to what is asked.
@@ -60,18 +57,18 @@ def draw_requests(scenario: Scenario, path: Path, seed: int) -> tuple[RequestSpe
     if isinstance(arrivals, ArrivalTrace):
         return tuple(
             RequestSpec((0,) * row.prompt_tokens, row.new_tokens, arrival_ms=1e3 * row.arrival_s)
-            for row in _trace_rows(workload, arrivals, path)
+            for row in _trace_rows(workload, arrivals, scenario.path)
         )
     count = workload.requests
     times, *_ = _streams(seed)
-    lengths, wanted = _lengths(workload, path, seed)
+    lengths, wanted = _lengths(workload, scenario.path, seed)
     asked: list[float | None] = [None] * count
     if arrivals is not None:
         at_ms = arrivals.times_ms(times, count)
         if not np.isfinite(at_ms).all():
             raise UserError(
-                f"{path}: key workload.arrivals.rate_per_s = {arrivals.rate_per_s:g} is so small "
-                f"that requests never arrive"
+                f"{scenario.path}: key workload.arrivals.rate_per_s = {arrivals.rate_per_s:g} is "
+                f"so small that requests never arrive"
             )
         asked = at_ms.tolist()
     return tuple(
@@ -160,7 +157,7 @@ def workload_warnings(scenario: Scenario) -> list[str]:
     ]
 
 
-def effort_warnings(scenario: Scenario, path: Path) -> list[str]:
+def effort_warnings(scenario: Scenario) -> list[str]:
     """Beforehand: one sentence if a simulation will take long, else none.
 
     Raises ``UserError`` as ``draw_requests`` does.
@@ -169,9 +166,9 @@ def effort_warnings(scenario: Scenario, path: Path) -> list[str]:
         return []  # as long as what was recorded
     workload = scenario.workload
     if isinstance(workload.arrivals, ArrivalTrace):
-        wanted = [row.new_tokens for row in _trace_rows(workload, workload.arrivals, path)]
+        wanted = [row.new_tokens for row in _trace_rows(workload, workload.arrivals, scenario.path)]
     else:
-        _, wanted = _lengths(workload, path, run_seeds(scenario.seed, 1)[0])
+        _, wanted = _lengths(workload, scenario.path, run_seeds(scenario.seed, 1)[0])
     tokens = scenario.runs * sum(wanted)
     if tokens <= MANY_TOKENS:
         return []

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from treepipe.compare import grid as validation_grid
-from treepipe.compare.demo import SCENARIO
-from treepipe.compare.grid import (
+from treepipe.profiles.library import REFERENCE
+from treepipe.validation import grid as validation_grid
+from treepipe.validation.demo import SCENARIO
+from treepipe.validation.grid import (
     KINDS,
     LATENCIES_MS,
     SCHEDULES,
@@ -24,8 +25,7 @@ from treepipe.compare.grid import (
     cells,
     run_grid,
 )
-from treepipe.compare.grid_report import FACTORS, aims, write_report
-from treepipe.profiles.library import REFERENCE
+from treepipe.validation.grid_report import FACTORS, aims, write_report
 
 LEVELS = {
     "schedule": SCHEDULES,
@@ -68,7 +68,7 @@ def test_held_out_prompts_are_taken_in_turn(tmp_path: Path) -> None:
         taken = [json.loads((tmp_path / f"{number}.json").read_text()) for number in numbers]
         uses = Counter(text for texts in taken for text in texts)
         assert max(uses.values()) - min(uses.values()) <= 1
-    assert all(case.path == SCENARIO for case in cases)
+    assert all(case.scenario.path == SCENARIO for case in cases)
 
 
 TINY = Settings(cells=3, requests=2, chain_requests=1, plain_requests=1, new_tokens=5)

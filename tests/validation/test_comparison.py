@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.made_runs import POOL, SMALL, judged, made_plan, made_run, say
-from treepipe.compare.comparison import (
+from treepipe.core.draft_work import Turn
+from treepipe.core.requests import RequestTrace
+from treepipe.executor.measure.machine import hardware, is_this_machine
+from treepipe.results.metrics import run_metrics
+from treepipe.results.steady import return_times, steady
+from treepipe.results.trace import Span, Trace
+from treepipe.scenario.resolve import deploy
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.theory.starsd import Cycle
+from treepipe.sim.world import simulate
+from treepipe.studies import shared_draft
+from treepipe.validation.comparison import (
     Case,
     _by_cluster,
     _prepare,
@@ -17,20 +29,8 @@ from treepipe.compare.comparison import (
     compare,
     predict_case,
 )
-from treepipe.compare.demo import SCENARIO
-from treepipe.compare.judgement import METRIC, judge, overruns
-from treepipe.core.draft_work import Turn
-from treepipe.core.requests import RequestTrace
-from treepipe.executor.measure.machine import hardware, is_this_machine
-from treepipe.results.metrics import run_metrics
-from treepipe.results.steady import return_times, steady
-from treepipe.results.trace import Span, Trace
-from treepipe.scenario.resolve import make_plan
-from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.theory.starsd import Cycle
-from treepipe.sim.world import simulate
-from treepipe.studies import shared_draft
+from treepipe.validation.demo import SCENARIO
+from treepipe.validation.judgement import METRIC, judge, overruns
 
 
 def test_a_run_with_the_predicted_durations_has_no_duration_error() -> None:
@@ -120,7 +120,7 @@ def test_a_profile_of_this_machine_is_known_as_such(tmp_path: Path) -> None:
         (tmp_path / "scenario.toml").write_text(text)
         for emulate, timed in (("false", real), ("true", "emulated")):
             scenario = Scenario.load(tmp_path / "scenario.toml", [f"emulate={emulate}"])
-            assert _timed(scenario, tmp_path / "scenario.toml") == timed
+            assert _timed(scenario) == timed
 
 
 def test_predictions_do_not_end_at_a_token_that_is_a_rank() -> None:
@@ -144,7 +144,7 @@ def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
         "links": ("links.default={ latency_ms = 3.0 }",),
         "wide, slow": ("links.default={ latency_ms = 3.0 }", "schedule.name=specpipe"),
     }
-    prepared = [_prepare(Case(label, SCENARIO, (*SMALL, *o))) for label, o in changes.items()]
+    prepared = [_prepare(Case.of(label, SCENARIO, (*SMALL, *o))) for label, o in changes.items()]
     groups = _by_cluster(prepared)
     assert [[each.label for each in group] for group in groups] == [
         ["flowspec", "wide", "busy"],
@@ -170,12 +170,12 @@ def test_every_case_is_predicted_before_a_process_starts(monkeypatch: pytest.Mon
             raise StartedError
 
     monkeypatch.setattr(
-        "treepipe.compare.comparison.calibrate",
+        "treepipe.validation.comparison.calibrate",
         lambda cases, _: {each.label: POOL for each in cases},
     )
     cases = [
-        Case("one", SCENARIO, SMALL),
-        Case("two", SCENARIO, (*SMALL, "schedule.name=chain")),
+        Case.of("one", SCENARIO, SMALL),
+        Case.of("two", SCENARIO, (*SMALL, "schedule.name=chain")),
     ]
     with pytest.raises(StartedError):
         next(compare(cases, listen))
@@ -239,8 +239,7 @@ def test_the_closed_form_idles_as_starsd_says() -> None:
 
 def test_the_profile_s_cycle_is_what_the_simulator_measures() -> None:
     settings = shared_draft.Settings(prompts=2, new_tokens=24, runs=1)
-    scenario = Scenario.load(SCENARIO, shared_draft._case(settings, 1).overrides)
-    plan = make_plan(scenario, SCENARIO, row_bytes=768)
+    plan = replace(deploy(shared_draft._case(settings, 1).scenario), row_bytes=768)
     trace = simulate(plan, PoolSource(POOL.pool, 1, 3))
     cycle = shared_draft.profile_cycle(plan, 1.0)
     times = sorted(return_times(steady(trace)))

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import torch
 
-from treepipe.compare.calibration import Acceptance, Prepared, calibrate
-from treepipe.compare.judgement import Cut, Prediction, Row, Texts, Timed, judge
 from treepipe.core.errors import UserError
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import prepare
@@ -25,26 +23,38 @@ from treepipe.profiles.library import find_device
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.results.estimates import summarize
 from treepipe.results.show import Say
-from treepipe.scenario.deployment import Plan
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import run_seeds
 from treepipe.sim.world import simulate
+from treepipe.validation.calibration import Acceptance, Prepared, calibrate
+from treepipe.validation.judgement import Cut, Prediction, Row, Texts, Timed, judge
 
 WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to predict and to run: a scenario, with changes as ``--set`` takes them.
+    """One thing to predict and to run.
 
     Attributes:
         calibrate_on: as in ``Prepared``.
     """
 
     label: str
-    path: Path
-    overrides: tuple[str, ...] = ()
+    scenario: Scenario
     calibrate_on: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        label: str,
+        path: Path,
+        settings: Sequence[str] = (),
+        calibrate_on: str | None = None,
+    ) -> Case:
+        """A file, with settings as ``--set`` takes them; raises ``UserError``."""
+        return cls(label, Scenario.load(path, settings), calibrate_on)
 
 
 def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> Iterator[Row]:
@@ -62,7 +72,9 @@ def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> 
     acceptance = calibrate(prepared, say)
     say("predicting", sum(each.scenario.runs for each in prepared))
     predictions = {
-        each.label: predict_case(each.launch.plan, each.scenario, acceptance[each.label], say, cut)
+        each.label: predict_case(
+            each.launch.deployment, each.scenario, acceptance[each.label], say, cut
+        )
         for each in prepared
     }
     texts = _plain_texts([each for each in prepared if _is_greedy(each)], say)
@@ -71,27 +83,25 @@ def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> 
 
 
 def predict_case(
-    plan: Plan, scenario: Scenario, acceptance: Acceptance, say: Say, cut: Cut
+    deployment: Deployment, scenario: Scenario, acceptance: Acceptance, say: Say, cut: Cut
 ) -> Prediction:
     """Simulate the scenario's number of runs, each with its own seed."""
     # A simulated token is a rank, so no token ends a simulated text.
-    requests = tuple(replace(request, end_tokens=frozenset()) for request in plan.requests)
+    requests = tuple(replace(request, end_tokens=frozenset()) for request in deployment.requests)
     traces = []
     for seed in run_seeds(scenario.seed, scenario.runs):
-        trial = replace(plan, requests=requests, seed=seed)
-        traces.append(simulate(trial, acceptance.source(seed)))
+        traces.append(simulate(deployment.asked(requests, seed), acceptance.source(seed)))
         say("", 1)
     return Prediction(*summarize([cut(trace) for trace in traces]), traces[0])
 
 
 def _prepare(case: Case) -> Prepared:
-    scenario = Scenario.load(case.path, case.overrides)
-    launch = prepare(scenario, case.path)
-    found = Prepared(case.label, case.path, scenario, launch, case.calibrate_on)
+    launch = prepare(case.scenario)
+    found = Prepared(case.label, case.scenario, launch, case.calibrate_on)
     if found.longest < 2:
         raise UserError(
-            f"{case.path}: key workload.new_tokens: no text has a second token, so there is no "
-            f"time between tokens to compare"
+            f"{case.scenario.path}: key workload.new_tokens: no text has a second token, so there "
+            f"is no time between tokens to compare"
         )
     return found
 
@@ -106,7 +116,7 @@ def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[Path, Texts]:
     targets = {case.launch.target.directory: case.launch.target for case in cases}
     longest: dict[tuple[Path, tuple[int, ...], frozenset[int]], int] = {}
     for case in cases:
-        for spec in case.launch.plan.requests:
+        for spec in case.launch.deployment.requests:
             key = case.launch.target.directory, spec.prompt, spec.end_tokens
             longest[key] = max(longest.get(key, 0), spec.max_new_tokens)
     say("plain greedy decoding", len(longest))
@@ -153,23 +163,24 @@ def _run_group(
 ) -> Iterator[Row]:
     roles = _roles_for(group)
     say(f"starting {len(roles)} processes", 1)
-    with Cluster(roles, group[0].launch.plan) as cluster:
+    with Cluster(roles, group[0].launch.deployment) as cluster:
         say("", 1)
         for each in group:
-            plan, label = each.launch.plan, each.label
+            deployment, label = each.launch.deployment, each.label
             plain = texts[each.launch.target.directory] if _is_greedy(each) else None
-            say(f"running {label}", len(plan.requests))
-            _warm_up(cluster, plan)
-            run = cluster.run(plan, lambda: say("", 1))
+            say(f"running {label}", len(deployment.requests))
+            _warm_up(cluster, deployment)
+            run = cluster.run(deployment, lambda: say("", 1))
             name = each.scenario.schedule.name
-            timed = _timed(each.scenario, each.path)
-            yield judge(label, name, plan, predictions[label], run, plain, cut, timed)
+            timed = _timed(each.scenario)
+            yield judge(label, name, deployment, predictions[label], run, plain, cut, timed)
 
 
-def _timed(scenario: Scenario, path: Path) -> Timed:
+def _timed(scenario: Scenario) -> Timed:
     """What the profiles of a scenario's devices are to its run."""
     if scenario.emulate:
         return "emulated"
+    path = scenario.path
     devices = [draft.device for draft in scenario.drafts]
     devices += [stage.device for pipeline in scenario.pipelines for stage in pipeline.stages]
     for device in devices:
@@ -181,18 +192,18 @@ def _timed(scenario: Scenario, path: Path) -> Timed:
     return "here"
 
 
-def _warm_up(cluster: Cluster, plan: Plan) -> None:
+def _warm_up(cluster: Cluster, deployment: Deployment) -> None:
     """Decode a few tokens on every pipeline: a process's first passes take longer."""
-    count = max(plan.serving.clients, len(plan.pipelines))
+    count = max(deployment.serving.clients, len(deployment.pipelines))
     requests = tuple(
         replace(
             request,
             max_new_tokens=min(request.max_new_tokens, WARM_UP_TOKENS),
             arrival_ms=None,
         )
-        for request in plan.requests[:count]
+        for request in deployment.requests[:count]
     )
-    cluster.run(replace(plan, requests=requests))
+    cluster.run(deployment.asked(requests))
 
 
 def _roles_for(group: Sequence[Prepared]) -> list[RoleSettings]:

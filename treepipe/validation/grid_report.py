@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
 
-from treepipe.compare.judgement import METRIC
-from treepipe.compare.validate import summary_sheet
-from treepipe.compare.validation import validation
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
+from treepipe.validation.judgement import METRIC
+from treepipe.validation.validate import summary_sheet
+from treepipe.validation.validation import validation
 
 KEPT = (METRIC, "time_to_first_token_ms", "tokens_per_round", "hit_rate")
 """Metrics that the committed file holds."""

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from treepipe.compare.judgement import METRIC, Row
 from treepipe.core.errors import UserError
 from treepipe.files.reading import UNREADABLE, reading_fault
 from treepipe.results.estimates import summarize
 from treepipe.results.metrics import UNITS, utilization
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
+from treepipe.validation.judgement import METRIC, Row
 
 SCHEMA = "treepipe.validation/1"
 NOTICEABLE = 0.01

@@ -12,10 +12,10 @@ import pytest
 
 from tests.worlds.command_line import assert_sentence, call, run_with
 from tests.worlds.made_runs import judged, made_plan
-from treepipe.compare.judgement import METRIC
-from treepipe.compare.validate import changes, explain
-from treepipe.compare.validation import SCHEMA, against, entry, load_validation, validation
 from treepipe.core.errors import UserError
+from treepipe.validation.judgement import METRIC
+from treepipe.validation.validate import changes, explain
+from treepipe.validation.validation import SCHEMA, against, entry, load_validation, validation
 
 SLOW = "links.default={ latency_ms = 9.0 }"
 

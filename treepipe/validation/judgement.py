@@ -12,7 +12,7 @@ from treepipe.results.metrics import run_metrics
 from treepipe.results.recording import Recording
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import BUSY, Trace
-from treepipe.scenario.deployment import Plan, RequestSpec
+from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.sim.predict import extrapolation_warnings
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
@@ -62,7 +62,7 @@ class Row:
         replayed_metrics: simulated with the run's own acceptance: only durations differ.
         measured_over_requests: METRIC per request of the run, with its interval.
         lossless: every text equals plain greedy decoding; None: texts were sampled.
-        warnings: of the plan, of the run, and of its replay.
+        warnings: of the deployment, of the run, and of its replay.
     """
 
     label: str
@@ -124,7 +124,7 @@ class Row:
 def judge(
     label: str,
     schedule: str,
-    plan: Plan,
+    deployment: Deployment,
     prediction: Prediction,
     run: tuple[Trace, Recording],
     texts: Texts | None,
@@ -139,7 +139,7 @@ def judge(
     """
     executed, recording = run
     source = ReplaySource(recording)
-    replay = simulate(plan, source)
+    replay = simulate(deployment, source)
     part = cut(executed)
     measured, shares = summarize([part])
     per_request = [run_metrics(replace(part, requests=[each])) for each in part.requests]
@@ -152,11 +152,11 @@ def judge(
         measured_over_requests=Interval.over([m[METRIC] for m in per_request if METRIC in m]),
         predicted_utilization={name: each.mean for name, each in prediction.utilization.items()},
         utilization={name: each.mean for name, each in shares.items()},
-        lossless=None if texts is None else _is_lossless(plan.requests, executed, texts),
+        lossless=None if texts is None else _is_lossless(deployment.requests, executed, texts),
         warnings=(
-            *plan.warnings,
+            *deployment.warnings,
             *executed.warnings,
-            *extrapolation_warnings(plan, executed),
+            *extrapolation_warnings(deployment, executed),
             *source.warnings(),
             *overruns(executed, replay, timed),
         ),

@@ -34,13 +34,11 @@ class Prepared:
     """A scenario, ready to be predicted and run.
 
     Attributes:
-        path: of the scenario.
         calibrate_on: prompts to calibrate on, as ``workload.prompts`` names them; None: see
             ``calibration_prompts``.
     """
 
     label: str
-    path: Path
     scenario: Scenario
     launch: Launch
     calibrate_on: str | None = None
@@ -48,7 +46,7 @@ class Prepared:
     @property
     def longest(self) -> int:
         """New tokens of its longest request."""
-        return max(request.max_new_tokens for request in self.launch.plan.requests)
+        return max(request.max_new_tokens for request in self.launch.deployment.requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, Acceptance]:
         if _needs_calibration(case):
             groups.setdefault(_pair(case), []).append(case)
         else:
-            found[case.label] = Acceptance(*acceptance_pool(case.scenario, case.path))
+            found[case.label] = Acceptance(*acceptance_pool(case.scenario))
     for pair, group in groups.items():
         lengths = {case.longest for case in group}
         recorded = _record(group[0], pair, max(lengths), _decoded(cases), say)
@@ -104,8 +102,8 @@ def _needs_calibration(case: Prepared) -> bool:
         return True
     if isinstance(case.scenario.acceptance, Replay):
         raise UserError(
-            f"{case.path}: key acceptance.source = 'replay': a recorded run cannot be predicted "
-            f"before it runs; leave the section out, or name a pool or a table"
+            f"{case.scenario.path}: key acceptance.source = 'replay': a recorded run cannot be "
+            f"predicted before it runs; leave the section out, or name a pool or a table"
         )
     return case.scenario.acceptance is None and case.scenario.schedule.system.drafts
 
@@ -114,16 +112,16 @@ def _pair(case: Prepared) -> _Pair:
     launch = case.launch
     if launch.draft is None or any(d.source != "model" for d in case.scenario.drafts):
         raise UserError(
-            f"{case.path}: key acceptance is missing; only a model that drafts (drafts.0.source = "
-            f"'model') is calibrated here"
+            f"{case.scenario.path}: key acceptance is missing; only a model that drafts "
+            f"(drafts.0.source = 'model') is calibrated here"
         )
     prompts = case.calibrate_on or calibration_prompts(case.scenario.workload.prompts)
-    return launch.target.directory, launch.draft.directory, prompts, case.path.parent
+    return launch.target.directory, launch.draft.directory, prompts, case.scenario.path.parent
 
 
 def _decoded(cases: Sequence[Prepared]) -> set[tuple[int, ...]]:
     """All prompts that are going to be decoded, as token ids."""
-    return {request.prompt for case in cases for request in case.launch.plan.requests}
+    return {request.prompt for case in cases for request in case.launch.deployment.requests}
 
 
 def _record(
@@ -136,7 +134,7 @@ def _record(
     prompts = [p for p in tokenize(target, load_texts(name, folder)) if p not in decoded]
     if not prompts:
         raise UserError(
-            f"{case.path}: all prompts of {name} are decoded, none is left to calibrate"
+            f"{case.scenario.path}: all prompts of {name} are decoded, none is left to calibrate"
         )
     limit = min(target.max_positions, draft.max_positions)
     too_long = max(map(len, prompts)) + new_tokens
@@ -146,5 +144,5 @@ def _record(
             f"positions, the models have {limit}"
         )
     say("calibrating acceptance", len(prompts))
-    texts = Texts(target, prompts, new_tokens, seed=case.launch.plan.seed)
+    texts = Texts(target, prompts, new_tokens, seed=case.launch.deployment.seed)
     return record_acceptance(texts, ModelRecorder(draft, texts), partial(say, "", 1))

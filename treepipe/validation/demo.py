@@ -10,14 +10,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.compare.comparison import Case, compare
-from treepipe.compare.judgement import Row as Row
 from treepipe.files.folder import claim
 from treepipe.files.outputs import Faults, write_file
 from treepipe.results.result import write_json
 from treepipe.results.show import Say, console, print_table
 from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
+from treepipe.scenario.scenario import Scenario
+from treepipe.validation.comparison import Case, compare
+from treepipe.validation.judgement import Row as Row
 
 SCENARIO = Path(__file__).parents[1] / "studies" / "scenarios" / "demo.toml"
 SCHEDULES = ("pp", "naive_pp", "pruned_pp", "flowspec")
@@ -33,8 +34,9 @@ def run_demo(say: Say) -> list[Row]:
 
 
 def _case(name: str) -> Case:
-    fewer = (f"workload.requests={PLAIN_REQUESTS}",) if name == "pp" else ()
-    return Case(name, SCENARIO, (f"schedule.name={name}", *fewer), CALIBRATED_ON)
+    fewer = {"workload.requests": PLAIN_REQUESTS} if name == "pp" else {}
+    scenario = Scenario.load(SCENARIO).with_(**{"schedule.name": name, **fewer})
+    return Case(name, scenario, CALIBRATED_ON)
 
 
 def write_demo(rows: list[Row], out: Path) -> None:

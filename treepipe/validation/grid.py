@@ -1,6 +1,6 @@
 """The standard grid of the validation: what is predicted and run, a balanced fraction of all cells.
 
-    python -m treepipe.compare.grid docs
+    python -m treepipe.validation.grid docs
 
 Factors: every schedule, 2, 4 and 8 stages, links of 0.2, 5 and 20 ms, stages of 10 and 20 ms, code
 and prose. Every pair of levels of two factors occurs. Law of this file: all cells are predicted
@@ -23,15 +23,16 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from treepipe.compare.comparison import Case, compare
-from treepipe.compare.demo import SCENARIO
-from treepipe.compare.grid_report import aims, write_report
-from treepipe.compare.validate import changes, write_timelines
-from treepipe.compare.validation import against, entry, load_validation
 from treepipe.core.schedules import systems
 from treepipe.profiles.library import REFERENCE
 from treepipe.results.show import Progress, Say
+from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
+from treepipe.validation.comparison import Case, compare
+from treepipe.validation.demo import SCENARIO
+from treepipe.validation.grid_report import aims, write_report
+from treepipe.validation.validate import changes, write_timelines
+from treepipe.validation.validation import against, entry, load_validation
 
 SCHEDULES: tuple[str, ...] = tuple(systems())
 STAGES = (2, 4, 8)
@@ -42,10 +43,10 @@ machine's two cores for each step; faster devices than that could not be emulate
 KINDS = ("code", "prose")
 STEP = 5
 """Coprime to the 36 cells without the schedule, which are gone through in steps of so many."""
-EXTRA: dict[str, tuple[str, ...]] = {
-    "pipedec": ("schedule.group_size=2",),  # without groups it is specpipe
-    "specpipe_db": ("workload.concurrency=4",),
-    "starsd": ("pipelines.0.count=2", "workload.concurrency=2"),  # with one target it is chain
+EXTRA: dict[str, dict[str, Any]] = {
+    "pipedec": {"schedule.group_size": 2},  # without groups it is specpipe
+    "specpipe_db": {"workload.concurrency": 4},
+    "starsd": {"pipelines.0.count": 2, "workload.concurrency": 2},  # with one target it is chain
 }
 """What a schedule needs besides its name to be none of the others."""
 PREDICTED_TOKENS = 2500
@@ -133,34 +134,35 @@ def _cases(wanted: Sequence[Cell], settings: Settings, folder: Path) -> list[Cas
     turn = {kind: itertools.cycle(prompts[kind]["heldout"]) for kind in KINDS}
     for kind in KINDS:
         _write(folder / f"{kind}-calibration.json", prompts[kind]["calibration"])
-    cases = []
+    cases, base = [], Scenario.load(SCENARIO)
     for number, cell in enumerate(wanted):
         count = settings.requests_of(cell.schedule)
         file = folder / f"{number}.json"
         _write(file, list(itertools.islice(turn[cell.kind], count)))
-        overrides = (
-            *_overrides(cell),
-            f'workload.prompts="{file}"',
-            f"workload.requests={count}",
-            f"workload.new_tokens={settings.new_tokens}",
-            f"runs={ceil(PREDICTED_TOKENS / count / settings.new_tokens)}",
-        )
+        changes = {
+            **_changes(cell),
+            "workload.prompts": str(file),
+            "workload.requests": count,
+            "workload.new_tokens": settings.new_tokens,
+            "runs": ceil(PREDICTED_TOKENS / count / settings.new_tokens),
+        }
         calibration = str(folder / f"{cell.kind}-calibration.json")
-        cases.append(Case(cell.label, SCENARIO, overrides, calibration))
+        cases.append(Case(cell.label, base.with_(**changes), calibration))
     return cases
 
 
-def _overrides(cell: Cell) -> tuple[str, ...]:
+def _changes(cell: Cell) -> dict[str, Any]:
+    """What a cell's scenario has instead of the demonstration's."""
     stage = cell.stage_ms
-    table = f"{{ 1 = {stage}, 64 = {1.04 * stage}, 128 = {1.7 * stage} }}"
-    return (
-        f'name="{cell.label}"',
-        f"schedule.name={cell.schedule}",
-        f"pipelines.0.stages.0.count={cell.stages}",
-        f"pipelines.0.stages.0.device={{ stage_ms = {table}, prune_ms = 0.5 }}",
-        f"links.default={{ latency_ms = {cell.latency_ms}, bandwidth_mbit_s = 1000.0 }}",
-        *EXTRA.get(cell.schedule, ()),
-    )
+    table = {1: stage, 64: 1.04 * stage, 128: 1.7 * stage}
+    return {
+        "name": cell.label,
+        "schedule.name": cell.schedule,
+        "pipelines.0.stages.0.count": cell.stages,
+        "pipelines.0.stages.0.device": {"stage_ms": table, "prune_ms": 0.5},
+        "links.default": {"latency_ms": cell.latency_ms, "bandwidth_mbit_s": 1000.0},
+        **EXTRA.get(cell.schedule, {}),
+    }
 
 
 def _write(file: Path, texts: Sequence[str]) -> None:

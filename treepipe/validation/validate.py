@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from treepipe.compare.comparison import Case, compare
-from treepipe.compare.judgement import METRIC, Row, faults_of
-from treepipe.compare.validation import against, entry, load_validation, validation
 from treepipe.core.errors import RunError, UserError
 from treepipe.files.outputs import Faults, check_outputs, claim_folder
 from treepipe.results.result import write_json
@@ -21,6 +18,9 @@ from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Progress, Scale, console, print_table
 from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
+from treepipe.validation.comparison import Case, compare
+from treepipe.validation.judgement import METRIC, Row, faults_of
+from treepipe.validation.validation import against, entry, load_validation, validation
 
 FITS = 0.02
 """Work whose mean time is this close to its profile's is as the profile says."""
@@ -68,7 +68,7 @@ def perform(request: Request) -> dict[str, Any]:
     if request.timelines is not None:
         claim_folder(request.timelines, "--timelines")
     cases = [
-        Case(label, path, tuple(request.overrides), request.calibrate_on)
+        Case.of(label, path, request.overrides, request.calibrate_on)
         for label, path in _labels(request.paths).items()
     ]
     with Progress(request.quiet) as say:

@@ -1,0 +1,109 @@
+"""What ``import treepipe`` gives: light to import, typed results, the same figures as the commands,
+and a tutorial whose code runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+import treepipe
+import treepipe.validation.validation
+from tests.worlds.command_line import SCENARIO, call
+from treepipe.core.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+METRIC = "time_between_tokens_ms"
+BLOCK = re.compile(r"(<!-- needs the executor -->\n)?```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> treepipe.Scenario:
+    path = tmp_path / "small.toml"
+    path.write_text(SCENARIO)
+    return treepipe.Scenario.load(path)
+
+
+def test_importing_it_loads_nothing_else() -> None:
+    code = (
+        "import sys, treepipe; assert 'simulate' in dir(treepipe)\n"
+        "bad = {'numpy', 'pydantic', 'matplotlib', 'torch'} & set(sys.modules); assert not bad, bad"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_public_name_is_a_room_s() -> None:
+    """An imported room of that name would hide it."""
+    for name in treepipe.__all__:
+        assert getattr(treepipe, name).__module__.startswith("treepipe.")
+        assert not (ROOT / "treepipe" / name).exists()
+    with pytest.raises(AttributeError, match="simulat'"):
+        _ = treepipe.simulat
+
+
+def test_rooms_do_not_import_the_face() -> None:
+    files = [f for f in (ROOT / "treepipe").rglob("*.py") if "cli" not in f.parts]
+    files += [f for room in ("sim", "executor", "profiles") for f in (ROOT / room).rglob("*.py")]
+    found = [f.name for f in files if "treepipe.library" in f.read_text(encoding="utf-8")]
+    assert found == ["__init__.py"]
+
+
+def test_a_result_is_what_the_command_writes(
+    scenario: treepipe.Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "result.json"
+    arguments = (scenario.path, "--runs", 2, "--json", out, "--quiet")
+    assert call(monkeypatch, "simulate", *arguments) == 0
+    result = treepipe.simulate(scenario, runs=2)
+    assert json.loads(out.read_text()) == result.to_json()
+    metric = result.metrics[METRIC]
+    assert f"{METRIC}: {metric.mean:.4g}" in repr(result)
+    assert isinstance(result.plot(), Figure)
+
+
+def test_a_table_shows_names_as_text(scenario: treepipe.Scenario) -> None:
+    result = treepipe.simulate(scenario.with_(name="<script>alert(1)</script>"), runs=1)
+    assert "<script>" not in result._repr_html_()
+    assert "&lt;script&gt;" in result._repr_html_()
+
+
+def test_without_pandas_it_says_so(
+    scenario: treepipe.Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="pip install pandas"):
+        treepipe.simulate(scenario, runs=1).to_pandas()
+
+
+def test_common_random_numbers_leave_no_difference(scenario: treepipe.Scenario) -> None:
+    found = treepipe.compare(scenario, scenario.with_(seed=99, name="again"), runs=2)
+    assert found.differences[METRIC]["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert found.to_json()["schema"] == "treepipe.versus/1"
+
+
+def test_a_closed_form_has_no_timeline(scenario: treepipe.Scenario) -> None:
+    plain = scenario.with_(schedule={"name": "pp"}, **{"workload.requests": 1})
+    with pytest.raises(UserError, match="has no timeline"):
+        treepipe.theory(plain).plot()
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["torch-free", "with the executor"])
+def test_the_tutorial_runs(real: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if real:
+        pytest.importorskip("torch")
+    blocks = BLOCK.findall(TUTORIAL.read_text(encoding="utf-8"))
+    assert len(blocks) > 5
+    assert sum(bool(marked) for marked, _ in blocks) == 1
+    names: dict[str, Any] = {}
+    for marked, code in blocks:
+        if bool(marked) == real or "import Scenario" in code:
+            exec(compile(code, str(TUTORIAL), "exec"), names)

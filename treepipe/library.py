@@ -1,0 +1,485 @@
+"""The library's face: what ``import treepipe`` gives; no room imports it.
+
+Law of this file: nothing is worked out here. Each function leads from a scenario to the room that
+does the work, imported when it is called, and hands back what that room found. ``docs/api.md`` has
+the names, ``docs/tutorial.md`` a walk through them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from treepipe.core.errors import UserError
+from treepipe.results.result import Result, data_frame, html_table
+from treepipe.scenario.scenario import Scenario
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from treepipe.planner.cluster import Cluster
+    from treepipe.planner.halving import Found
+    from treepipe.validation.judgement import Row
+
+Say: TypeAlias = Callable[[str, int], None]
+"""Progress: what happens now, and how many steps of it there are; ("", 1) is one step done."""
+
+
+def silent(what: str, steps: int) -> None:
+    """Progress that nobody watches."""
+
+
+def simulate(
+    scenario: Scenario, runs: int | None = None, seed: int | None = None, say: Say = silent
+) -> Result:
+    """Predict a scenario.
+
+    Args:
+        runs, seed: instead of the scenario's.
+
+    Raises:
+        UserError: something the scenario names is wrong.
+
+    >>> from treepipe import Scenario, simulate
+    >>> scenario = Scenario.of({
+    ...     "name": "two stages",
+    ...     "target": {"layers": 4},
+    ...     "drafts": [{"device": {"draft_ms": {1: 3.0}}}],
+    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
+    ...     "schedule": {"name": "chain", "gamma": 3},
+    ...     "acceptance": {"source": "bernoulli", "beta": 0.7},
+    ...     "workload": {"new_tokens": 40},
+    ... })
+    >>> result = simulate(scenario, runs=8)
+    >>> result.metrics["time_between_tokens_ms"].unit, result.runs, result.lossless
+    ('ms', 8, True)
+    """
+    from treepipe.results.result import make_result
+    from treepipe.sim.predict import predict
+
+    chosen = _changed(scenario, runs, seed)
+    say("simulating", chosen.runs)
+    return make_result(
+        "simulation",
+        chosen.name,
+        chosen.seed,
+        predict(chosen, lambda: say("", 1)),
+        lossless=chosen.sampling.lossless,
+        warmup=chosen.workload.warmup_requests,
+    )
+
+
+def theory(scenario: Scenario) -> Result:
+    """Predict a scenario by the papers' closed forms: expected values, without intervals.
+
+    Raises:
+        UserError: no closed form describes it, or something it names is wrong.
+
+    >>> from treepipe import Scenario, theory
+    >>> result = theory(Scenario.of({
+    ...     "name": "plain",
+    ...     "target": {"layers": 4},
+    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
+    ...     "links": {"default": {"latency_ms": 1.0}},
+    ...     "schedule": {"name": "pp"},
+    ... }))
+    >>> round(result.metrics["time_between_tokens_ms"].mean)
+    43
+    """
+    from treepipe.results.result import make_theory_result
+    from treepipe.sim.theory.closed_form import closed_form
+
+    found = closed_form(scenario)
+    return make_theory_result(
+        scenario.name,
+        scenario.seed,
+        found.form,
+        found.metrics,
+        found.utilization,
+        found.terms,
+        found.warnings,
+    )
+
+
+def run(
+    scenario: Scenario, runs: int | None = None, seed: int | None = None, say: Say = silent
+) -> Result:
+    """Execute a scenario with real processes on this machine (needs the extra ``executor``).
+
+    Raises:
+        UserError: something the scenario names is wrong.
+        RunError: a run failed.
+
+    >>> from treepipe import Scenario, run
+    >>> import torch  # what runs need
+    >>> result = run(Scenario.of({
+    ...     "name": "real",
+    ...     "emulate": False,
+    ...     "target": {"checkpoint": "reference"},
+    ...     "drafts": [{"source": "ngram"}],
+    ...     "pipelines": [{"stages": [{"device": "emulated-20ms"}]}],
+    ...     "schedule": {"name": "pp"},
+    ...     "workload": {"prompts": "reference:heldout", "requests": 1, "new_tokens": 3},
+    ... }))
+    >>> result.source, result.sessions[0].new_tokens
+    ('execution', 3)
+    """
+    _need_executor("run")
+    from treepipe.executor.execute import execute
+    from treepipe.results.result import make_result
+
+    chosen = _changed(scenario, runs, seed)
+    execution = execute(chosen, say)
+    return make_result(
+        "execution",
+        chosen.name,
+        chosen.seed,
+        execution.traces,
+        lossless=chosen.sampling.lossless,
+        memory=execution.peak_memory_bytes,
+        warmup=chosen.workload.warmup_requests,
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two simulated scenarios on common random numbers, and their paired differences (b - a)."""
+
+    a: Result
+    b: Result
+    content: dict[str, Any]
+
+    @property
+    def differences(self) -> dict[str, dict[str, Any]]:
+        """By metric: ``a``, ``b``, ``difference`` and ``relative`` with their intervals."""
+        return dict(self.content["differences"])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(self.content["warnings"])
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            {"name": name, **each["difference"], "unit": each["unit"]}
+            for name, each in self.differences.items()
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file ``treepipe.versus/1``."""
+        return self.content
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` of the differences; ``UserError`` without pandas."""
+        return data_frame(self.rows)
+
+    def _repr_html_(self) -> str:
+        title = f"{self.b.scenario} - {self.a.scenario}"
+        return html_table(title, self.rows, self.warnings)
+
+
+def compare(
+    a: Scenario,
+    b: Scenario,
+    runs: int | None = None,
+    changed: Sequence[str] = (),
+    say: Say = silent,
+) -> Comparison:
+    """Simulate two scenarios on common random numbers; ``b`` takes the seed of ``a``.
+
+    Args:
+        runs: of both, instead of the scenarios'.
+        changed: what tells ``b`` from ``a`` if both have one name.
+
+    Raises:
+        UserError: something is wrong with one of them, or they have no pairs.
+
+    >>> from treepipe import Scenario, compare
+    >>> slow = Scenario.of({
+    ...     "name": "slow",
+    ...     "target": {"layers": 4},
+    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
+    ...     "schedule": {"name": "pp"},
+    ... })
+    >>> fast = slow.with_(name="fast", **{"pipelines.0.stages.0.device": {"stage_ms": {1: 10.0}}})
+    >>> round(compare(slow, fast).differences["time_between_tokens_ms"]["difference"]["mean"])
+    -20
+    """
+    from treepipe.results.versus import Side, check_pairs, make_versus, named_apart
+
+    a = _changed(a, runs, None)
+    b = named_apart(a, _changed(b, runs, a.seed), changed)
+    check_pairs(a, b)
+    first, second = (simulate(each, say=say) for each in (a, b))
+    content = make_versus(Side(a, first.traces), Side(b, second.traces))
+    return Comparison(first, second, content)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Predictions, runs, and how far apart they are."""
+
+    rows: tuple[Row, ...]
+    content: dict[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Of the first scenario: by metric, predicted, replayed, measured and the errors."""
+        return dict(self.content["scenarios"][0]["metrics"])
+
+    @property
+    def utilization(self) -> dict[str, Any]:
+        """Of the first scenario: by device, predicted, replayed and measured."""
+        return dict(self.content["scenarios"][0]["utilization"])
+
+    @property
+    def lossless(self) -> bool | None:
+        """Whether all texts equal plain greedy decoding; None where texts are sampled."""
+        found = [row.lossless for row in self.rows]
+        return None if None in found else all(found)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(warning for row in self.rows for warning in row.warnings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file ``treepipe.validation/1``."""
+        return self.content
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` of the first scenario's metrics; ``UserError`` without pandas."""
+        return data_frame(self._table())
+
+    def plot(self) -> Figure:
+        """The first scenario's timelines: simulated with the run's acceptance, and executed."""
+        from treepipe.results.timeline import timelines_figure
+
+        row = self.rows[0]
+        return timelines_figure([("simulated", row.replay), ("executed", row.execution)], row.label)
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{row.label}: {row.predicted.mean:.4g} ms between tokens predicted, "
+            f"{row.measured:.4g} ms measured ({row.error:+.1%})"
+            for row in self.rows
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(self.rows[0].label, self._table(), self.warnings)
+
+    def _table(self) -> list[dict[str, Any]]:
+        return [{"name": name, **each} for name, each in self.metrics.items()]
+
+
+def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = silent) -> Validation:
+    """Predict a scenario, execute it, and hold the two against each other.
+
+    Args:
+        calibrate_on: prompts to calibrate acceptance on, instead of what the scenario says.
+
+    Raises:
+        UserError: something the scenario names is wrong.
+        RunError: the run failed.
+
+    >>> from treepipe import Scenario, validate
+    >>> import torch  # what runs need
+    >>> found = validate(Scenario.of({
+    ...     "name": "held against a run",
+    ...     "target": {"checkpoint": "reference"},
+    ...     "drafts": [{"source": "ngram"}],
+    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0, 64: 11.0}}}]}],
+    ...     "schedule": {"name": "pp"},
+    ...     "workload": {"prompts": "reference:heldout", "requests": 1, "new_tokens": 4},
+    ... }))
+    >>> found.lossless, found.metrics["time_between_tokens_ms"]["unit"]
+    (True, 'ms')
+    """
+    _need_executor("validate")
+    from treepipe.validation.comparison import Case
+    from treepipe.validation.comparison import compare as predict_and_run
+    from treepipe.validation.validation import entry, validation
+
+    rows = tuple(predict_and_run([Case(scenario.name, scenario, calibrate_on)], say))
+    return Validation(rows, validation([entry(row) for row in rows]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search found: the ranking, and what was refused."""
+
+    found: Found
+
+    @property
+    def best(self) -> Scenario:
+        """The best plan as a scenario; the nearest one where no plan keeps the limits."""
+        return self.found.best.candidate.scenario
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a plan keeps the limits."""
+        return self.found.feasible
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Of the best plan, by name, with intervals."""
+        return dict(self.found.best.outcome.metrics)
+
+    @property
+    def utilization(self) -> dict[str, Any]:
+        """Of the best plan's devices."""
+        return dict(self.found.best.outcome.utilization)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of the best plan."""
+        return self.found.best.outcome.warnings
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The ranking, best first: the plan and its goal."""
+        goal = self.found.cluster.search.goal
+        return [
+            {"name": each.candidate.label, **each.outcome.metrics[goal].as_dict()}
+            for each in self.found.ranking
+            if goal in each.outcome.metrics
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file ``treepipe.plan/1``."""
+        from treepipe.planner.report import plan_content
+
+        return plan_content(self.found)
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` of the ranking; ``UserError`` without pandas."""
+        return data_frame(self.rows)
+
+    def __repr__(self) -> str:
+        from treepipe.planner.report import verdict
+
+        return "\n".join(verdict(self.found))
+
+    def _repr_html_(self) -> str:
+        from treepipe.planner.report import verdict
+
+        return html_table(self.found.cluster.name, self.rows, verdict(self.found))
+
+
+def plan(cluster: Cluster | Path | str, say: Say = silent) -> Plan:
+    """Search schedules, parameters and partitions for a cluster and a goal.
+
+    Args:
+        cluster: its file, or what ``Cluster.of`` made of values.
+
+    Raises:
+        UserError: the cluster is wrong, or no plan is possible.
+        RunError: a simulation came to a standstill.
+
+    >>> from treepipe import plan
+    >>> from treepipe.planner.cluster import Cluster
+    >>> found = plan(Cluster.of({
+    ...     "name": "two stages",
+    ...     "runs": 2,
+    ...     "target": {"layers": 4},
+    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
+    ...     "workload": {"new_tokens": 8},
+    ...     "search": {"schedules": ["pp"]},
+    ... }))
+    >>> found.best.schedule.name, found.feasible
+    ('pp', True)
+    """
+    from treepipe.planner.cluster import Cluster
+    from treepipe.planner.halving import search
+
+    return Plan(search(cluster if isinstance(cluster, Cluster) else Cluster.load(cluster), say))
+
+
+def calibrate(
+    what: Literal["device", "links", "acceptance"] = "device",
+    out: Path | str | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> Path:
+    """Measure this machine, a link, or acceptance; write a profile that scenarios can name.
+
+    Args:
+        out: the profile's file; None is ``calibrated-WHAT.toml`` in this folder.
+        options: of ``treepipe calibrate`` (of its ``links`` and ``acceptance``), by their names.
+
+    Returns:
+        The profile's file.
+
+    Raises:
+        UserError: an option is unknown or wrong, or the file may not be written.
+
+    >>> from treepipe import calibrate
+    >>> import torch  # what is measured
+    >>> calibrate("device", spead=3)
+    Traceback (most recent call last):
+        ...
+    treepipe.core.errors.UserError: calibrate('device'): no option 'spead'; there are contexts, \
+device, draft, dtype, force, layers, model, seconds, threads, tokens
+    """
+    _need_executor("calibrate")
+    from treepipe.executor.measure import calibrate as measure
+    from treepipe.executor.measure.acceptance import open_pair
+
+    def device(force: bool = False, **more: Any) -> None:
+        measure.calibrate_device(measure.DeviceRequest(**more), file, say, force=force)
+
+    def acceptance(
+        model: str = "reference",
+        draft: str | None = None,
+        head: str | None = None,
+        prompts: str = "reference:calibration",
+        new_tokens: int = 128,
+        task: str | None = None,
+        seed: int = 0,
+        force: bool = False,
+    ) -> None:
+        pair = open_pair(model, draft, head, prompts, new_tokens)
+        measure.calibrate_acceptance(pair, task or prompts, file, say, seed=seed, force=force)
+
+    def links(peer: str | None = None, **more: Any) -> None:
+        measure.calibrate_link(peer, file, say, **more)
+
+    known: dict[str, tuple[Callable[..., None], Callable[..., object]]] = {
+        "device": (device, measure.DeviceRequest),
+        "links": (links, measure.calibrate_link),
+        "acceptance": (acceptance, acceptance),
+    }
+    if what not in known:
+        raise UserError(f"calibrate({what!r}): there are {', '.join(known)}")
+    does, described = known[what]
+    own = [*inspect.signature(described).parameters, *inspect.signature(does).parameters]
+    names = sorted(set(own) - {"out", "say", "more"})
+    for name in options:
+        if name not in names:
+            raise UserError(
+                f"calibrate({what!r}): no option {name!r}; there are {', '.join(names)}"
+            )
+    default = "link" if what == "links" else what
+    file = Path(out if out is not None else f"calibrated-{default}.toml")
+    does(**options)
+    return file
+
+
+def _changed(scenario: Scenario, runs: int | None, seed: int | None) -> Scenario:
+    given = {"runs": runs, "seed": seed}
+    changes = {key: value for key, value in given.items() if value is not None}
+    return scenario.with_(**changes) if changes else scenario
+
+
+def _need_executor(name: str) -> None:
+    """Raises ``UserError`` where the extra is not installed."""
+    try:
+        import torch  # noqa: F401
+        import zmq  # noqa: F401
+    except ModuleNotFoundError as missing:
+        raise UserError(
+            f"treepipe.{name} needs the extra 'executor' ({missing.name} is not installed): "
+            f"pip install 'treepipe[executor]'"
+        ) from None
