@@ -1,7 +1,7 @@
 """The study: search every cluster for every goal, and say who wins.
 
 None of the papers answers this, as each has a testbed of its own. Every system's parameters are
-found by the planner (``studies/planner``) in a small grid, on the same texts for all.
+found by the planner (``planner``) in a small grid, on the same texts for all.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def reachable(model: type[BaseModel]) -> set[type[BaseModel]]:
 
 def test_every_table_of_the_file_has_a_place_on_the_page() -> None:
     placed = {model for models in SECTIONS.values() for model in models}
-    assert placed == reachable(scenario.Scenario)
+    assert placed == reachable(Scenario)
 
 
 @pytest.mark.parametrize("heading", SECTIONS)

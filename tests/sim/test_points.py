@@ -94,11 +94,10 @@ def test_a_pool_that_changes_is_noticed(tmp_path: Path, steps: list[int]) -> Non
 
 
 def test_sources_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = Point.of("a", SCENARIO, (*SETTINGS, BERNOULLI))
-    scenario = Scenario.load(SCENARIO, point.settings)
-    before = points._fingerprint(scenario, point)
+    scenario = Scenario.load(SCENARIO, (*SETTINGS, BERNOULLI))
+    before = points._fingerprint(scenario)
     monkeypatch.setattr(points, "_sources", lambda: "other sources")
-    assert points._fingerprint(scenario, point) != before
+    assert points._fingerprint(scenario) != before
 
 
 def test_a_wrong_setting_is_one_sentence(steps: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""``treepipe plan``: its arguments; the searching is done in ``studies/planner``."""
+"""``treepipe plan``: its arguments; the searching is done in ``planner``."""
 
 from __future__ import annotations
 
