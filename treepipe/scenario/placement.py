@@ -2,7 +2,7 @@
 
 A device says either a role's whole times, or what a layer costs on it; the second needs to know
 the model (``profiles/service.py``). What the times rest on besides measurements is collected in
-``Placement.warnings`` and ``Placement.estimates``.
+``Placement``.
 """
 
 from __future__ import annotations
