@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -173,3 +176,18 @@ def test_studies_are_listed_and_unknown_ones_refused(
     assert_sentence(capsys.readouterr().err, "did you mean 'width-sweep'?")
     assert call(monkeypatch, "study") == 2
     assert_sentence(capsys.readouterr().err, "treepipe study needs a name")
+
+
+def test_a_terminal_that_knows_only_ascii_is_shown_all_it_can(tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(SCENARIO)
+    plain = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    shown = subprocess.run(
+        [sys.executable, "-m", "treepipe", "simulate", str(path)],
+        env={**os.environ, **plain},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert b"small" in shown.stdout

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from treepipe.core.errors import UserError
+from treepipe.profiles.library import LIBRARY
 from treepipe.results.estimates import observe
 from treepipe.results.steady import steady
 from treepipe.scenario.scenario import Scenario
@@ -77,10 +78,12 @@ def test_a_point_is_simulated_once_and_again_when_a_setting_differs(
 def test_a_profile_that_changes_is_noticed(tmp_path: Path, steps: list[int], key: str) -> None:
     scenario, profile = tmp_path / "scenario.toml", tmp_path / "mine.toml"
     scenario.write_text(SCENARIO.read_text())
-    device = "device" in key
+    shipped = "devices/emulated-20ms" if "device" in key else "links/emulated-1ms"
+    origin = (LIBRARY / f"{shipped}.toml").read_text().partition("[origin]")[2].partition("\n\n")[0]
+    written = "stage_ms = {{ 1 = {}.0 }}" if "device" in key else "latency_ms = {}.0"
 
     def found(ms: int) -> float:
-        profile.write_text(f"stage_ms = {{ 1 = {ms}.0 }}" if device else f"latency_ms = {ms}.0")
+        profile.write_text(f"{written.format(ms)}\n[origin]\n{origin}\n")
         point = Point("a", scenario, (*SETTINGS, BERNOULLI, f"{key}=./mine.toml"))
         outcomes = simulate_points([point], lambda *_: None)
         return outcomes["a"].metrics["time_between_tokens_ms"].mean

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib.metadata
+import io
 import platform
 import sys
 from pathlib import Path
@@ -76,6 +77,7 @@ app.command()(cli_plan.plan)
 def main() -> None:
     """Entry point of the console script."""
     forget_written()
+    _print_anything()
     with Interruption.noted() as interruption:
         try:
             app(standalone_mode=True)
@@ -85,6 +87,13 @@ def main() -> None:
             if interruption.happened:
                 _end_interrupted()
             _end(error)
+
+
+def _print_anything() -> None:
+    """A terminal that knows only ASCII shows a question mark for what it cannot."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _end(error: Exception) -> NoReturn:
