@@ -15,7 +15,7 @@ import torch
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.results.metrics import run_metrics
+from treepipe.results.metrics import METRIC, run_metrics
 from treepipe.results.show import Say
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.dsd.nodes import SCENARIO, T0_MS, Cell
@@ -72,7 +72,7 @@ def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Say) -> 
         metrics = run_metrics(trace)
         differing, nats = _read(launch, texts)
         same = fmean(text == plain for text, plain in zip(texts, exact, strict=True))
-        ms, per_window = metrics["time_between_tokens_ms"], metrics["tokens_per_round"]
+        ms, per_window = metrics[METRIC], metrics["tokens_per_round"]
         found.append(Relaxed(tau, ms, per_window, differing, nats, same))
     return found
 

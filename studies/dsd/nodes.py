@@ -12,6 +12,7 @@ from pathlib import Path
 
 from scipy.optimize import brentq
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
@@ -85,7 +86,7 @@ class Cell:
         """With the drafting that follows a miss, which nothing hides; over constant links."""
         settings = replace(self, network=Network()).settings("dsd")
         found = closed_form(Scenario.load(SCENARIO, settings), SCENARIO)
-        return self.plain_ms / found.metrics["time_between_tokens_ms"]
+        return self.plain_ms / found.metrics[METRIC]
 
     @property
     def plain_ms(self) -> float:
@@ -152,22 +153,9 @@ def simulate_cells(
         plain = found.get(f"{cell.label}/pp")
         plain_ms = cell.plain_ms
         if plain is not None:
-            plain_ms = plain.metrics["time_between_tokens_ms"].mean
+            plain_ms = plain.metrics[METRIC].mean
         measured[cell.label] = Measured(
-            _inverse(metrics["time_between_tokens_ms"], plain_ms),
-            _complement(_inverse(metrics["tokens_per_round"], 1.0)),
+            metrics[METRIC].inverse(plain_ms),
+            metrics["tokens_per_round"].inverse().complement(),
         )
     return measured
-
-
-def _inverse(value: Interval, above: float) -> Interval:
-    """Of a positive value; a bound that is none (too few runs) has no inverse."""
-    bounds = [
-        None if each is None or each <= 0 else above / each for each in (value.high, value.low)
-    ]
-    return Interval(above / value.mean, *bounds)
-
-
-def _complement(value: Interval) -> Interval:
-    bounds = [None if each is None else 1 - each for each in (value.high, value.low)]
-    return Interval(1 - value.mean, *bounds)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.show import Say
 from treepipe.sim.points import simulate_points
 from treepipe.studies.flowspec_table.testbed import (
@@ -33,7 +34,6 @@ BEYOND = 0.5
 STEP = 1.25
 """Factor on one time parameter, to see what depends on it."""
 BASE = Times(80.0, 20.0, 15.0)
-METRIC = "time_between_tokens_ms"
 
 
 def tokens_per_s(tbt_ms: float, prefill_ms: float) -> float:

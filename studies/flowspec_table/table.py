@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
 from treepipe.sim.points import simulate_points
@@ -28,7 +28,6 @@ from treepipe.studies.flowspec_table.calibration import (
     leave_one_out,
 )
 from treepipe.studies.flowspec_table.curves import (
-    METRIC,
     TOP1,
     Curves,
     Surrogate,
@@ -152,12 +151,6 @@ def _spread(left_out: Mapping[tuple[str, str], float]) -> dict[str, float]:
     return halves | {m: halves["flowspec"] for m in METHODS if m not in ("naive_pp", *halves)}
 
 
-def _interval(value: float, half: float | None) -> Interval:
-    if half is None:
-        return Interval(value, None, None)
-    return Interval(value, value * exp(-half), value * exp(half))
-
-
 def _main_table(
     clusters: Mapping[Size, Cluster], table: Rows, spread: Mapping[str, float]
 ) -> list[Entry]:
@@ -172,7 +165,7 @@ def _main_table(
                 for dataset in PROMPT_TOKENS:
                     prompt = prompt_tokens(model, dataset)
                     value, _ = cell(clusters[size], method, naive[dataset], prompt)
-                    interval = _interval(value, spread.get(method))
+                    interval = Interval.within_factor(value, spread.get(method))
                     fact = known.get(dataset)
                     key = f"{row}/{dataset}"
                     if fact is not None and (method == "naive_pp" or fitted):
@@ -198,7 +191,7 @@ def _ablation(
                 if method == "naive_pp":
                     entries.append(calibrated(key, "tokens/s", value, naive))
                 else:
-                    interval = _interval(value, spread[method])
+                    interval = Interval.within_factor(value, spread.get(method))
                     fact = known.get(method, {}).get(dataset)
                     entries.append(predicted(key, "tokens/s", interval, fact))
     return entries
@@ -218,7 +211,7 @@ def _third_table(
             if method == "naive_pp":
                 entries.append(calibrated(key, "tokens/s", value, known["naive_pp"]))
             else:
-                interval = _interval(value, spread[method])
+                interval = Interval.within_factor(value, spread.get(method))
                 entries.append(predicted(key, "tokens/s", interval, known.get(method)))
     return entries
 
@@ -257,7 +250,8 @@ def _sweep(
     entries = []
     for key, case in cases.items():
         ratio = reached[key] / reached[f"bandwidth={TESTBED_MBIT}/{case.method}"]
-        value = _interval(base[case.method][0] * ratio, spread.get(case.method))
+        mean = base[case.method][0] * ratio
+        value = Interval.within_factor(mean, spread.get(case.method))
         entries.append(predicted(key, "tokens/s", value))
     return entries
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treepipe.profiles.library import LIBRARY
+from treepipe.results.metrics import METRIC
 from treepipe.results.show import Say
 from treepipe.sim.points import Point, simulate_points
 from treepipe.studies.layered.cluster import (
@@ -29,7 +30,6 @@ from treepipe.studies.layered.cluster import (
 )
 from treepipe.studies.reproduction import published
 
-METRIC = "time_between_tokens_ms"
 POOL = LIBRARY / "acceptance" / "reference-model.json.gz"
 MISSES = {1: 0.19, 8: 0.01}
 """Share of book text's tokens that are not among the draft's first 1, 8 (8B for 70B; published)."""

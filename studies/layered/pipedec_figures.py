@@ -6,8 +6,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.plots import BLUE, DEEP, GREY, LEGEND, ORANGE, PALE, band, clean
-from treepipe.studies.layered.calibration import METRIC, MISSES
+from treepipe.studies.layered.calibration import MISSES
 from treepipe.studies.layered.pipedec_found import Found
 
 COLOURS = {"7-stage": PALE, "14-stage": BLUE, "21-stage": DEEP, "stpp": ORANGE}

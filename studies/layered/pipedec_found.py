@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.statistics import Interval
 from treepipe.sim.points import Outcome
-from treepipe.studies.layered.calibration import METRIC, Levels
+from treepipe.studies.layered.calibration import Levels
 from treepipe.studies.layered.cluster import Cluster
-from treepipe.studies.layered.speedup import speedup
 
 STAGES = ("7-stage", "14-stage", "21-stage")
 THROUGHPUT = "throughput_tokens_s"
@@ -40,12 +40,12 @@ class Found:
 
     def over_plain(self, name: str) -> list[Interval]:
         """Speed-up per level."""
-        return [speedup(self.plain_ms, time) for time in self.times[name]]
+        return [time.inverse(self.plain_ms) for time in self.times[name]]
 
     def over_static(self, name: str) -> list[Interval]:
         """Speed-up per level."""
         pairs = zip(self.times["stpp"], self.times[name], strict=True)
-        return [speedup(slow.mean, time) for slow, time in pairs]
+        return [time.inverse(slow.mean) for slow, time in pairs]
 
     @property
     def best(self) -> tuple[int, int]:

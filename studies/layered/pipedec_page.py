@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.statistics import Interval
-from treepipe.studies.layered.calibration import METRIC, MISSES
+from treepipe.studies.layered.calibration import MISSES
 from treepipe.studies.layered.pipedec_figures import grid_figure, speedup_figure, together_figure
 from treepipe.studies.layered.pipedec_found import STAGES, THROUGHPUT, Found
 from treepipe.studies.layered.pipedec_words import findings, sections
-from treepipe.studies.layered.speedup import average, speedup
 from treepipe.studies.reproduction import (
     ScoreSheet,
     calibrated,
@@ -62,7 +62,7 @@ def _entries(found: Found) -> list[Entry]:
             ("over_stpp", found.over_static(name)),
         ):
             ordered = sorted(ratios, key=lambda ratio: ratio.mean)
-            values = {"mean": average(ratios), "low": ordered[0], "high": ordered[-1]}
+            values = {"mean": Interval.averaged(ratios), "low": ordered[0], "high": ordered[-1]}
             for which, value in values.items():
                 entries.append(_speedup_entry(f"{name}/{key}/{which}", value))
     width, count = found.best
@@ -73,7 +73,7 @@ def _entries(found: Found) -> list[Entry]:
         predicted(
             "14-stage/over_pp/at_specpipe_code_level",
             "1",
-            speedup(found.plain_ms, found.cases["code"]["14-stage"].metrics[METRIC]),
+            found.cases["code"]["14-stage"].metrics[METRIC].inverse(found.plain_ms),
             facts["speedup_over_pp_14_stage_range"][1],
         ),
         predicted("14-stage/pp/time_between_tokens_ms", "ms", found.plain_ms),

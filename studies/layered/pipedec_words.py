@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from treepipe.studies.layered.calibration import METRIC, MISSES, SHARPNESS
+from treepipe.results.metrics import METRIC
+from treepipe.results.statistics import Interval
+from treepipe.studies.layered.calibration import MISSES, SHARPNESS
 from treepipe.studies.layered.pipedec_found import STAGES, STOCHASTIC, THROUGHPUT, Found
-from treepipe.studies.layered.speedup import average
 from treepipe.studies.reproduction import published
 
 
 def findings(found: Found) -> list[str]:
     """Conclusions."""
-    means = {name: average(found.over_plain(name)).mean for name in STAGES}
-    static = {name: average(found.over_static(name)).mean for name in STAGES}
+    means = {name: Interval.averaged(found.over_plain(name)).mean for name in STAGES}
+    static = {name: Interval.averaged(found.over_static(name)).mean for name in STAGES}
     width, count = found.best
     greedy, drawn = found.cases["middle"], found.cases["stochastic"]
     slower = {

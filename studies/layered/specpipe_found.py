@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.statistics import Interval
 from treepipe.sim.points import Outcome
 from treepipe.sim.theory.layered import specpipe_even_tbt_ms
-from treepipe.studies.layered.calibration import METRIC, Levels
+from treepipe.studies.layered.calibration import Levels
 from treepipe.studies.layered.cluster import PRUNE_MS, Cluster
 
 FLAT = 0.03

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.sheet import Column, Sheet
-from treepipe.studies.layered.calibration import METRIC
 from treepipe.studies.layered.cluster import unscaled_ms
 from treepipe.studies.layered.specpipe_figures import batch_figure, schedule_figure, width_figure
 from treepipe.studies.layered.specpipe_found import Found, Server
 from treepipe.studies.layered.specpipe_words import findings, sections
-from treepipe.studies.layered.speedup import speedup
 from treepipe.studies.reproduction import (
     ScoreSheet,
     calibrated,
@@ -101,9 +100,9 @@ def _entries(found: Found) -> list[Entry]:
 
 def _ratios(name: str, server: Server) -> list[Entry]:
     """The least and the largest speed-up over the six levels."""
-    over_plain = [speedup(server.plain_ms, time) for time in server.specpipe]
+    over_plain = [time.inverse(server.plain_ms) for time in server.specpipe]
     static = [
-        speedup(slow.mean, time)
+        time.inverse(slow.mean)
         for slow, time in zip(server.specinfer, server.specpipe, strict=True)
     ]
     return [

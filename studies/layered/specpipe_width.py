@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.show import Say
 from treepipe.sim.points import Outcome, Point, simulate_points
 from treepipe.studies.layered.calibration import (
-    METRIC,
     SPECPIPE,
     Effort,
     Levels,

@@ -145,13 +145,8 @@ class Simulated:
     @property
     def load(self) -> Interval:
         """Of the draft."""
-        service, idle = self.service.mean, self.idle.mean
-        low, high = (None if i is None else service / (service + i) for i in self._idle_bounds)
-        return Interval(service / (service + idle), low, high)
-
-    @property
-    def _idle_bounds(self) -> tuple[float | None, float | None]:
-        return self.idle.high, self.idle.low
+        service = self.service.mean
+        return self.idle.shifted(service).inverse(service)
 
 
 def _whole(value: Interval) -> Interval:
