@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from treepipe.results.statistics import Interval
-from treepipe.studies.starsd.calibration import Calibration, Column
+from treepipe.studies.starsd.fit import Calibration, Column
 from treepipe.studies.starsd.testbed import Simulated
 
 UNITS = {

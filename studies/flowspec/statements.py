@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
 
-from treepipe.studies.flowspec_table.calibration import Fit
-from treepipe.studies.flowspec_table.curves import Curves
-from treepipe.studies.flowspec_table.testbed import (
+from treepipe.studies.flowspec.curves import Curves
+from treepipe.studies.flowspec.fit import Fit
+from treepipe.studies.flowspec.testbed import (
     PROMPT_TOKENS,
     TEMPLATE_TOKENS,
     Size,

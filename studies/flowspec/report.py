@@ -12,10 +12,10 @@ from statistics import fmean
 from typing import Any
 
 from treepipe.results.sheet import Column, Sheet
-from treepipe.studies.flowspec_table import figures
-from treepipe.studies.flowspec_table.calibration import FITTED_MODEL, ROWS
-from treepipe.studies.flowspec_table.statements import Findings, sections
-from treepipe.studies.flowspec_table.testbed import MODELS, PROMPT_TOKENS
+from treepipe.studies.flowspec import figures
+from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS
+from treepipe.studies.flowspec.statements import Findings, sections
+from treepipe.studies.flowspec.testbed import MODELS, PROMPT_TOKENS
 from treepipe.studies.reproduction import ScoreSheet, comparison_sheet, predicted, score
 from treepipe.studies.study import Entry, StudyResult
 

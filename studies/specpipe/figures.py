@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from treepipe.results.metrics import METRIC
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, band, clean
 from treepipe.sim.points import Outcome
-from treepipe.studies.layered.specpipe_found import Found, Server
+from treepipe.studies.specpipe.testbed import Found, Server
 
 SIMULATED = {"color": BLUE, "label": "simulated (95 % interval of the mean)"}
 NAMES = {
