@@ -16,7 +16,10 @@ from typing import Any
 
 from treepipe.files.toml_file import read_toml
 from treepipe.results.sheet import Column, Sheet
+from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.points import Outcome, Point, simulate_points
 from treepipe.studies.study import Entry
 
 PUBLISHED = Path(__file__).parent / "published.toml"
@@ -48,6 +51,17 @@ def calibrated(key: str, unit: str, value: Interval | float, published: float) -
         published=published,
         role="calibrated",
     )
+
+
+def simulated(
+    scenarios: Mapping[str, Scenario], say: Say, title: str = "simulating", *, steady: bool = False
+) -> dict[str, Outcome]:
+    """The outcomes of scenarios, by the same labels.
+
+    Args: ``steady``: only the part of each run counts in which all pipelines are at work.
+    """
+    points = [Point(label, scenario, steady) for label, scenario in scenarios.items()]
+    return simulate_points(points, say, title)
 
 
 def relative_error(entry: Entry) -> float | None:

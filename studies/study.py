@@ -52,20 +52,20 @@ _ALL = (
         "dsd-region",
         "DSD examined: gain over nodes and link latency, its table and region, and what adaptive "
         "verification costs",
-        "treepipe.studies.dsd.region",
+        "treepipe.studies.dsd.run",
     ),
     Study(
         "flowspec-table",
         "FlowSpec's tables (2025): four models, six datasets, two temperatures, fitted to a few "
         "cells and predicted",
-        "treepipe.studies.flowspec_table.table",
+        "treepipe.studies.flowspec.run",
         needs_executor=False,
     ),
     Study(
         "pipedec-stages",
         "PipeDec's figures: 7, 14 and 21 stages against plain pipeline and static tree, width and "
         "candidates, requests side by side",
-        "treepipe.studies.layered.pipedec_stages",
+        "treepipe.studies.pipedec.run",
         needs_executor=False,
     ),
     Study(
@@ -77,13 +77,13 @@ _ALL = (
         "specpipe-width",
         "SpecPipe's figures: where is the best width and why, against static trees, on one server "
         "and two",
-        "treepipe.studies.layered.specpipe_width",
+        "treepipe.studies.specpipe.run",
         needs_executor=False,
     ),
     Study(
         "starsd-threshold",
         "StarSD reproduced: one draft for 1 to 12 targets from the paper's columns for 1 to 4",
-        "treepipe.studies.starsd.threshold",
+        "treepipe.studies.starsd.run",
         needs_executor=False,
     ),
     Study(

@@ -15,10 +15,9 @@ import torch
 from treepipe.executor.cluster import Cluster
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.results.metrics import run_metrics
+from treepipe.results.metrics import METRIC, run_metrics
 from treepipe.results.show import Say
-from treepipe.scenario.scenario import Scenario
-from treepipe.studies.dsd.nodes import SCENARIO, T0_MS, Cell
+from treepipe.studies.dsd.testbed import T0_MS, Cell
 
 NODES, RATIO = 4, 3.0
 """Where it is run: the lower border of the claimed region."""
@@ -74,23 +73,23 @@ def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Say) -> 
         metrics = run_metrics(trace)
         differing, nats = _read(launch, texts)
         same = fmean(text == plain for text, plain in zip(texts, exact, strict=True))
-        ms, per_window = metrics["time_between_tokens_ms"], metrics["tokens_per_round"]
+        ms, per_window = metrics[METRIC], metrics["tokens_per_round"]
         found.append(Relaxed(tau, ms, per_window, differing, nats, same))
     return found
 
 
 def _launch(tau: float, prompts: int, tokens: int) -> Launch:
-    settings = (
-        *Cell(NODES, RATIO, 0.5).settings("dsd"),
-        "target.layers=8",
-        "sampling.rule=adaptive",
-        f"sampling.tau_max={tau}",
-        f"workload.requests={prompts}",
-        f"workload.new_tokens={tokens}",
-        "workload.stop_at_end_of_text=false",
-        "runs=1",
-    )
-    return prepare(Scenario.load(SCENARIO, settings))
+    changes = {
+        "target.layers": 8,
+        "sampling.rule": "adaptive",
+        "sampling.tau_max": tau,
+        "workload.requests": prompts,
+        "workload.new_tokens": tokens,
+        "workload.stop_at_end_of_text": False,
+        "runs": 1,
+    }
+    scenario = Cell(NODES, RATIO, 0.5).scenario("dsd", **changes)
+    return prepare(scenario)
 
 
 def _read(launch: Launch, texts: Sequence[Sequence[int]]) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treepipe.results.sheet import Column, Sheet
-from treepipe.studies.dsd.nodes import Cell
+from treepipe.studies.dsd.testbed import Cell
 from treepipe.studies.reproduction import published
 
 REGION_NODES, REGION_RATIO = (3, 8), (3.0, 10.0)
@@ -85,7 +85,18 @@ def in_region(cell: Cell) -> bool:
     return nodes[0] <= cell.nodes <= nodes[1] and ratio[0] <= cell.ratio <= ratio[1]
 
 
-def region_finding(cells: Sequence[Cell]) -> str:
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Expected gains inside the claimed region, below it, and the best one beyond it."""
+
+    least: float
+    most: float
+    below: float
+    beyond: float
+    where: str
+
+
+def region(cells: Sequence[Cell]) -> Region:
     """Where the gain is highest, and how far the claimed region is from that."""
     inside = [cell.expected_gain for cell in cells if in_region(cell)]
     beyond = {
@@ -95,9 +106,4 @@ def region_finding(cells: Sequence[Cell]) -> str:
     }
     below = [cell.expected_gain for cell in cells if cell.ratio < REGION_RATIO[0]]
     best = max(beyond, key=lambda label: beyond[label])
-    return (
-        f"the claimed region (3 <= N <= 8, 3 t0 < t1 < 10 t0) has gains of {min(inside):.2f} to "
-        f"{max(inside):.2f}; its lower border is one (gains fall to {min(below):.2f} below it), "
-        f"its upper one is none: beyond it they go on rising ({beyond[best]:.2f} at {best}) "
-        f"towards k = {cells[0].tokens:.2f}"
-    )
+    return Region(min(inside), max(inside), min(below), beyond[best], best)

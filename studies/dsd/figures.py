@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from treepipe.results.plots import BLUE, GREEN, GREY, LEGEND, MIST, ORANGE, clean
 from treepipe.studies.dsd.adaptive import Relaxed
 from treepipe.studies.dsd.claims import REGION_NODES, REGION_RATIO
-from treepipe.studies.dsd.nodes import Cell, Measured
+from treepipe.studies.dsd.testbed import Cell, Measured
 
 
 def map_figure(

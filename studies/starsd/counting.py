@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from treepipe.results.statistics import Interval
-from treepipe.studies.starsd.calibration import Calibration, Column
+from treepipe.studies.starsd.fit import Calibration, Column
 from treepipe.studies.starsd.testbed import Simulated
 
 UNITS = {
@@ -49,20 +49,15 @@ def as_counted(calibration: Calibration, seen: Simulated) -> dict[str, Interval]
     """
     n, bed, counts = seen.targets, calibration.bed, calibration.yield_of(seen.targets)
     return {
-        "throughput_tokens_s": _times(seen.rounds, bed.tokens * counts.counted),
-        "per_target_tokens_s": _times(seen.rounds, bed.tokens * counts.attended / n),
+        "throughput_tokens_s": seen.rounds.scaled(bed.tokens * counts.counted),
+        "per_target_tokens_s": seen.rounds.scaled(bed.tokens * counts.attended / n),
         "draft_rounds_s": seen.rounds,
-        "target_rounds_s": _times(seen.rounds, counts.attended / n),
+        "target_rounds_s": seen.rounds.scaled(counts.attended / n),
         "draft_idle_ms": seen.idle,
         "draft_wait_ms": seen.wait,
-        "draft_load": _times(seen.load, counts.loaded),
-        "t_s_ms": _times(seen.service, bed.step_ms / bed.service_ms),
+        "draft_load": seen.load.scaled(counts.loaded),
+        "t_s_ms": seen.service.scaled(bed.step_ms / bed.service_ms),
     }
-
-
-def _times(value: Interval, factor: float) -> Interval:
-    bounds = [None if each is None else each * factor for each in (value.low, value.high)]
-    return Interval(value.mean * factor, *bounds)
 
 
 def linear(given: Sequence[Column], n: int) -> dict[str, float]:

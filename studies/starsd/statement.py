@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Mapping
 
 from treepipe.results.statistics import Interval
-from treepipe.studies.starsd.calibration import Calibration
 from treepipe.studies.starsd.figures import Blur
+from treepipe.studies.starsd.fit import Calibration
 from treepipe.studies.starsd.packing import (
     CONTEXTS_PLOTTED,
     PAIRS,

@@ -1,7 +1,7 @@
 """StarSD's testbed as a scenario: a draft server, targets beside it, targets behind a network.
 
-Law of this file: parameters in, settings and simulated figures out; what the parameters are is
-``calibration.py``'s. Times are in milliseconds.
+Law of this file: parameters in, scenarios and simulated figures out; what the parameters are is
+``fit.py``'s. Times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from pathlib import Path
 from scipy.optimize import brentq
 
 from treepipe.results.statistics import Interval
-from treepipe.sim.points import Outcome, Point, simulate_points
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.points import Outcome
 from treepipe.sim.theory.starsd import Cycle
+from treepipe.studies.reproduction import simulated
 
-SCENARIO = Path(__file__).with_name("servers.toml")
+SCENARIO = Path(__file__).with_name("testbed.toml")
 LAYERS = 7
 """Draft passes of a round: S is 7.7 t_s in the columns N = 1..3; what is left is overhead."""
 BESIDE = 3
@@ -88,26 +90,28 @@ class Testbed:
         behind = self.return_ms + self.second.behind_ms
         return [(z if n < BESIDE else behind) + more for n, z in enumerate(beside)]
 
-    def settings(self, targets: int) -> tuple[str, ...]:
-        """As ``--set`` takes them."""
+    def scenario(self, targets: int, runs: int) -> Scenario:
+        """With so many targets."""
         slow = self.second.slow if targets > BESIDE else 1.0
         step, service = slow * self.step_ms, slow * self.service_ms
-        idle = f'{{ 0 = 1.0, "{COLD_FROM_MS}" = 1.0, "{COLD_AT_MS}" = {self.cold:.6f} }}'
+        draft = {
+            "draft_ms": {1: step},
+            "decide_ms": service - LAYERS * step,
+            "idle_factor": {0.0: 1.0, COLD_FROM_MS: 1.0, COLD_AT_MS: self.cold},
+        }
         stages = [z - 2 * _MEAN * self.jitter_ms for z in self.returns_ms(targets)]
-        pipelines = ", ".join(
-            f"{{ stages = [{{ device = {{ stage_ms = {{ 1 = {ms:.6f} }} }} }}] }}" for ms in stages
-        )
-        return (
-            f"drafts=[{{ device = {{ draft_ms = {{ 1 = {step:.6f} }}, "
-            f"decide_ms = {service - LAYERS * step:.6f}, idle_factor = {idle} }} }}]",
-            f"pipelines=[{pipelines}]",
-            f"links.default.jitter_ms={self.jitter_ms:.6f}",
-            f"schedule.gamma={LAYERS}",
-            f"acceptance.beta={layer_hit(self.tokens):.6f}",
-            f"workload.requests={targets}",
-            f"workload.concurrency={targets}",
-            f"workload.new_tokens={round(self.turns / targets * self.tokens)}",
-        )
+        changes = {
+            "drafts": [{"device": draft}],
+            "pipelines": [{"stages": [{"device": {"stage_ms": {1: ms}}}]} for ms in stages],
+            "links.default.jitter_ms": self.jitter_ms,
+            "schedule.gamma": LAYERS,
+            "acceptance.beta": layer_hit(self.tokens),
+            "workload.requests": targets,
+            "workload.concurrency": targets,
+            "workload.new_tokens": round(self.turns / targets * self.tokens),
+            "runs": runs,
+        }
+        return Scenario.load(SCENARIO).with_(**changes)
 
 
 def layer_hit(tokens: float) -> float:
@@ -145,13 +149,8 @@ class Simulated:
     @property
     def load(self) -> Interval:
         """Of the draft."""
-        service, idle = self.service.mean, self.idle.mean
-        low, high = (None if i is None else service / (service + i) for i in self._idle_bounds)
-        return Interval(service / (service + idle), low, high)
-
-    @property
-    def _idle_bounds(self) -> tuple[float | None, float | None]:
-        return self.idle.high, self.idle.low
+        service = self.service.mean
+        return self.idle.shifted(service).inverse(service)
 
 
 def _whole(value: Interval) -> Interval:
@@ -163,11 +162,8 @@ def simulate(
     beds: Mapping[str, tuple[Testbed, int]], runs: int, say: Say, title: str = "simulating"
 ) -> dict[str, Simulated]:
     """Testbeds with a number of targets each, in the steady part of their runs."""
-    points = [
-        Point.of(label, SCENARIO, (*bed.settings(targets), f"runs={runs}"), steady=True)
-        for label, (bed, targets) in beds.items()
-    ]
-    found = simulate_points(points, say, title)
+    scenarios = {label: bed.scenario(targets, runs) for label, (bed, targets) in beds.items()}
+    found = simulated(scenarios, say, title, steady=True)
     return {label: Simulated.of(beds[label][1], outcome) for label, outcome in found.items()}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from treepipe.core.schedules import systems
+from treepipe.results.metrics import METRIC
 from treepipe.scenario.schema import ScheduleName
 
 NAME = "which-system"
@@ -16,7 +17,7 @@ CLUSTERS = Path(__file__).parents[1] / "clusters"
 SCHEDULES: tuple[str, ...] = tuple(systems())
 Goal: TypeAlias = Literal["latency", "throughput"]
 METRICS: Mapping[Goal, str] = {
-    "latency": "time_between_tokens_ms",
+    "latency": METRIC,
     "throughput": "throughput_tokens_s",
 }
 PLAIN: ScheduleName = "pp"

@@ -15,8 +15,8 @@ from treepipe.core.requests import RequestTrace
 from treepipe.results.statistics import Interval
 from treepipe.results.timeline import COLORS, timelines_figure
 from treepipe.results.trace import Span, Trace
-from treepipe.studies.layered.specpipe_figures import NAMES, schedule_figure
-from treepipe.studies.layered.specpipe_found import Server
+from treepipe.studies.specpipe.figures import NAMES, schedule_figure
+from treepipe.studies.specpipe.testbed import Server
 from treepipe.studies.starsd.figures import packing_figure
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def _texts(figure: Figure) -> list[str]:
 
 
 def test_colours_are_those_of_the_one_palette() -> None:
-    folders = ("studies", "profiles", "treepipe/results", "treepipe/cli", "treepipe/compare")
+    folders = ("studies", "profiles", "treepipe/results", "treepipe/cli", "treepipe/validation")
     files = [file for name in folders for file in (ROOT / name).rglob("*.py")]
     own = {
         file.name: found

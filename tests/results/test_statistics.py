@@ -267,3 +267,16 @@ def test_nothing_is_less_by_more_than_the_whole_of_it() -> None:
     assert free.relative.low is not None
     assert free.relative.low < -1 < bounded.relative.low
     assert bounded.difference == free.difference, "a difference may be negative"
+
+
+def test_an_interval_s_inverse_takes_no_bound_from_an_end_that_is_not_positive() -> None:
+    wide = Interval(10.0, -2.0, 20.0)
+    assert wide.inverse(40.0) == Interval(4.0, 2.0, None)
+    assert wide.inverse(40.0).complement() == Interval(-3.0, None, -1.0)
+    assert Interval(2.0, 0.0, None).inverse() == Interval(0.5, None, None)
+
+
+def test_intervals_are_averaged_end_by_end() -> None:
+    both = Interval(1.0, 0.5, 2.0), Interval(3.0, 2.5, 4.0)
+    assert Interval.averaged(both) == Interval(2.0, 1.5, 3.0)
+    assert Interval.averaged((*both, Interval(2.0, None, 3.0))) == Interval(2.0, None, None)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from treepipe.studies import study
-from treepipe.studies.dsd import region
+from treepipe.studies.dsd import run as region
 from treepipe.studies.dsd.claims import Saving, in_region, table3
-from treepipe.studies.dsd.nodes import Cell, Network, accepted_for, best_window, simulate_cells
+from treepipe.studies.dsd.testbed import Cell, Network, accepted_for, best_window, simulate_cells
 from treepipe.studies.study import STUDIES, find_study
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.worlds.written_studies import say, written
-from treepipe.studies.flowspec_table import calibration, curves, table
-from treepipe.studies.flowspec_table.calibration import FITTED_MODEL, ROWS, fit, fit_slowdown
-from treepipe.studies.flowspec_table.curves import (
+from treepipe.studies.flowspec import curves
+from treepipe.studies.flowspec import fit as calibration
+from treepipe.studies.flowspec import run as table
+from treepipe.studies.flowspec.curves import (
     TOP1,
     Curve,
     Linear,
@@ -19,7 +20,8 @@ from treepipe.studies.flowspec_table.curves import (
     tbt_of,
     tokens_per_s,
 )
-from treepipe.studies.flowspec_table.testbed import (
+from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS, fit, fit_slowdown
+from treepipe.studies.flowspec.testbed import (
     METHODS,
     MODELS,
     PROMPT_TOKENS,
@@ -150,4 +152,4 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["d0=6/d_exp=6/flowspec"]["predicted"] == pytest.approx(
         rows["llama2-chat-7b/t0/flowspec/mt_bench"]["predicted"]
     )
-    assert find_study("flowspec-table").module == "treepipe.studies.flowspec_table.table"
+    assert find_study("flowspec-table").module == "treepipe.studies.flowspec.run"

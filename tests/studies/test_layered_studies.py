@@ -9,9 +9,20 @@ import numpy as np
 import pytest
 
 from treepipe.sim.pool import Pool
-from treepipe.studies.layered import pipedec_stages, specpipe_width
-from treepipe.studies.layered.calibration import POOL, Effort, Levels, build, plain_ms
-from treepipe.studies.layered.cluster import Card, fourteen, one_server, twenty_one, two_servers
+from treepipe.studies.layered import (
+    POOL,
+    Card,
+    Effort,
+    Levels,
+    build,
+    fourteen,
+    one_server,
+    plain_ms,
+    twenty_one,
+    two_servers,
+)
+from treepipe.studies.pipedec import run as pipedec_stages
+from treepipe.studies.specpipe import run as specpipe_width
 from treepipe.studies.study import STUDIES, StudyResult
 
 pytestmark = pytest.mark.processes

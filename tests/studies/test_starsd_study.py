@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from treepipe.studies import study
-from treepipe.studies.starsd import threshold
-from treepipe.studies.starsd.calibration import Column, Effort, calibrate, columns
+from treepipe.studies.starsd import run as threshold
 from treepipe.studies.starsd.counting import UNITS, figures, linear
+from treepipe.studies.starsd.fit import Column, Effort, calibrate, columns
 from treepipe.studies.starsd.packing import Packing, Pair
 from treepipe.studies.starsd.testbed import SecondServer, Simulated, simulate_columns
 from treepipe.studies.starsd.testbed import Testbed as Cluster

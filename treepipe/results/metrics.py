@@ -21,6 +21,8 @@ from treepipe.results.statistics import POSITIVE, SHARE, Range
 from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.machines import Machine
 
+METRIC = "time_between_tokens_ms"
+"""What predictions are judged by, and systems compared by, unless another one is asked for."""
 UNITS = {
     "time_between_tokens_ms": "ms",
     "p99_time_between_tokens_ms": "ms",

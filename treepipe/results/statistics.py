@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf
+from statistics import fmean
 from typing import TypeAlias
 
 import numpy as np
@@ -129,6 +130,56 @@ class Interval:
         if half <= ROUNDING * abs(mean):
             half = 0.0
         return cls(mean, *within.around(mean, half))
+
+    @classmethod
+    def within_factor(cls, mean: float, log_half: float | None) -> Interval:
+        """Around a positive value whose logarithm is known to +- ``log_half``, if it is."""
+        if log_half is None:
+            return cls(mean, None, None)
+        return cls(mean, mean * exp(-log_half), mean * exp(log_half))
+
+    @classmethod
+    def averaged(cls, values: Sequence[Interval]) -> Interval:
+        """The mean, with the mean of the ends: as wide as if all erred the same way."""
+        mean = fmean(each.mean for each in values)
+        lows = [each.low for each in values if each.low is not None]
+        highs = [each.high for each in values if each.high is not None]
+        if len(lows) < len(values) or len(highs) < len(values):
+            return cls(mean, None, None)
+        return cls(mean, fmean(lows), fmean(highs))
+
+    def scaled(self, factor: float) -> Interval:
+        """Times a number of either sign.
+
+        >>> Interval(2.0, 1.0, None).scaled(3.0), Interval(2.0, 1.0, None).scaled(-1.0)
+        (Interval(mean=6.0, low=3.0, high=None), Interval(mean=-2.0, low=None, high=-1.0))
+        """
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        return Interval(self.mean * factor, *((low, high) if factor >= 0 else (high, low)))
+
+    def shifted(self, by: float) -> Interval:
+        """Plus a number."""
+        low, high = (None if end is None else end + by for end in (self.low, self.high))
+        return Interval(self.mean + by, low, high)
+
+    def inverse(self, above: float = 1.0) -> Interval:
+        """``above`` over a positive quantity; an end of it that is not positive bounds nothing.
+
+        >>> Interval(60.0, 50.0, 75.0).inverse(300.0)
+        Interval(mean=5.0, low=4.0, high=6.0)
+        >>> Interval(2.0, -1.0, 4.0).inverse()
+        Interval(mean=0.5, low=0.25, high=None)
+        """
+        ends = (None if end is None or end <= 0 else above / end for end in (self.high, self.low))
+        return Interval(above / self.mean, *ends)
+
+    def complement(self) -> Interval:
+        """What a share leaves of the whole.
+
+        >>> Interval(0.25, 0.0, 0.5).complement()
+        Interval(mean=0.75, low=0.5, high=1.0)
+        """
+        return self.scaled(-1.0).shifted(1.0)
 
     def as_dict(self) -> dict[str, float | None]:
         return {"mean": self.mean, "low": self.low, "high": self.high}

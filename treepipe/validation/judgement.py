@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from treepipe.results.estimates import summarize
+from treepipe.results.metrics import METRIC as METRIC
 from treepipe.results.metrics import run_metrics
 from treepipe.results.recording import Recording
 from treepipe.results.statistics import Interval
@@ -17,7 +18,6 @@ from treepipe.sim.predict import extrapolation_warnings
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 
-METRIC = "time_between_tokens_ms"
 OVERRUN = 1.25
 """Work whose median takes longer than this times its profile's is warned of."""
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.plots import BLUE, DEEP, GREY, LEGEND, ORANGE, PALE, band, clean
-from treepipe.studies.layered.calibration import METRIC, MISSES
-from treepipe.studies.layered.pipedec_found import Found
+from treepipe.studies.layered import MISSES
+from treepipe.studies.pipedec.testbed import Found
 
 COLOURS = {"7-stage": PALE, "14-stage": BLUE, "21-stage": DEEP, "stpp": ORANGE}
 NAMES = {"7-stage": "7 groups of 2", "14-stage": "14 stages", "21-stage": "21 stages"}

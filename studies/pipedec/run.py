@@ -1,14 +1,22 @@
-"""The study of PipeDec as a result: its figures by key, and its tables."""
+"""PipeDec, reproduced: calibrated on the range of its speed-ups with 14 stages.
+
+Means, the static tree, other depths, the best parameters and the throughput are predictions.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from treepipe.results.metrics import METRIC
 from treepipe.results.sheet import Column, Sheet
+from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
-from treepipe.studies.layered.calibration import METRIC, MISSES
-from treepipe.studies.layered.pipedec_figures import grid_figure, speedup_figure, together_figure
-from treepipe.studies.layered.pipedec_found import STAGES, THROUGHPUT, Found
-from treepipe.studies.layered.pipedec_words import findings, sections
-from treepipe.studies.layered.speedup import average, speedup
+from treepipe.studies.layered import MISSES, SHARPNESS, Effort
+from treepipe.studies.page import fill
+from treepipe.studies.pipedec.figures import grid_figure, speedup_figure, together_figure
+from treepipe.studies.pipedec.testbed import STAGES, STOCHASTIC, THROUGHPUT, Found, Settings, find
 from treepipe.studies.reproduction import (
     ScoreSheet,
     calibrated,
@@ -20,37 +28,64 @@ from treepipe.studies.reproduction import (
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "pipedec-stages"
+PAGE = Path(__file__).with_name("page.md")
 
 
-def page(found: Found) -> StudyResult:
-    """The whole result."""
+def run(say: Say, full: bool) -> StudyResult:
+    """6 runs of 300 tokens to calibrate and 4 for the rest, or 8 of 500 and 5 of 400."""
+    return study(Settings(Effort(8, 500), Effort(5, 400)) if full else Settings(), say)
+
+
+def study(settings: Settings, say: Say) -> StudyResult:
+    """Calibrate, simulate everything, and write the page."""
+    found = find(settings, say)
     entries = _entries(found)
-    scores = ScoreSheet("pipedec-stages-errors")
+    scores = ScoreSheet(f"{NAME}-errors")
     ratios = [entry for entry in entries if entry.unit != "nodes"]
     scores.add("simulation", score(ratios))
     scores.add("SpecPipe's speed-up in proportion to the stages", score(ratios, _trivial()))
+    known = [each for each in entries if each.published]
+    page = fill(PAGE, entries, _fields(found, entries))
     return StudyResult(
         NAME,
         entries,
         [
-            comparison_sheet(
-                "pipedec-stages-published",
-                "Published and predicted",
-                [each for each in entries if each.published],
-            ),
+            comparison_sheet(f"{NAME}-published", "Published and predicted", known),
             scores.sheet(),
             _stage_sheet(found),
             _grid_sheet(found),
             _together_sheet(found),
         ],
         {
-            "pipedec-stages": speedup_figure(found),
+            NAME: speedup_figure(found),
             "pipedec-parameters": grid_figure(found),
             "pipedec-throughput": together_figure(found),
         },
-        findings(found),
-        sections=sections(found),
+        page.findings,
+        sections=page.sections,
     )
+
+
+def _fields(found: Found, entries: Sequence[Entry]) -> dict[str, Any]:
+    """What the page says beyond the entries."""
+    now = {entry.key: entry.predicted or 0.0 for entry in entries}
+    slower = {
+        name: now[f"stochastic/{name}/{METRIC}"] / now[f"middle/{name}/{METRIC}"] - 1
+        for name in ("14-stage", "stpp")
+    }
+    ks = sorted({k for _, k in found.together})
+    return {
+        "longer": now["21-stage/over_pp/mean"] / now["14-stage/over_pp/mean"] - 1,
+        "slower": slower,
+        "least": {m: now[f"k={ks[0]}/{m}/{THROUGHPUT}"] for m, _ in found.together},
+        "most": {m: now[f"k={ks[-1]}/{m}/{THROUGHPUT}"] for m, _ in found.together},
+        "fewest_together": ks[0],
+        "most_together": ks[-1],
+        "hardest": 1 - found.levels.six[0] * MISSES[1],
+        "easiest": 1 - found.levels.six[-1] * MISSES[1],
+        "stochastic": STOCHASTIC,
+        "sharpness": SHARPNESS,
+    }
 
 
 def _entries(found: Found) -> list[Entry]:
@@ -62,7 +97,7 @@ def _entries(found: Found) -> list[Entry]:
             ("over_stpp", found.over_static(name)),
         ):
             ordered = sorted(ratios, key=lambda ratio: ratio.mean)
-            values = {"mean": average(ratios), "low": ordered[0], "high": ordered[-1]}
+            values = {"mean": Interval.averaged(ratios), "low": ordered[0], "high": ordered[-1]}
             for which, value in values.items():
                 entries.append(_speedup_entry(f"{name}/{key}/{which}", value))
     width, count = found.best
@@ -73,7 +108,7 @@ def _entries(found: Found) -> list[Entry]:
         predicted(
             "14-stage/over_pp/at_specpipe_code_level",
             "1",
-            speedup(found.plain_ms, found.cases["code"]["14-stage"].metrics[METRIC]),
+            found.cases["code"]["14-stage"].metrics[METRIC].inverse(found.plain_ms),
             facts["speedup_over_pp_14_stage_range"][1],
         ),
         predicted("14-stage/pp/time_between_tokens_ms", "ms", found.plain_ms),

@@ -13,15 +13,16 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.show import Say
-from treepipe.sim.points import simulate_points
-from treepipe.studies.flowspec_table.testbed import (
+from treepipe.studies.flowspec.testbed import (
     NEW_TOKENS,
     Case,
     Size,
     Times,
-    prefill_point,
+    prefill,
 )
+from treepipe.studies.reproduction import simulated
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -33,7 +34,6 @@ BEYOND = 0.5
 STEP = 1.25
 """Factor on one time parameter, to see what depends on it."""
 BASE = Times(80.0, 20.0, 15.0)
-METRIC = "time_between_tokens_ms"
 
 
 def tokens_per_s(tbt_ms: float, prefill_ms: float) -> float:
@@ -99,14 +99,13 @@ def simulate_prefills(
     size: Size, times: Times, prompts: Sequence[int], say: Say
 ) -> dict[int, float]:
     """Milliseconds to the first token by prompt tokens."""
-    points = [prefill_point(str(tokens), size, times, tokens) for tokens in sorted(set(prompts))]
-    found = simulate_points(points, say, f"{size}, prefills")
+    asked = {str(tokens): prefill(size, times, tokens) for tokens in sorted(set(prompts))}
+    found = simulated(asked, say, f"{size}, prefills")
     return {int(label): o.metrics["time_to_first_token_ms"].mean for label, o in found.items()}
 
 
 def _simulate(cases: Mapping[str, Case], say: Say, title: str) -> dict[str, float]:
-    points = [case.point(label) for label, case in cases.items()]
-    found = simulate_points(points, say, title)
+    found = simulated({label: case.scenario() for label, case in cases.items()}, say, title)
     return {label: outcome.metrics[METRIC].mean for label, outcome in found.items()}
 
 

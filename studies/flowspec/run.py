@@ -8,16 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
-from treepipe.sim.points import simulate_points
-from treepipe.studies.flowspec_table.calibration import (
+from treepipe.studies.flowspec.curves import (
+    TOP1,
+    Curves,
+    Surrogate,
+    simulate_curves,
+    simulate_prefills,
+    tbt_of,
+    tokens_per_s,
+)
+from treepipe.studies.flowspec.fit import (
     FITTED_MODEL,
     LOSSES,
     ROWS,
@@ -27,19 +35,9 @@ from treepipe.studies.flowspec_table.calibration import (
     fit_slowdown,
     leave_one_out,
 )
-from treepipe.studies.flowspec_table.curves import (
-    METRIC,
-    TOP1,
-    Curves,
-    Surrogate,
-    simulate_curves,
-    simulate_prefills,
-    tbt_of,
-    tokens_per_s,
-)
-from treepipe.studies.flowspec_table.report import report
-from treepipe.studies.flowspec_table.statements import Findings
-from treepipe.studies.flowspec_table.testbed import (
+from treepipe.studies.flowspec.report import report
+from treepipe.studies.flowspec.statements import Findings
+from treepipe.studies.flowspec.testbed import (
     METHODS,
     MODELS,
     PROMPT_TOKENS,
@@ -48,7 +46,7 @@ from treepipe.studies.flowspec_table.testbed import (
     Times,
     prompt_tokens,
 )
-from treepipe.studies.reproduction import calibrated, predicted, published
+from treepipe.studies.reproduction import calibrated, predicted, published, simulated
 from treepipe.studies.study import Entry, StudyResult
 
 TEMPERATURES = ("t0", "t1")
@@ -152,12 +150,6 @@ def _spread(left_out: Mapping[tuple[str, str], float]) -> dict[str, float]:
     return halves | {m: halves["flowspec"] for m in METHODS if m not in ("naive_pp", *halves)}
 
 
-def _interval(value: float, half: float | None) -> Interval:
-    if half is None:
-        return Interval(value, None, None)
-    return Interval(value, value * exp(-half), value * exp(half))
-
-
 def _main_table(
     clusters: Mapping[Size, Cluster], table: Rows, spread: Mapping[str, float]
 ) -> list[Entry]:
@@ -172,7 +164,7 @@ def _main_table(
                 for dataset in PROMPT_TOKENS:
                     prompt = prompt_tokens(model, dataset)
                     value, _ = cell(clusters[size], method, naive[dataset], prompt)
-                    interval = _interval(value, spread.get(method))
+                    interval = Interval.within_factor(value, spread.get(method))
                     fact = known.get(dataset)
                     key = f"{row}/{dataset}"
                     if fact is not None and (method == "naive_pp" or fitted):
@@ -198,7 +190,7 @@ def _ablation(
                 if method == "naive_pp":
                     entries.append(calibrated(key, "tokens/s", value, naive))
                 else:
-                    interval = _interval(value, spread[method])
+                    interval = Interval.within_factor(value, spread.get(method))
                     fact = known.get(method, {}).get(dataset)
                     entries.append(predicted(key, "tokens/s", interval, fact))
     return entries
@@ -218,7 +210,7 @@ def _third_table(
             if method == "naive_pp":
                 entries.append(calibrated(key, "tokens/s", value, known["naive_pp"]))
             else:
-                interval = _interval(value, spread[method])
+                interval = Interval.within_factor(value, spread.get(method))
                 entries.append(predicted(key, "tokens/s", interval, known.get(method)))
     return entries
 
@@ -246,18 +238,19 @@ def _sweep(
             reachable(base[method][1]),
             found.depth_loss,
             settings.sweep_requests,
-            (f"links.default.bandwidth_mbit_s={rate}", f"workload.prompt_tokens={prompt}"),
+            {"links.default.bandwidth_mbit_s": rate, "workload.prompt_tokens": prompt},
         )
         for rate in BANDWIDTHS
         for method in ROWS
     }
-    points = [case.point(key) for key, case in cases.items()]
-    outcomes = simulate_points(points, say, "link bandwidths")
+    scenarios = {key: case.scenario() for key, case in cases.items()}
+    outcomes = simulated(scenarios, say, "link bandwidths")
     reached = {key: o.metrics["throughput_tokens_s"].mean for key, o in outcomes.items()}
     entries = []
     for key, case in cases.items():
         ratio = reached[key] / reached[f"bandwidth={TESTBED_MBIT}/{case.method}"]
-        value = _interval(base[case.method][0] * ratio, spread.get(case.method))
+        mean = base[case.method][0] * ratio
+        value = Interval.within_factor(mean, spread.get(case.method))
         entries.append(predicted(key, "tokens/s", value))
     return entries
 
@@ -270,19 +263,19 @@ def _map(
     prompt = prompt_tokens(SWEEP_MODEL, "mt_bench")
     value, top1 = cell(cluster, "flowspec", naive, prompt)
     pairs = [(d0, d_exp) for d0 in settings.depths for d_exp in settings.depths]
-    points = [
-        Case(
+    scenarios = {
+        f"{d0} {d_exp}": Case(
             "flowspec",
             "7b",
             cluster.times,
             reachable(top1),
             found.depth_loss,
             settings.map_requests,
-            (f"schedule.tree_depth={d0}", f"schedule.expand_depth={d_exp}"),
-        ).point(f"{d0} {d_exp}")
+            {"schedule.tree_depth": d0, "schedule.expand_depth": d_exp},
+        ).scenario()
         for d0, d_exp in pairs
-    ]
-    outcomes = simulate_points(points, say, "depths of the trees")
+    }
+    outcomes = simulated(scenarios, say, "depths of the trees")
     tbt = {p: outcomes[f"{p[0]} {p[1]}"].metrics[METRIC].mean for p in pairs}
     prefill = cluster.prefills[prompt]
     own = tbt.get((6, 6), cluster.curves["flowspec"](top1))

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from treepipe.results.plots import BLUE, GREEN, GREY, LEGEND, ORANGE, PURPLE, clean
-from treepipe.studies.flowspec_table.curves import Curves
-from treepipe.studies.flowspec_table.testbed import METHODS, MODELS, PROMPT_TOKENS, Size
+from treepipe.studies.flowspec.curves import Curves
+from treepipe.studies.flowspec.testbed import METHODS, MODELS, PROMPT_TOKENS, Size
 from treepipe.studies.study import Entry
 
 COLORS = {

@@ -1,25 +1,28 @@
 """What the study ``flowspec-table`` says: entries, scores beside a trivial predictor's, sentences.
 
 Law of this file: nothing is simulated or fitted here. Plots are in ``figures.py``, the page's lists
-in ``statements.py``.
+in ``page.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from treepipe.results.sheet import Column, Sheet
-from treepipe.studies.flowspec_table import figures
-from treepipe.studies.flowspec_table.calibration import FITTED_MODEL, ROWS
-from treepipe.studies.flowspec_table.statements import Findings, sections
-from treepipe.studies.flowspec_table.testbed import MODELS, PROMPT_TOKENS
+from treepipe.studies.flowspec import figures
+from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS
+from treepipe.studies.flowspec.statements import Findings, fields
+from treepipe.studies.flowspec.testbed import MODELS, PROMPT_TOKENS
+from treepipe.studies.page import fill
 from treepipe.studies.reproduction import ScoreSheet, comparison_sheet, predicted, score
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "flowspec-table"
+PAGE = Path(__file__).with_name("page.md")
 METHODS = ROWS[1:]
 
 
@@ -50,6 +53,7 @@ def report(found: Findings, facts: Mapping[str, Any]) -> StudyResult:
         ),
         _noise_sheet(facts),
     ]
+    most = max(float(row[-1] or 0.0) for row in tables[-1].rows)
     drawn = {
         NAME: figures.table(found.table),
         f"{NAME}-ablation": figures.ablation_and_sweep(found.ablation, found.sweep),
@@ -63,7 +67,7 @@ def report(found: Findings, facts: Mapping[str, Any]) -> StudyResult:
         tables,
         drawn,
         _findings(found, crossed, scores),
-        sections=sections(found),
+        sections=fill(PAGE, entries, fields(found, most)).sections,
     )
 
 
@@ -277,4 +281,5 @@ def _wins(entries: Sequence[Entry]) -> str:
         if "/pipedec/" in key and value > cells[key.replace("/pipedec/", "/flowspec/")]
     ]
     shown = ", ".join(ahead) if ahead else "none"
-    return f"PipeDec is predicted ahead of FlowSpec in {len(ahead)} of 48 cells: {shown}"
+    count = sum("/pipedec/" in key for key in cells)
+    return f"PipeDec is predicted ahead of FlowSpec in {len(ahead)} of {count} cells: {shown}"

@@ -10,14 +10,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
-from treepipe.studies.dsd import statement
-from treepipe.studies.dsd.adaptive import Relaxed, run_adaptive
-from treepipe.studies.dsd.claims import region_finding, table3, table3_sheet
+from treepipe.studies.dsd.adaptive import NODES, RATIO, Relaxed, emulated_window_ms, run_adaptive
+from treepipe.studies.dsd.claims import REGION_NODES, REGION_RATIO, region, table3, table3_sheet
 from treepipe.studies.dsd.figures import adaptive_figure, map_figure, ways_figure
-from treepipe.studies.dsd.nodes import (
+from treepipe.studies.dsd.testbed import (
     Cell,
     Measured,
     Network,
@@ -25,10 +26,13 @@ from treepipe.studies.dsd.nodes import (
     best_window,
     simulate_cells,
 )
+from treepipe.studies.page import fill
 from treepipe.studies.reproduction import ScoreSheet, calibrated, predicted, published, score
 from treepipe.studies.study import Entry, StudyResult
+from treepipe.validation.judgement import OVERRUN
 
 NAME = "dsd-region"
+PAGE = Path(__file__).with_name("page.md")
 ASSUMED_AT = (4, 5.0)
 """N and t1/t0 at which the published speed-up is taken to hold: table 3's middle row."""
 VARYING = Network(jitter=0.25, loss=0.01)
@@ -70,6 +74,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     varied = simulate_cells(shaken, settings.runs, settings.tokens, say)
     relaxed = run_adaptive(settings.taus, settings.prompts, settings.new_tokens, say)
     entries = _entries(cells, seen, varied, gain)
+    page = fill(PAGE, entries, _fields(cells, seen, varied, relaxed))
     return StudyResult(
         NAME,
         [*entries, *_adaptive_entries(relaxed)],
@@ -84,12 +89,46 @@ def study(settings: Settings, say: Say) -> StudyResult:
             f"{NAME}-ways": ways_figure(_curves(cells, settings), cells, seen),
             f"{NAME}-adaptive": adaptive_figure(relaxed),
         },
-        [
-            region_finding(cells),
-            *statement.findings(cells, seen, varied, place_of(beta), relaxed),
-        ],
-        sections=statement.sections(place_of(beta), VARYING),
+        page.findings,
+        sections=page.sections,
     )
+
+
+def _fields(
+    cells: Sequence[Cell],
+    seen: Mapping[str, Measured],
+    varied: Mapping[str, Measured],
+    runs: Sequence[Relaxed],
+) -> dict[str, Any]:
+    """What the page says beyond the entries."""
+    rows, base = table3(), runs[0]
+    off = {c: abs(seen[c.label].gain.mean / c.gain - 1) for c in cells}
+    shaken = [varied[c.label].gain.mean / seen[c.label].gain.mean - 1 for c in cells]
+    longest, window_ms = max(each.window_ms for each in runs), emulated_window_ms()
+    return {
+        "region": region(cells),
+        "nodes": REGION_NODES,
+        "ratios": REGION_RATIO,
+        "place": place_of(cells[0].beta),
+        "network": VARYING,
+        "too_high": max(off.values()),
+        "too_high_near": min((error for c, error in off.items() if c.ways < 1), default=None),
+        "shaken": (min(shaken), max(shaken)),
+        "printed": ", ".join(f"{row.saving:.0%}" for row in rows),
+        "printed_nodes": ", ".join(f"{row.nodes}" for row in rows),
+        "of_communication": ", ".join(f"{row.tokens_of_communication:.1f}" for row in rows),
+        "of_time": ", ".join(f"{row.tokens_of_time:.1f}" for row in rows),
+        "asked_gains": ", ".join(f"{row.gain:.1f}" for row in rows),
+        "largest": max(published()["dsd"]["speedup"].values()),
+        "run_at": Cell(NODES, RATIO, 0.5),
+        "adaptive": "; ".join(
+            f"tau_max = {each.tau_max:g}: {each.tokens / base.tokens - 1:+.1%} tokens per window, "
+            f"{each.differing:.1%} of the tokens are not exact decoding's"
+            for each in runs[1:]
+        ),
+        "window_ms": window_ms,
+        "overrun_ms": longest if longest >= OVERRUN * window_ms else None,
+    }
 
 
 def place_of(beta: float) -> Cell:

@@ -6,16 +6,17 @@ Law of this file: nothing is fitted and no result is known here. Sources: FlowSp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from treepipe.physics.timing import TimeTable
 from treepipe.profiles.library import LIBRARY, load_device, load_model, shape_of
 from treepipe.profiles.schema import Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.sim.points import Point
+from treepipe.scenario.scenario import Scenario
 
 Size: TypeAlias = Literal["7b", "13b"]
 
@@ -51,12 +52,15 @@ PROMPT_TOKENS = {
 }
 """Assumed: mean lengths of the tasks, without the template."""
 
-METHODS: dict[str, tuple[str, ...]] = {
-    "naive_pp": ("schedule.name=naive_pp",),
-    "pipedec": ("schedule.name=pipedec",),
-    "flowspec": ("schedule.name=flowspec",),
-    "pruned_pp": ("schedule.name=pruned_pp",),
-    "flowspec_without_score_segmentation": ("schedule.name=flowspec", "schedule.score_order=false"),
+METHODS: dict[str, dict[str, Any]] = {
+    "naive_pp": {"schedule.name": "naive_pp"},
+    "pipedec": {"schedule.name": "pipedec"},
+    "flowspec": {"schedule.name": "flowspec"},
+    "pruned_pp": {"schedule.name": "pruned_pp"},
+    "flowspec_without_score_segmentation": {
+        "schedule.name": "flowspec",
+        "schedule.score_order": False,
+    },
 }
 
 
@@ -86,7 +90,7 @@ class Case:
     Attributes:
         top1: share of positions whose target token is the draft's first candidate.
         depth_loss: of the draft beyond recorded depths (``docs/scenario.md``).
-        extra: further settings.
+        extra: further changes of the scenario.
     """
 
     method: str
@@ -95,30 +99,29 @@ class Case:
     top1: float
     depth_loss: float
     requests: int
-    extra: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def point(self, label: str) -> Point:
-        target, _ = PROFILES[self.size]
-        settings = (
-            *METHODS[self.method],
-            f"target.profile={target}",
-            *_devices(self.times, self.size),
-            f"acceptance.hit_ratio={{1={self.top1:.4f}}}",
-            f"acceptance.depth_loss={self.depth_loss}",
-            f"workload.requests={self.requests}",
-            *self.extra,
-        )
-        return Point.of(label, SCENARIO, settings)
+    def scenario(self) -> Scenario:
+        """The testbed's scenario file with these values."""
+        changes = {
+            **METHODS[self.method],
+            "target.profile": PROFILES[self.size][0],
+            **_devices(self.times, self.size),
+            "acceptance.hit_ratio": {1: self.top1},
+            "acceptance.depth_loss": self.depth_loss,
+            "workload.requests": self.requests,
+        }
+        return Scenario.load(SCENARIO).with_(**{**changes, **self.extra})
 
 
-def prefill_point(label: str, size: Size, times: Times, prompt_tokens: int) -> Point:
+def prefill(size: Size, times: Times, prompt_tokens: int) -> Scenario:
     """One request that is over soon after its prompt; acceptance does not matter."""
-    extra = (
-        f"workload.prompt_tokens={prompt_tokens}",
-        "workload.new_tokens=2",
-        'acceptance={source="bernoulli",beta=0.5}',
-    )
-    return Case("naive_pp", size, times, 0.7, 0.0, 1, extra).point(label)
+    extra = {
+        "workload.prompt_tokens": prompt_tokens,
+        "workload.new_tokens": 2,
+        "acceptance": {"source": "bernoulli", "beta": 0.5},
+    }
+    return Case("naive_pp", size, times, 0.7, 0.0, 1, extra).scenario()
 
 
 def prompt_tokens(model: str, dataset: str) -> int:
@@ -131,25 +134,22 @@ def roofline_times() -> Times:
     return Times(_stage("7b")(SEGMENT), 0.0, _draft("7b")(TREE_LAYER))
 
 
-def _devices(times: Times, size: Size) -> tuple[str, str]:
-    """Settings: the roofline's curves, scaled to the fitted times."""
-    stage = _scaled(_stage(size), SEGMENT, times.stage_ms)
-    draft = _scaled(_draft(size), TREE_LAYER, times.draft_ms)
-    evaluate = _table(_service().evaluation(_model(PROFILES[size][0])), 1.0)
-    return (
-        f"pipelines.0.stages.0.device={{ stage_ms = {stage} }}",
-        f"drafts.0.device={{ draft_ms = {draft}, evaluate_ms = {evaluate}, "
-        f"decide_ms = {times.sync_ms:.3f} }}",
-    )
+def _devices(times: Times, size: Size) -> dict[str, Any]:
+    """The roofline's curves, scaled to the fitted times."""
+    evaluate = _service().evaluation(_model(PROFILES[size][0]))
+    return {
+        "pipelines.0.stages.0.device": {"stage_ms": _scaled(_stage(size), SEGMENT, times.stage_ms)},
+        "drafts.0.device": {
+            "draft_ms": _scaled(_draft(size), TREE_LAYER, times.draft_ms),
+            "evaluate_ms": {n: evaluate(n) for n in KNOTS},
+            "decide_ms": times.sync_ms,
+        },
+    }
 
 
-def _scaled(curve: TimeTable, tokens: int, ms: float) -> str:
-    return _table(curve, ms / curve(tokens))
-
-
-def _table(curve: TimeTable, factor: float) -> str:
-    shown = ", ".join(f"{tokens} = {curve(tokens) * factor:.3f}" for tokens in KNOTS)
-    return f"{{ {shown} }}"
+def _scaled(curve: TimeTable, tokens: int, ms: float) -> dict[int, float]:
+    """The curve's shape, with so many milliseconds for so many tokens."""
+    return {n: curve(n) * ms / curve(tokens) for n in KNOTS}
 
 
 @cache

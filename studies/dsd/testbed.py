@@ -1,7 +1,7 @@
 """N nodes and their links as a scenario, in units of t0, and what closed forms say of them.
 
 (DSD, section 3: t0 is a pass's compute on all nodes, t1 a link's latency.) Law of this file:
-parameters in, settings and gains out; what is mapped or claimed is the study's.
+parameters in, scenarios and gains out; what is mapped or claimed is the study's.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from scipy.optimize import brentq
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.theory import dsd
 from treepipe.sim.theory.closed_form import closed_form
 from treepipe.sim.theory.tokens import committed
+from treepipe.studies.reproduction import simulated
 
-SCENARIO = Path(__file__).with_name("nodes.toml")
+SCENARIO = Path(__file__).with_name("testbed.toml")
 T0_MS = 20.0
 
 
@@ -83,35 +85,35 @@ class Cell:
     @property
     def expected_gain(self) -> float:
         """With the drafting that follows a miss, which nothing hides; over constant links."""
-        settings = replace(self, network=Network()).settings("dsd")
-        found = closed_form(Scenario.load(SCENARIO, settings))
-        return self.plain_ms / found.metrics["time_between_tokens_ms"]
+        scenario = replace(self, network=Network()).scenario("dsd")
+        found = closed_form(scenario)
+        return self.plain_ms / found.metrics[METRIC]
 
     @property
     def plain_ms(self) -> float:
         """A token of plain decoding over constant links."""
         return dsd.plain_ms(1, self.nodes, T0_MS, self.ratio * T0_MS)
 
-    def settings(self, schedule: str) -> tuple[str, ...]:
-        """As ``--set`` takes them."""
+    def scenario(self, schedule: str, **changes: Any) -> Scenario:
+        """On these nodes, with changes on top."""
         share, latency = T0_MS / self.nodes, self.ratio * T0_MS
-        stage = f"{{ 1 = {share}, {self.gamma + 1} = {self.window * share} }}"
-        ends = ('"draft0", "pipeline0.stage1"', f'"pipeline0.stage{self.nodes}", "draft0"')
-        pairs = ", ".join(f"{{ ends = [{each}], latency_ms = 0.0 }}" for each in ends)
-        link = f"latency_ms = {latency}, jitter_ms = {self.network.jitter * latency}"
+        stage_ms = {1: share, self.gamma + 1: self.window * share}
+        ends = ("draft0", "pipeline0.stage1"), (f"pipeline0.stage{self.nodes}", "draft0")
+        link = {"latency_ms": latency, "jitter_ms": self.network.jitter * latency}
         if self.network.loss:
             again = self.network.again * latency
-            link += f", loss = {self.network.loss}, retransmit_ms = {again}"
-        return (
-            f"schedule.name={schedule}",
-            f"schedule.gamma={self.gamma}",
-            f"target.layers={self.nodes}",
-            f"drafts.0.device={{ draft_ms = {{ 1 = {self.draft * T0_MS} }} }}",
-            f"pipelines.0.stages=[{{ device = {{ stage_ms = {stage} }}, count = {self.nodes} }}]",
-            f"links.default={{ {link} }}",
-            f"links.pairs=[{pairs}]",
-            f"acceptance.beta={self.beta}",
-        )
+            link |= {"loss": self.network.loss, "retransmit_ms": again}
+        made = {
+            "schedule.name": schedule,
+            "schedule.gamma": self.gamma,
+            "target.layers": self.nodes,
+            "drafts.0.device": {"draft_ms": {1: self.draft * T0_MS}},
+            "pipelines.0.stages": [{"device": {"stage_ms": stage_ms}, "count": self.nodes}],
+            "links.default": link,
+            "links.pairs": [{"ends": list(each), "latency_ms": 0.0} for each in ends],
+            "acceptance.beta": self.beta,
+        }
+        return Scenario.load(SCENARIO).with_(**{**made, **changes})
 
 
 def accepted_for(gain: float, cell: Cell) -> float:
@@ -140,34 +142,24 @@ def simulate_cells(
     cells: Sequence[Cell], runs: int, tokens: int, say: Say
 ) -> Mapping[str, Measured]:
     """By label. Plain decoding over constant links needs no simulation."""
-    points = []
-    for cell in cells:
-        for schedule in ("dsd", "pp") if cell.network != Network() else ("dsd",):
-            settings = (*cell.settings(schedule), f"runs={runs}", f"workload.new_tokens={tokens}")
-            points.append(Point.of(f"{cell.label}/{schedule}", SCENARIO, settings))
-    found = simulate_points(points, say)
+    effort = {"runs": runs, "workload.new_tokens": tokens}
+    found = simulated(
+        {
+            f"{cell.label}/{schedule}": cell.scenario(schedule, **effort)
+            for cell in cells
+            for schedule in (("dsd", "pp") if cell.network != Network() else ("dsd",))
+        },
+        say,
+    )
     measured = {}
     for cell in cells:
         metrics = found[f"{cell.label}/dsd"].metrics
         plain = found.get(f"{cell.label}/pp")
         plain_ms = cell.plain_ms
         if plain is not None:
-            plain_ms = plain.metrics["time_between_tokens_ms"].mean
+            plain_ms = plain.metrics[METRIC].mean
         measured[cell.label] = Measured(
-            _inverse(metrics["time_between_tokens_ms"], plain_ms),
-            _complement(_inverse(metrics["tokens_per_round"], 1.0)),
+            metrics[METRIC].inverse(plain_ms),
+            metrics["tokens_per_round"].inverse().complement(),
         )
     return measured
-
-
-def _inverse(value: Interval, above: float) -> Interval:
-    """Of a positive value; a bound that is none (too few runs) has no inverse."""
-    bounds = [
-        None if each is None or each <= 0 else above / each for each in (value.high, value.low)
-    ]
-    return Interval(above / value.mean, *bounds)
-
-
-def _complement(value: Interval) -> Interval:
-    bounds = [None if each is None else 1 - each for each in (value.high, value.low)]
-    return Interval(1 - value.mean, *bounds)

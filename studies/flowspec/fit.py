@@ -14,13 +14,13 @@ from typing import TypeAlias
 import numpy as np
 from scipy import optimize
 
-from treepipe.studies.flowspec_table.curves import (
+from treepipe.studies.flowspec.curves import (
     BASE,
     Surrogate,
     tbt_of,
     tokens_per_s,
 )
-from treepipe.studies.flowspec_table.testbed import (
+from treepipe.studies.flowspec.testbed import (
     MODELS,
     Times,
     prompt_tokens,

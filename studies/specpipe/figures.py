@@ -7,10 +7,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from treepipe.results.metrics import METRIC
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, band, clean
 from treepipe.sim.points import Outcome
-from treepipe.studies.layered.calibration import METRIC
-from treepipe.studies.layered.specpipe_found import Found, Server
+from treepipe.studies.specpipe.testbed import Found, Server
 
 SIMULATED = {"color": BLUE, "label": "simulated (95 % interval of the mean)"}
 NAMES = {

@@ -23,9 +23,9 @@ from treepipe.studies.reproduction import (
     score,
 )
 from treepipe.studies.starsd import statement
-from treepipe.studies.starsd.calibration import Calibration, Column, Effort, calibrate, columns
 from treepipe.studies.starsd.counting import UNITS, as_counted, figures, figures_of_all, linear
 from treepipe.studies.starsd.figures import Blur, packing_figure, targets_figure, transition_figure
+from treepipe.studies.starsd.fit import Calibration, Column, Effort, calibrate, columns
 from treepipe.studies.starsd.packing import packing_sheet
 from treepipe.studies.starsd.testbed import (
     BESIDE,

@@ -1,14 +1,19 @@
-"""The study of SpecPipe as a result: its figures by key, and its tables."""
+"""SpecPipe, reproduced: eight stages of RTX 3090, the width of a layer, and who is faster.
+
+Two published times are calibrated on, the plain pipeline's and SpecPipe's on HumanEval-X;
+SpecInfer's tree, an EAGLE tree, two servers, widths and batches are predictions.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+from treepipe.results.metrics import METRIC
 from treepipe.results.sheet import Column, Sheet
-from treepipe.studies.layered.calibration import METRIC
-from treepipe.studies.layered.cluster import unscaled_ms
-from treepipe.studies.layered.specpipe_figures import batch_figure, schedule_figure, width_figure
-from treepipe.studies.layered.specpipe_found import Found, Server
-from treepipe.studies.layered.specpipe_words import findings, sections
-from treepipe.studies.layered.speedup import speedup
+from treepipe.results.show import Say
+from treepipe.studies.layered import MISSES, SHARPNESS, Effort, draft_overhead_ms, unscaled_ms
+from treepipe.studies.page import fill, listed
 from treepipe.studies.reproduction import (
     ScoreSheet,
     calibrated,
@@ -17,26 +22,33 @@ from treepipe.studies.reproduction import (
     published,
     score,
 )
+from treepipe.studies.specpipe.figures import batch_figure, schedule_figure, width_figure
+from treepipe.studies.specpipe.testbed import FLAT, Found, Server, Settings, find
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "specpipe-width"
+PAGE = Path(__file__).with_name("page.md")
 
 
-def page(found: Found) -> StudyResult:
-    """The whole result."""
+def run(say: Say, full: bool) -> StudyResult:
+    """6 runs of 300 tokens per point; in full 8 of 500."""
+    return study(Settings(Effort(8, 500)) if full else Settings(), say)
+
+
+def study(settings: Settings, say: Say) -> StudyResult:
+    """Calibrate, simulate everything, and write the page."""
+    found = find(settings, say)
     entries = _entries(found)
-    scores = ScoreSheet("specpipe-width-errors")
+    scores = ScoreSheet(f"{NAME}-errors")
     scores.add("simulation", score(entries))
     scores.add("constant ratios (below)", score(entries, _trivial()))
+    known = [each for each in entries if each.published]
+    page = fill(PAGE, entries, _fields(found))
     return StudyResult(
         NAME,
         entries,
         [
-            comparison_sheet(
-                "specpipe-width-published",
-                "Published and predicted",
-                [each for each in entries if each.published],
-            ),
+            comparison_sheet(f"{NAME}-published", "Published and predicted", known),
             scores.sheet(),
             _code_sheet(found),
             _width_sheet(found),
@@ -44,13 +56,59 @@ def page(found: Found) -> StudyResult:
             _sensitivity_sheet(found),
         ],
         {
-            "specpipe-width": width_figure(found),
+            NAME: width_figure(found),
             "specpipe-schedules": schedule_figure(found.servers),
             "specpipe-batches": batch_figure(found.batches),
         },
-        findings(found),
-        sections=sections(found),
+        page.findings,
+        sections=page.sections,
     )
+
+
+def _fields(found: Found) -> dict[str, Any]:
+    """What the page says beyond the entries."""
+    widths, best, levels = found.widths, found.best_width, found.levels
+    rates = {width: outcome.metrics["hit_rate"].mean for width, outcome in widths.items()}
+    wider = min((w for w in widths if w > 64), default=best)
+    overhead = found.cluster.overhead_ms
+    return {
+        "best": best,
+        "best_ms": found.time_ms(best),
+        "flat": FLAT,
+        "level": ", ".join(map(str, found.flat)),
+        "losses": listed(
+            {f"at {w}": f"{found.time_ms(w) / found.time_ms(best) - 1:+.0%}" for w in widths}
+        ),
+        "if_even": listed(
+            {
+                f"at {w}": f"{found.level_ms(w) / found.level_ms(64) - 1:+.0%}"
+                for w in widths
+                if w < 64
+            }
+        ),
+        "stage_1_ms": found.cluster.slowest_ms(1),
+        "stage_64_ms": found.cluster.slowest_ms(64),
+        "wider": wider,
+        "stage_wider_ms": found.cluster.slowest_ms(wider),
+        "narrow": min(widths),
+        "narrow_rate": rates[min(widths)],
+        "best_rate": rates[best],
+        "equation_ms": found.equation_ms(best)[0],
+        "larger_draft_ms": found.sensitivity["specpipe, drafted by the 8B model"].mean,
+        "code": levels.humaneval_x,
+        "hardest": levels.six[0],
+        "easiest": levels.six[-1],
+        "hardest_right": 1 - levels.six[0] * MISSES[1],
+        "easiest_right": 1 - levels.six[-1] * MISSES[1],
+        "code_right": 1 - levels.humaneval_x * MISSES[1],
+        "first_hits": 1 - MISSES[1],
+        "first_8_hit": 1 - MISSES[8],
+        "overhead_ms": overhead["rtx-3090"],
+        "l40_overhead_ms": overhead["l40"],
+        "draft_overhead_ms": draft_overhead_ms(),
+        "unscaled_ms": unscaled_ms("rtx-3090", 8),
+        "sharpness": SHARPNESS,
+    }
 
 
 def _entries(found: Found) -> list[Entry]:
@@ -101,9 +159,9 @@ def _entries(found: Found) -> list[Entry]:
 
 def _ratios(name: str, server: Server) -> list[Entry]:
     """The least and the largest speed-up over the six levels."""
-    over_plain = [speedup(server.plain_ms, time) for time in server.specpipe]
+    over_plain = [time.inverse(server.plain_ms) for time in server.specpipe]
     static = [
-        speedup(slow.mean, time)
+        time.inverse(slow.mean)
         for slow, time in zip(server.specinfer, server.specpipe, strict=True)
     ]
     return [

@@ -1,0 +1,1 @@
+"""PipeDec (2025): 7, 14 and 21 stages, width and candidates, requests side by side."""
