@@ -70,6 +70,10 @@ STARTS: tuple[tuple[object, str], ...] = (
 """Every way in which Python starts a process."""
 
 
+STARTING = ("treepipe.library.run", "treepipe.library.validate")
+"""Docstrings whose examples start processes; only functions can be marked by hand."""
+
+
 def _no_process(*_: object, **__: object) -> None:
     pytest.fail("a law starts no process: mark the test `processes`")
 
@@ -78,6 +82,8 @@ def _no_process(*_: object, **__: object) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as a law every test that is not marked ``processes``: each test is one of both."""
     for item in items:
+        if isinstance(item, pytest.DoctestItem) and item.name in STARTING:
+            item.add_marker("processes")
         if item.get_closest_marker("laws"):
             raise pytest.UsageError(f"{item.nodeid}: `laws` is set here, only `processes` by hand")
         if not item.get_closest_marker("processes"):

@@ -13,7 +13,7 @@ import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import check_same_vocabulary
-from treepipe.executor.measure.calibration import ModelRecorder, Recorder, Texts
+from treepipe.executor.measure.calibration import AcceptanceRecorder, ModelRecorder, Texts
 from treepipe.executor.measure.head_calibration import HeadRecorder
 from treepipe.executor.measure.random_weights import RandomCheckpoint
 from treepipe.executor.measure.subject import NamedModel, open_model
@@ -53,7 +53,7 @@ class ModelPair:
         target = self.target.checkpoint
         return Texts(target, self.prompts, self.new_tokens, target.end_tokens, seed)
 
-    def recorder(self, texts: Texts) -> Recorder:
+    def recorder(self, texts: Texts) -> AcceptanceRecorder:
         """The draft, ready to be recorded."""
         if self.draft is not None:
             return ModelRecorder(self.draft.checkpoint, texts)

@@ -1,6 +1,6 @@
 """Recording acceptance: what a draft proposes along the target's own greedy texts, and off them.
 
-The loop over texts is the same for every draft; what one is asked is a ``Recorder``'s: of a
+The loop over texts is the same for every draft; what one is asked is up to its recorder: of a
 language model here, of an EAGLE head in ``head_calibration.py``.
 """
 
@@ -95,7 +95,7 @@ class Strays:
         return {steps: np.array(rows) for steps, rows in enumerate(self._rows, 1)}
 
 
-class Recorder(Protocol):
+class AcceptanceRecorder(Protocol):
     """A draft whose answers along a text are recorded.
 
     Attributes:
@@ -112,7 +112,7 @@ class Recorder(Protocol):
 
 
 def record_acceptance(
-    texts: Texts, draft: Recorder, progress: Callable[[], None] = lambda: None
+    texts: Texts, draft: AcceptanceRecorder, progress: Callable[[], None] = lambda: None
 ) -> PoolFile:
     """Record all texts; ``progress`` is called after every one."""
     for grown in growing_pool(texts, draft):
@@ -121,7 +121,7 @@ def record_acceptance(
     return pool
 
 
-def growing_pool(texts: Texts, draft: Recorder) -> Iterator[PoolFile]:
+def growing_pool(texts: Texts, draft: AcceptanceRecorder) -> Iterator[PoolFile]:
     """The pool after every text, for who may be interrupted."""
     whole, strays = WholeModel(texts.target, texts.longest), Strays(texts.seed)
     recorded: list[Prompt] = []

@@ -53,9 +53,9 @@ class DecisionOutcome:
 def decoding_ms(tokens: int, first_ms: float, outcomes: Sequence[DecisionOutcome]) -> float:
     """Expected time of ``decoding_moments``, in milliseconds.
 
-    >>> decoding_ms(4, 10.0, [Outcome(1.0, 2, 7.0)])
+    >>> decoding_ms(4, 10.0, [DecisionOutcome(1.0, 2, 7.0)])
     17.0
-    >>> decoding_ms(2, 10.0, [Outcome(0.5, 1, 4.0), Outcome(0.5, 2, 9.0)])
+    >>> decoding_ms(2, 10.0, [DecisionOutcome(0.5, 1, 4.0), DecisionOutcome(0.5, 2, 9.0)])
     12.0
     """
     return decoding_moments(tokens, first_ms, outcomes)[0]
@@ -70,7 +70,7 @@ def decoding_moments(
     one nothing is waited for, and what it commits beyond ``tokens`` is cut off: a request of finite
     length has more rounds than ``tokens`` over the mean, and one wait less. 0 tokens take no time.
 
-    >>> decoding_moments(2, 10.0, [Outcome(0.5, 1, 4.0), Outcome(0.5, 2, 9.0)])
+    >>> decoding_moments(2, 10.0, [DecisionOutcome(0.5, 1, 4.0), DecisionOutcome(0.5, 2, 9.0)])
     (12.0, 4.0)
     """
     if not tokens:

@@ -178,6 +178,7 @@ def test_studies_are_listed_and_unknown_ones_refused(
     assert_sentence(capsys.readouterr().err, "treepipe study needs a name")
 
 
+@pytest.mark.processes
 def test_a_terminal_that_knows_only_ascii_is_shown_all_it_can(tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     path.write_text(SCENARIO)

@@ -314,8 +314,8 @@ class _FailingCluster(AbstractContextManager[Any]):
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder to work in, with a scenario whose second run fails."""
-    plan = SimpleNamespace(warnings=(), requests=())
-    launch = SimpleNamespace(roles=(), plan=plan, plans=(plan, plan))
+    plan = SimpleNamespace(warnings=(), requests=(), connections=())
+    launch = SimpleNamespace(roles=(), deployment=plan, runs=(plan, plan))
     monkeypatch.setattr(execute_module, "prepare", lambda scenario: launch)
     monkeypatch.setattr(execute_module, "Cluster", _FailingCluster)
     monkeypatch.chdir(tmp_path)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding-a-system.md").read_text(encoding="utf-8")
 METADATA = "Metadata-Version: 2.1\nName: root-branch\nVersion: 1.0\n"

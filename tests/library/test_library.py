@@ -31,6 +31,7 @@ def scenario(tmp_path: Path) -> treepipe.Scenario:
     return treepipe.Scenario.load(path)
 
 
+@pytest.mark.processes
 def test_importing_it_loads_nothing_else() -> None:
     code = (
         "import sys, treepipe; assert 'simulate' in dir(treepipe)\n"
@@ -95,7 +96,13 @@ def test_a_closed_form_has_no_timeline(scenario: treepipe.Scenario) -> None:
         treepipe.theory(plain).plot()
 
 
-@pytest.mark.parametrize("real", [False, True], ids=["torch-free", "with the executor"])
+@pytest.mark.parametrize(
+    "real",
+    [
+        pytest.param(False, id="torch-free"),
+        pytest.param(True, id="with the executor", marks=pytest.mark.processes),
+    ],
+)
 def test_the_tutorial_runs(real: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if real:

@@ -84,7 +84,7 @@ def test_a_profile_that_changes_is_noticed(tmp_path: Path, steps: list[int], key
 
     def found(ms: int) -> float:
         profile.write_text(f"{written.format(ms)}\n[origin]\n{origin}\n")
-        point = Point("a", scenario, (*SETTINGS, BERNOULLI, f"{key}=./mine.toml"))
+        point = Point.of("a", scenario, (*SETTINGS, BERNOULLI, f"{key}=./mine.toml"))
         outcomes = simulate_points([point], lambda *_: None)
         return outcomes["a"].metrics["time_between_tokens_ms"].mean
 

@@ -90,12 +90,15 @@ def save_head(folder: Path, target: Checkpoint, *, pickled: bool = False) -> Pat
 
 def greedy(directory: Path, prompt: list[int], new_tokens: int) -> list[int]:
     """What ``generate()`` of the unpartitioned model gives."""
-    return list(_generated(directory, tuple(prompt), new_tokens))
+    configs = tuple(file.read_text() for file in sorted(directory.glob("*config.json")))
+    return list(_generated(directory, configs, tuple(prompt), new_tokens))
 
 
 @functools.cache
-def _generated(directory: Path, prompt: tuple[int, ...], new_tokens: int) -> list[int]:
-    """Of a checkpoint that stays as it is: each test that saves one has a folder of its own."""
+def _generated(
+    directory: Path, configs: tuple[str, ...], prompt: tuple[int, ...], new_tokens: int
+) -> list[int]:
+    """Args: ``configs``: what the directory's JSON files say, as a test may change them."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     model.eval()
     ids = torch.tensor([prompt])

@@ -237,7 +237,7 @@ def make_result(
     warmup: int | None = None,
     estimates: Estimates | None = None,
 ) -> Result:
-    """Of runs that ended well.
+    """Tell of runs that ended well.
 
     Args:
         traces: one per run.
