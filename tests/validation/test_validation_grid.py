@@ -119,4 +119,4 @@ def test_the_grid_s_command_says_what_changed(
     validation_grid.main()
     assert "as far off as earlier" not in capsys.readouterr().out
     validation_grid.main()
-    assert " 1 of 1 scenarios as far off as earlier; median error" in capsys.readouterr().out
+    assert "\n1 of 1 scenarios as far off as earlier; median error" in capsys.readouterr().out

@@ -122,6 +122,8 @@ class System:
         chains: its trees never branch, as the adaptive rule needs.
         places: most requests that one pipeline serves at once by itself; None: no bound.
         grid: values that the planner tries where a file names none.
+        order: its place in tables and grids: plain decoding first, static trees, pipelines that are
+            pruned, shared drafts; those of other packages come last.
         closed_form: name of the closed form that predicts it (``sim/theory/closed_form.py``); None
             if there is none.
 
@@ -145,6 +147,7 @@ class System:
     places: Callable[[Any], int | None] = unbounded
     grid: Callable[[Load], Sequence[Block]] = defaults_only
     closed_form: str | None = None
+    order: int = 100
 
     def __post_init__(self) -> None:
         for wrong in chain(_wrong_words(self), _wrong_keys(self.parameters), _wrong_figures(self)):

@@ -27,7 +27,7 @@ GROUP = "treepipe.systems"
 
 @lru_cache(maxsize=1)
 def systems() -> Mapping[str, System]:
-    """All systems by name, the oldest first, those of one file in its order.
+    """All systems by name, in the order that their records say.
 
     Raises:
         UserError: an installed one cannot be loaded, two of them have the same name, or a key of
@@ -37,14 +37,14 @@ def systems() -> Mapping[str, System]:
 
 
 def table_of(found: Iterable[System]) -> dict[str, System]:
-    """Systems by name, the oldest first.
+    """Systems by name, in their order.
 
     Raises:
         UserError: two of them have one name, or share a key of which they say different things.
     """
     table: dict[str, System] = {}
     keys: dict[str, tuple[str, Any]] = {}
-    for system in sorted(found, key=lambda system: system.year):
+    for system in sorted(found, key=lambda system: (system.order, system.year)):
         if system.name in table:
             raise UserError(f"two systems are called {system.name!r}")
         table[system.name] = system

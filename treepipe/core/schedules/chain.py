@@ -19,6 +19,7 @@ SYSTEMS = (
     System(
         name="chain",
         year=2023,
+        order=3,
         source="Leviathan et al. and Chen et al.",
         summary="classical speculative decoding",
         parameters=ChainKeys,

@@ -117,6 +117,7 @@ SYSTEMS = (
     System(
         name="dsd",
         year=2025,
+        order=12,
         source="DSD, section 3",
         summary="chains drafted ahead",
         parameters=ChainKeys,

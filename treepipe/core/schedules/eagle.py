@@ -22,6 +22,7 @@ SYSTEMS = (
     System(
         name="eagle",
         year=2024,
+        order=2,
         source="EAGLE-2, section 4",
         summary="EAGLE-2's tree under PP, one batch",
         parameters=TreeKeys,

@@ -248,6 +248,7 @@ SYSTEMS = (
     System(
         name="naive_pp",
         year=2025,
+        order=4,
         source="FlowSpec, section 4.1",
         summary="FlowSpec's baseline: the tree in segments, decided when all of it is back",
         parameters=NaiveKeys,
@@ -260,6 +261,7 @@ SYSTEMS = (
     System(
         name="pruned_pp",
         year=2025,
+        order=5,
         source="FlowSpec, section 4.1",
         summary="FlowSpec's baseline: pruned in flight, nothing fed behind",
         parameters=SegmentKeys,
@@ -272,6 +274,7 @@ SYSTEMS = (
     System(
         name="flowspec",
         year=2025,
+        order=6,
         source="FlowSpec, section 3",
         summary="FlowSpec",
         parameters=FlowSpecKeys,

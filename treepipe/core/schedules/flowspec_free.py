@@ -105,6 +105,7 @@ SYSTEMS = (
     System(
         name="flowspec_free",
         year=2026,
+        order=7,
         source="ours",
         summary="FlowSpec without the barrier",
         parameters=RefillKeys,

@@ -29,6 +29,7 @@ SYSTEMS = (
     System(
         name="pipedec",
         year=2025,
+        order=8,
         source="PipeDec, section 3",
         summary="one tree layer per step",
         parameters=LayeredKeys,

@@ -91,6 +91,7 @@ SYSTEMS = (
     System(
         name="pp",
         year=2019,
+        order=0,
         source="GPipe and after; the baseline of all five papers",
         summary="plain decoding",
         parameters=Parameters,

@@ -38,6 +38,7 @@ SYSTEMS = (
     System(
         name="specinfer",
         year=2023,
+        order=1,
         source="SpecInfer, sections 3 and 6.1",
         summary="SpecInfer's tree under PP, one batch",
         parameters=BranchingKeys,

@@ -43,6 +43,7 @@ SYSTEMS = (
     System(
         name="specpipe",
         year=2025,
+        order=9,
         source="SpecPipe, section 3",
         summary="one tree layer per step",
         parameters=LayeredKeys,
@@ -58,6 +59,7 @@ SYSTEMS = (
     System(
         name="specpipe_db",
         year=2025,
+        order=10,
         source="SpecPipe, section 3.5",
         summary="the same, ragged batches of requests",
         parameters=BatchKeys,

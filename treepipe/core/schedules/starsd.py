@@ -121,6 +121,7 @@ SYSTEMS = (
     System(
         name="starsd",
         year=2026,
+        order=11,
         source="StarSD, section 4",
         summary="one draft for many targets",
         parameters=StarKeys,
