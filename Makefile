@@ -22,11 +22,11 @@ export OMP_NUM_THREADS := 1
 demo: setup
 	$(BIN)/treepipe demo
 
-# Processes come after the laws and file by file: what they measure is time.
+# Processes come after the laws, which would take their processors: what they measure is time.
 test: setup check
 ifeq ($(TESTS),)
 	$(LAWS)
-	$(PYTEST) -m processes
+	$(PYTEST) -m processes --numprocesses $(WORKERS) --dist loadfile
 else
 	$(PYTEST) $(TESTS)
 endif

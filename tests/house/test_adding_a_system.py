@@ -90,13 +90,14 @@ def test_its_laws_hold(installed: Path) -> None:
 READERS = """
 from pathlib import Path
 from treepipe.planner.candidates import find_candidates
-from treepipe.planner.cluster import Search, load_cluster
-from treepipe.scenario.resolve import lay_out
+from treepipe.planner.cluster import Cluster, Search
+from treepipe.scenario.memory import memory_needs
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleSection
 
 assert "root_branch" in Search().schedules, "the planner offers it"
-cluster = load_cluster(Path("studies/clusters/five-jetsons.toml"),
+cluster = Cluster.load("studies/clusters/five-jetsons.toml",
                        ['search.schedules=["root_branch"]', 'search.partitions=["even"]',
                         "search.grid={}"])
 tried = [each.settings for each in find_candidates(cluster)[0]]
@@ -110,7 +111,7 @@ def entries(nodes):
     path = Path("studies/scenarios/chain.toml")
     changes = ["schedule.name=root_branch", f"schedule.root_nodes={nodes}",
                "target.layer_mib=1", "target.kv_kib=4"]
-    return lay_out(Scenario.load(path, changes), path)[1][0].entries
+    return memory_needs(deploy(Scenario.load(path, changes)))[0].entries
 
 assert entries(20) - entries(8) == 12, "the memory bound counts its tree"
 """
