@@ -47,6 +47,27 @@ def call_work(
     return call(monkeypatch, command, *ARGUMENTS.get(command, ["small.toml"]))
 
 
+class _PressesAtTheCommandLine:
+    """A finder of modules that is interrupted at the command line's own."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "treepipe.cli.main":
+            press_in_an_import()
+
+
+def test_an_interruption_before_the_command_line_is_there_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from treepipe import __main__
+
+    monkeypatch.delitem(sys.modules, "treepipe.cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [_PressesAtTheCommandLine(), *sys.meta_path])
+    with pytest.raises(SystemExit) as end:
+        __main__.main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "treepipe: interrupted; nothing was written\n"
+
+
 @pytest.mark.parametrize("command", [name for name in WORK if name not in ("profiles", "theory")])
 @pytest.mark.parametrize("work", [press, press_in_an_import], ids=["plain", "in an import"])
 def test_an_interruption_is_one_sentence(
