@@ -19,6 +19,7 @@ from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import UNITS
+from treepipe.results.show import number, print_table
 from treepipe.results.statistics import CONFIDENCE
 
 SCHEMA = "treepipe.plan/1"
@@ -80,7 +81,7 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
 
 def show_plan(found: Found, out: Path, console: Console) -> None:
     """Print the ranking, what was refused, and the verdict."""
-    console.print(_ranking_table(found) if found.feasible else _misses_table(found))
+    print_table(console, _ranking_table(found) if found.feasible else _misses_table(found))
     for sentence in verdict(found):
         console.print(sentence, highlight=False)
     for (schedule, reason), count in _refusals(found).items():
@@ -99,7 +100,7 @@ def verdict(found: Found) -> list[str]:
     if not found.feasible:
         return [f"no plan keeps the limits; the nearest one: {best.candidate.label}"]
     value = best.outcome.metrics[goal]
-    sentences = [f"best: {best.candidate.label}, {goal} = {value.mean:.4g} {UNITS[goal]}"]
+    sentences = [f"best: {best.candidate.label}, {goal} = {number(value.mean)} {UNITS[goal]}"]
     if best.candidate.partition != "even":
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
         sentences.append(f"its layers per stage: {dealt}")
@@ -152,9 +153,10 @@ def _ranking_table(found: Found) -> Table:
         table.add_column(heading, justify="right")
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal]
-        interval = "" if value.low is None else f"{value.low:.4g} … {value.high:.4g}"
+        ends = [number(end) for end in (value.low, value.high) if end is not None]
+        interval = " … ".join(ends)
         cells = ("", "", "best") if rank == 1 else _gap_cells(each)
-        table.add_row(str(rank), each.candidate.label, f"{value.mean:.4g}", interval, *cells)
+        table.add_row(str(rank), each.candidate.label, number(value.mean), interval, *cells)
     return table
 
 
@@ -178,7 +180,7 @@ def _misses_table(found: Found) -> Table:
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal].mean
         missed = "; ".join(str(miss) for miss in each.misses)
-        table.add_row(str(rank), each.candidate.label, f"{value:.4g}", missed)
+        table.add_row(str(rank), each.candidate.label, number(value), missed)
     return table
 
 
@@ -211,7 +213,7 @@ def write_best(found: Found, out: Path) -> None:
     comment = [
         f"Found by treepipe plan {found.cluster.path.name}: the best of "
         f"{found.rungs[0].candidates} plans for {search.goal}.",
-        f"Predicted: {value.mean:.4g} {UNITS[search.goal]} (mean of {found.runs} runs).",
+        f"Predicted: {number(value.mean)} {UNITS[search.goal]} (mean of {found.runs} runs).",
     ]
     name = f"{found.cluster.name}: {best.candidate.schedule}"
     data = _moved(
