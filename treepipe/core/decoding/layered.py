@@ -65,6 +65,11 @@ def make_layered(parameters: LayeredKeys, seat: Seat) -> Layered:
     return Layered(seat.session, parameters.prefill_chunk, parameters)
 
 
+def one_request(parameters: LayeredKeys) -> int:
+    """The steps of a pipeline are one request's; others wait."""
+    return 1
+
+
 def layered_tree_tokens(parameters: LayeredKeys, stages: int) -> int:
     """A step's layers for every stage, and what is on its way."""
     return (stages + 3) * parameters.layer_tokens + 1

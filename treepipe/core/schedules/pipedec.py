@@ -11,12 +11,9 @@ from treepipe.core.decoding.layered import (
     layered_segment_tokens,
     layered_tree_tokens,
     make_layered,
+    one_request,
 )
 from treepipe.core.system import Block, Load, System
-
-
-def _one(parameters: LayeredKeys) -> int:
-    return 1
 
 
 def _grid(load: Load) -> Sequence[Block]:
@@ -38,7 +35,7 @@ SYSTEMS = (
         segment_tokens=layered_segment_tokens,
         scratch_tokens=layered_scratch_tokens,
         in_lock_step=True,
-        places=_one,
+        places=one_request,
         grid=_grid,
         closed_form="pipedec",
     ),

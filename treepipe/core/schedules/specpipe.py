@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treepipe.core.decoding.layered import (
     LayeredKeys,
@@ -12,6 +12,7 @@ from treepipe.core.decoding.layered import (
     layered_segment_tokens,
     layered_tree_tokens,
     make_layered,
+    one_request,
 )
 from treepipe.core.system import Block, Load, System, key
 
@@ -21,10 +22,6 @@ class BatchKeys(LayeredKeys):
     """SpecPipe-DB (section 3.5)."""
 
     batch: int = key(4, "B, requests that share the steps", least=1)
-
-
-def _one(parameters: LayeredKeys) -> int:
-    return 1
 
 
 def _batch(parameters: BatchKeys) -> int:
@@ -39,36 +36,33 @@ def _batches(load: Load) -> Sequence[Block]:
     return layered_grid({"batch": sorted({max(1, load.requests // 2), load.requests})})
 
 
+SPECPIPE = System(
+    name="specpipe",
+    year=2025,
+    order=9,
+    source="SpecPipe, section 3",
+    summary="one tree layer per step",
+    parameters=LayeredKeys,
+    make=make_layered,
+    tree_tokens=layered_tree_tokens,
+    segment_tokens=layered_segment_tokens,
+    scratch_tokens=layered_scratch_tokens,
+    in_lock_step=True,
+    places=one_request,
+    grid=_grid,
+    closed_form="specpipe",
+)
 SYSTEMS = (
-    System(
-        name="specpipe",
-        year=2025,
-        order=9,
-        source="SpecPipe, section 3",
-        summary="one tree layer per step",
-        parameters=LayeredKeys,
-        make=make_layered,
-        tree_tokens=layered_tree_tokens,
-        segment_tokens=layered_segment_tokens,
-        scratch_tokens=layered_scratch_tokens,
-        in_lock_step=True,
-        places=_one,
-        grid=_grid,
-        closed_form="specpipe",
-    ),
-    System(
+    SPECPIPE,
+    replace(
+        SPECPIPE,
         name="specpipe_db",
-        year=2025,
         order=10,
         source="SpecPipe, section 3.5",
         summary="the same, ragged batches of requests",
         parameters=BatchKeys,
-        make=make_layered,
-        tree_tokens=layered_tree_tokens,
-        segment_tokens=layered_segment_tokens,
-        scratch_tokens=layered_scratch_tokens,
-        in_lock_step=True,
         places=_batch,
         grid=_batches,
+        closed_form=None,
     ),
 )
