@@ -110,12 +110,14 @@ OTHER: dict[str, Any] = {
     "layers_per_step": 2,
     "group_size": 2,
     "draft_reuse": False,
+    "index_slip": True,
     "central_transfers": True,
     "batch": 2,
 }
 """Not the default; ``name`` and ``prefill_chunk`` are read by all."""
 BASES: list[dict[str, Any]] = [
     *({"name": name} for name in SCHEDULES),
+    {"name": "pipedec", "draft_reuse": False},
     {"name": "starsd", "adaptive_depth": True},
     {"name": "starsd", "branching": (2, 1)},
     {"name": "flowspec", "context_aware": False},

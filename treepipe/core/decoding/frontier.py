@@ -57,6 +57,14 @@ class Frontier:
             return np.asarray(drafted.tokens), np.asarray(drafted.log_probs)
         return np.asarray(drafted.tokens)[rows], np.asarray(drafted.log_probs)[rows]
 
+    def scores(self, tree: TokenTree, layer: range) -> npt.NDArray[np.float64]:
+        """[nodes] sums of log draft probabilities below the root, of the deepest layer."""
+        return np.asarray(tree.scores[layer.start :])
+
+    def grown(self, parents: npt.NDArray[np.intp], scores: npt.NDArray[np.float64]) -> None:
+        """The tree has a new layer: per node its parent's place in the layer above, its score."""
+        self.candidates += [None] * len(parents)
+
     def prune(self, accepted: Sequence[int], kept: Sequence[int], tree: TokenTree) -> None:
         """The tree keeps ``kept``, whose first node is the new root; ``tree`` is still as before.
 
@@ -98,8 +106,11 @@ class Frontier:
         self._slots += asked
         return tuple([tree.tokens[node] for node in asked]), parents
 
-    def whole(self, tree: TokenTree) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Tokens and scratch parents of everything below the root that the round began with."""
+    def whole(self, tree: TokenTree, layer: range) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Tokens and scratch parents of everything below the root that the round began with.
+
+        The last ones are those of ``layer``, the tree's deepest.
+        """
         offset = len(self._chain) - 1
         parents = [*range(NO_PARENT, offset), *[p + offset for p in tree.parents[1:]]]
         return (*self._chain, *tree.tokens[1:]), tuple(parents)

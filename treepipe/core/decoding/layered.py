@@ -13,8 +13,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from treepipe.core.decoding.frontier import Frontier
 from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.tree_decoding import TreeDecoding
@@ -49,6 +47,10 @@ class LayeredKeys(Parameters):
 
     def candidates(self) -> Mapping[str, int]:
         return {"children": self.children}
+
+    def frontier(self) -> Frontier:
+        """What the draft knows of a new tree: nothing yet."""
+        return Frontier()
 
     @property
     def layer_tokens(self) -> int:
@@ -96,7 +98,7 @@ class Layered(TreeDecoding):
     def __init__(self, session: int, prefill_chunk: int, parameters: LayeredKeys) -> None:
         super().__init__(session, prefill_chunk)
         self._parameters = parameters
-        self._frontier = Frontier()
+        self._frontier = parameters.frontier()
         self._decoding = False
         self._layers_left = 0
         self._asked_nodes: list[int] = []
@@ -125,7 +127,7 @@ class Layered(TreeDecoding):
         commands = self._evaluate(event.returned) if event.returned is not None else []
         if self.done:
             return commands
-        if event.returned is None:
+        if event.returned is None and self._flying.opened:
             self._flying.nothing_committed()
         if self._flying.waiting:
             commands.append(self._flying.feed(self._flying.waiting, None))
@@ -161,7 +163,7 @@ class Layered(TreeDecoding):
 
     def _new_tree(self, root_token: int) -> None:
         self._flying.open_round(root_token)
-        self._frontier = Frontier()
+        self._frontier = self._parameters.frontier()
 
     # --- drafting --------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class Layered(TreeDecoding):
             flying.unread = []
             tokens, parents = frontier.extend(flying.tree, self._asked_nodes)
             return DraftPass(ticket, (), tokens, parents, False, top_k, keep, accepted)
-        tokens, parents = frontier.whole(flying.tree)
+        tokens, parents = frontier.whole(flying.tree, self._deepest_layer())
         return DraftPass(ticket, (), tokens, parents, True, top_k)
 
     def _drafted(self, event: Drafted) -> list[Command]:
@@ -214,10 +216,10 @@ class Layered(TreeDecoding):
         """Append the ``width`` best of the layer's offers as the next layer."""
         tree = self._flying.tree
         tokens, log_probs = self._frontier.offers(layer)
-        scores = np.asarray(tree.scores[layer.start :])[:, None] + log_probs
+        scores = self._frontier.scores(tree, layer)[:, None] + log_probs
         flat = scores.ravel()
         chosen = best(flat, self._parameters.width)
-        parents = layer.start + chosen // scores.shape[1]
-        picked = tokens.ravel()[chosen].tolist(), parents.tolist(), flat[chosen].tolist()
-        self._flying.append_layer(*picked)
-        self._frontier.candidates += [None] * len(chosen)
+        parents = chosen // scores.shape[1]
+        picked = tokens.ravel()[chosen].tolist(), (layer.start + parents).tolist()
+        self._flying.append_layer(*picked, flat[chosen].tolist())
+        self._frontier.grown(parents, flat[chosen])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from treepipe.core.decoding.frontier import Frontier
 from treepipe.core.decoding.layered import (
     LayeredKeys,
     layered_grid,
@@ -13,7 +15,30 @@ from treepipe.core.decoding.layered import (
     make_layered,
     one_request,
 )
-from treepipe.core.system import Block, Load, System
+from treepipe.core.decoding.slipped_frontier import SlippedFrontier
+from treepipe.core.system import Block, Load, System, key
+
+
+@dataclass(frozen=True)
+class PipeDecKeys(LayeredKeys):
+    """PipeDec's own keys, and how it differs where it is a baseline of FlowSpec's public code."""
+
+    index_slip: bool = key(
+        False, "the draft's rows slip by one from a round's second commit on (FlowSpec's code)"
+    )
+
+    def overruled(self) -> Mapping[str, str]:
+        return {"index_slip": "draft_reuse"} if self.draft_reuse else {}
+
+    def frontier(self) -> Frontier:
+        return SlippedFrontier() if self.index_slip and not self.draft_reuse else Frontier()
+
+
+def _scratch_tokens(parameters: PipeDecKeys, stages: int) -> int:
+    """Twice as many with the slip: nodes may be read behind paths that are not in the tree."""
+    usual = layered_scratch_tokens(parameters, stages)
+    slipped = parameters.index_slip and not parameters.draft_reuse
+    return usual * (2 if slipped else 1)
 
 
 def _grid(load: Load) -> Sequence[Block]:
@@ -29,11 +54,11 @@ SYSTEMS = (
         order=8,
         source="PipeDec, section 3",
         summary="one tree layer per step",
-        parameters=LayeredKeys,
+        parameters=PipeDecKeys,
         make=make_layered,
         tree_tokens=layered_tree_tokens,
         segment_tokens=layered_segment_tokens,
-        scratch_tokens=layered_scratch_tokens,
+        scratch_tokens=_scratch_tokens,
         in_lock_step=True,
         places=one_request,
         grid=_grid,
