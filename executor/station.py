@@ -1,7 +1,7 @@
 """What every worker process has: its name, inbox, outboxes, clock, and record of spans.
 
 The roles themselves are in ``stage_worker.py`` and ``draft_worker.py``; starting and ending
-processes is in ``cluster.py``.
+processes is in ``controller.py``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 from tests.worlds.clusters import PROMPT, cluster_plan, cluster_roles
 from tests.worlds.command_line import call, run_with
 from tests.worlds.tiny_models import greedy, save_random_checkpoint
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.scenario.deployment import Deployment, RequestSpec, Serving
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
@@ -37,9 +37,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def cluster(pair: tuple[Path, Path]) -> Iterator[Cluster]:
+def controller(pair: tuple[Path, Path]) -> Iterator[Controller]:
     plan = cluster_plan("pp")
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+    with Controller(cluster_roles(pair, plan), plan) as running:
         running.run(plan)  # a process's first passes take longer
         yield running
 
@@ -53,10 +53,10 @@ def arriving(name: str, times_ms: Sequence[float] = ARRIVALS_MS) -> Deployment:
 
 @pytest.mark.parametrize("name", ["pp", "pipedec", "flowspec"])
 def test_requests_are_asked_for_when_they_arrive(
-    cluster: Cluster, pair: tuple[Path, Path], name: str
+    controller: Controller, pair: tuple[Path, Path], name: str
 ) -> None:
     plan = arriving(name)
-    trace, recording = cluster.run(plan)
+    trace, recording = controller.run(plan)
     assert [request.started_ms for request in trace.requests] == pytest.approx(ARRIVALS_MS)
     for request, spec in zip(trace.requests, plan.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
@@ -72,9 +72,9 @@ def test_requests_are_asked_for_when_they_arrive(
         assert waited > 0.999 * (best.first_token_ms - best.started_ms)
 
 
-def test_who_finds_no_place_waits_and_is_served_in_order(cluster: Cluster) -> None:
+def test_who_finds_no_place_waits_and_is_served_in_order(controller: Controller) -> None:
     plan = arriving("pipedec")  # it serves one request at a time
-    first, second, third, last = cluster.run(plan)[0].requests
+    first, second, third, last = controller.run(plan)[0].requests
     assert second.first_token_ms > first.finished_ms > second.started_ms
     assert third.first_token_ms > second.finished_ms > third.started_ms
     assert last.started_ms > third.finished_ms
@@ -83,16 +83,18 @@ def test_who_finds_no_place_waits_and_is_served_in_order(cluster: Cluster) -> No
     assert waits[3] < waits[1]
 
 
-def test_arrivals_beyond_admission_are_refused_and_the_next_ones_served(cluster: Cluster) -> None:
+def test_arrivals_beyond_admission_are_refused_and_the_next_ones_served(
+    controller: Controller,
+) -> None:
     plan = replace(arriving("pp"), serving=Serving(admission=1))
-    requests = cluster.run(plan)[0].requests
+    requests = controller.run(plan)[0].requests
     assert [each.reason for each in requests] == ["length", "refused", "refused", "length"]
     assert [each.started_ms for each in requests] == pytest.approx(ARRIVALS_MS)
 
 
 def test_arrivals_without_emulation(pair: tuple[Path, Path]) -> None:
     plan = arriving("pp", (0.0, 5.0, 5.0, 250.0))
-    with Cluster(cluster_roles(pair, plan, emulate=False), plan) as running:
+    with Controller(cluster_roles(pair, plan, emulate=False), plan) as running:
         requests = running.run(plan)[0].requests
     assert [each.started_ms for each in requests] == pytest.approx([0.0, 5.0, 5.0, 250.0])
     assert [len(each.tokens) for each in requests] == [5] * 4

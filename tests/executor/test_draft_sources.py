@@ -20,7 +20,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import load_head
@@ -186,7 +186,7 @@ def test_text_is_greedy_whatever_drafts(
     roles = cluster_roles((target.directory, target.directory), plan, emulate=False)
     source = replace(roles[0].source, kind=kind, head=head)
     roles = [replace(role, source=source) for role in roles]
-    with Cluster(roles, plan) as running:
+    with Controller(roles, plan) as running:
         trace, _ = running.run(plan)
     for request, spec in zip(trace.requests, plan.requests, strict=True):
         expected = greedy(target.directory, list(spec.prompt), spec.max_new_tokens)

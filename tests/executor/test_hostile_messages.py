@@ -20,7 +20,7 @@ from tests.worlds.clusters import cluster_plan, cluster_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.core.messages import Beat, Close, Flight, Segment, Word
 from treepipe.executor.clock import now_ms
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox, Ping, Received
 
@@ -279,7 +279,7 @@ def test_a_run_under_attack_ends_with_its_text_and_a_warning(
             for frames in forged * 5:
                 pusher.send_multipart(frames)
 
-    with Cluster(roles, plan) as running:
+    with Controller(roles, plan) as running:
         attacker = threading.Thread(target=attack)
         attacker.start()
         first, _ = running.run(plan)

@@ -20,7 +20,7 @@ from tests.worlds.any_section import SCHEDULES
 from tests.worlds.clusters import PROMPT, cluster_plan, cluster_roles
 from tests.worlds.tiny_models import greedy, save_random_checkpoint
 from treepipe.core.errors import RunError, UserError
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.sim.replay import ReplaySource
@@ -30,19 +30,19 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
-def cluster(pair: tuple[Path, Path]) -> Iterator[Cluster]:
+def controller(pair: tuple[Path, Path]) -> Iterator[Controller]:
     plan = cluster_plan("pp")
-    with Cluster(cluster_roles(pair, plan, check_causality=True), plan) as running:
+    with Controller(cluster_roles(pair, plan, check_causality=True), plan) as running:
         yield running
 
 
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_run_is_lossless_and_replays_step_by_step(
-    cluster: Cluster, pair: tuple[Path, Path], name: str, clients: int
+    controller: Controller, pair: tuple[Path, Path], name: str, clients: int
 ) -> None:
     plan = cluster_plan(name, clients=clients)
-    trace, recording = cluster.run(plan)
+    trace, recording = controller.run(plan)
     for request, spec in zip(trace.requests, plan.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     replay = simulate(plan, ReplaySource(recording))
@@ -58,16 +58,16 @@ def test_run_is_lossless_and_replays_step_by_step(
     assert set(utilization(trace)) == set(plan.devices)
 
 
-def test_nothing_is_left_of_finished_requests(cluster: Cluster) -> None:
-    cluster.run(cluster_plan("flowspec_free", clients=3))
-    cluster.run(cluster_plan("specpipe_db", clients=3))
+def test_nothing_is_left_of_finished_requests(controller: Controller) -> None:
+    controller.run(cluster_plan("flowspec_free", clients=3))
+    controller.run(cluster_plan("specpipe_db", clients=3))
     deadline = time.monotonic() + 5
-    while any(left := cluster.open_sessions().values()):
+    while any(left := controller.open_sessions().values()):
         assert time.monotonic() < deadline, f"state is left: {left}"
 
 
-def test_chunked_prompt_is_computed_in_two_segments(cluster: Cluster) -> None:
-    trace, _ = cluster.run(replace(cluster_plan("pp"), requests=(RequestSpec(PROMPT, 2),)))
+def test_chunked_prompt_is_computed_in_two_segments(controller: Controller) -> None:
+    trace, _ = controller.run(replace(cluster_plan("pp"), requests=(RequestSpec(PROMPT, 2),)))
     sizes = [s.tokens for s in trace.spans if s.device.endswith("stage1") and s.kind == "compute"]
     assert sizes == [35, 35, 1]
 
@@ -76,7 +76,7 @@ def test_requests_in_quick_succession_do_not_strand_each_other(pair: tuple[Path,
     """Without emulation the end of one request and the start of the next arrive together."""
     requests = tuple(RequestSpec(PROMPT[:n], 6) for n in range(1, 41))
     plan = replace(cluster_plan("flowspec"), requests=requests)
-    with Cluster(cluster_roles(pair, plan, emulate=False), plan) as running:
+    with Controller(cluster_roles(pair, plan, emulate=False), plan) as running:
         trace, _ = running.run(plan)
     assert [len(request.tokens) for request in trace.requests] == [6] * 40
 
@@ -96,7 +96,7 @@ def _is_worker(process: psutil.Process) -> bool:
 def test_killed_worker_is_named_and_the_rest_ends(pair: tuple[Path, Path]) -> None:
     plan = cluster_plan("pp")
     before = {p.pid for p in _children()}
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+    with Controller(cluster_roles(pair, plan), plan) as running:
         ours = [p for p in _children() if p.pid not in before]
         assert len(ours) == 5
         running.kill("pipeline0.stage2")
@@ -116,7 +116,7 @@ def test_workers_exception_appears_once_with_its_name(
     roles[3] = replace(roles[3], capacity=20)
     with (
         pytest.raises(RunError, match=r"^pipeline0\.stage3 failed: MemoryError: a cache of 20"),
-        Cluster(roles, plan) as running,
+        Controller(roles, plan) as running,
     ):
         running.run(plan)
     assert "Traceback" not in capfd.readouterr().err
@@ -131,7 +131,7 @@ def test_port_in_use_is_one_sentence(pair: tuple[Path, Path]) -> None:
         roles = cluster_roles(pair, plan)
         roles[2] = replace(roles[2], port=port)
         sentence = rf"^key base_port: port {port}, wanted by pipeline0\.stage2, is in use"
-        with pytest.raises(UserError, match=sentence), Cluster(roles, plan):
+        with pytest.raises(UserError, match=sentence), Controller(roles, plan):
             pass
 
 
@@ -185,7 +185,7 @@ def _peak_memory(pair: tuple[Path, Path], layers: int) -> dict[str, int]:
         for i, stage in enumerate(plan.pipelines[0])
     )
     plan = replace(plan, pipelines=(stages,), requests=(RequestSpec((1, 2, 3), 3),))
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+    with Controller(cluster_roles(pair, plan), plan) as running:
         running.run(plan)
         return running.peak_memory_bytes()
 

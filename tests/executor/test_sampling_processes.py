@@ -20,7 +20,7 @@ from tests.worlds.clusters import cluster_plan, cluster_roles
 from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.core.verification import Sampling, target_distribution
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.schema import SamplingSection
@@ -93,7 +93,7 @@ def test_continuations_have_the_targets_distribution(
     sizes = {"branching": (2, 2, 1)} if name == "specinfer" else {}
     plan = cluster_plan(name, clients=3, sampling=section, children=3, **sizes)
     plan = replace(plan, requests=(RequestSpec(PROMPT, HORIZON),) * REQUESTS, seed=11)
-    with Cluster(cluster_roles(pair, plan, section, emulate=False), plan) as running:
+    with Controller(cluster_roles(pair, plan, section, emulate=False), plan) as running:
         trace, _ = running.run(plan)
     counts = Counter(request.tokens for request in trace.requests)
     assert counts.total() == REQUESTS

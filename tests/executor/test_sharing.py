@@ -16,7 +16,7 @@ from treepipe.core.front_desk import ServiceLevels
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Serving
@@ -31,14 +31,14 @@ def _star(requests: int = 8, new_tokens: int = 12, **changes: object) -> Deploym
 
 
 @pytest.fixture(scope="module")
-def star(pair: tuple[Path, Path]) -> Iterator[Cluster]:
+def star(pair: tuple[Path, Path]) -> Iterator[Controller]:
     plan = _star()
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+    with Controller(cluster_roles(pair, plan), plan) as running:
         yield running
 
 
 @pytest.mark.processes
-def test_every_target_gets_its_own_text(star: Cluster, pair: tuple[Path, Path]) -> None:
+def test_every_target_gets_its_own_text(star: Controller, pair: tuple[Path, Path]) -> None:
     plan = _star()
     trace, _ = star.run(plan)
     assert {request.pipeline for request in trace.requests} == set(range(TARGETS))
@@ -47,7 +47,7 @@ def test_every_target_gets_its_own_text(star: Cluster, pair: tuple[Path, Path]) 
 
 
 @pytest.mark.processes
-def test_requests_beyond_admission_are_refused_and_the_others_are_served(star: Cluster) -> None:
+def test_requests_beyond_admission_are_refused_and_the_others_are_served(star: Controller) -> None:
     plan = _star()
     plan = replace(plan, serving=replace(plan.serving, admission=2))
     trace, _ = star.run(plan)
@@ -62,7 +62,7 @@ def test_a_target_that_leaves_frees_its_state_and_the_others_go_on(
     pair: tuple[Path, Path],
 ) -> None:
     plan = _star(requests=TARGETS, new_tokens=60)
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+    with Controller(cluster_roles(pair, plan), plan) as running:
         # Somewhere in the middle: a request takes a few hundred emulated milliseconds.
         killer = threading.Timer(0.4, running.kill, ["pipeline2.stage1"])
         killer.start()
@@ -86,7 +86,7 @@ def test_two_drafts_share_the_targets(pair: tuple[Path, Path]) -> None:
     plan = _star()
     drafts = (Placed("draft0", TIMES), Placed("draft1", TIMES))
     plan = replace(plan, drafts=drafts)
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+    with Controller(cluster_roles(pair, plan), plan) as running:
         trace, _ = running.run(plan)
     for request, spec in zip(trace.requests, plan.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
@@ -101,7 +101,7 @@ def test_deadlines_decide_who_waits(pair: tuple[Path, Path]) -> None:
     levels = ServiceLevels(deadlines_ms=(0.0, 1e3, 1e3, 1e3))
     serving = Serving(TARGETS, policy="earliest_deadline", levels=levels)
     plan = replace(plan, serving=serving)
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+    with Controller(cluster_roles(pair, plan), plan) as running:
         trace, _ = running.run(plan)
     waits = {
         pipeline: [t.started_ms - t.arrived_ms for t in trace.turns if t.pipeline == pipeline]

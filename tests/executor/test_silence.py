@@ -28,7 +28,7 @@ from treepipe.core.errors import RunError, UserError
 from treepipe.core.requests import RequestTrace
 from treepipe.executor import execute as execute_module
 from treepipe.executor import pulse
-from treepipe.executor.cluster import Cluster, RunEndedError
+from treepipe.executor.controller import Controller, RunEndedError
 from treepipe.executor.pulse import AT_WORK, IDLE, LostWorkerError, Pulse, Watch
 from treepipe.executor.transport import LOOPBACK
 from treepipe.results.recording import RecordedRequest, Recording
@@ -164,7 +164,7 @@ def test_a_stopped_worker_ends_the_run(pair: tuple[Path, Path], name: str) -> No
     plan = replace(cluster_plan("flowspec", clients=2), requests=LONG)
     if name == SWITCH:
         plan = replace(plan, central_transfers=True)
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+    with Controller(cluster_roles(pair, plan), plan) as running:
         running._watch.timeout_s = TIMEOUT_S  # not before: starting may take long
         processes = {name: p.pid for name, p in running._processes.items()}
         stopped = processes[name]
@@ -187,38 +187,38 @@ def test_a_stopped_worker_ends_the_run(pair: tuple[Path, Path], name: str) -> No
 def test_a_lost_message_does_not_hang_a_run(pair: tuple[Path, Path]) -> None:
     """One stage's messages are dropped as foreign, so that all wait for each other."""
     plan = cluster_plan("pp")
-    cluster = Cluster(cluster_roles(pair, plan), plan)
-    cluster._roles[2] = replace(cluster._roles[2], token=bytes(16))
-    with cluster:
-        cluster._watch.timeout_s = TIMEOUT_S
+    controller = Controller(cluster_roles(pair, plan), plan)
+    controller._roles[2] = replace(controller._roles[2], token=bytes(16))
+    with controller:
+        controller._watch.timeout_s = TIMEOUT_S
         with pytest.raises(RunError, match=r"^nothing happened for [\d.]+ s: requests are open"):
-            cluster.run(plan)
+            controller.run(plan)
 
 
 @pytest.mark.processes
-def test_of_two_clusters_with_the_same_ports_one_goes_on(pair: tuple[Path, Path]) -> None:
+def test_of_two_controllers_with_the_same_ports_one_goes_on(pair: tuple[Path, Path]) -> None:
     plan = cluster_plan("pp")
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         base = int(probe.getsockname()[1])
     roles = [replace(r, port=base + n) for n, r in enumerate(cluster_roles(pair, plan))]
-    clusters = [Cluster(roles, plan) for _ in range(2)]
+    controllers = [Controller(roles, plan) for _ in range(2)]
     together, errors = threading.Barrier(2), list[UserError]()
 
-    def enter(cluster: Cluster) -> None:
+    def enter(controller: Controller) -> None:
         together.wait()
         try:
-            cluster.__enter__()
+            controller.__enter__()
         except UserError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=enter, args=(cluster,)) for cluster in clusters]
+    threads = [threading.Thread(target=enter, args=(controller,)) for controller in controllers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for cluster in clusters:
-        cluster.close()
+    for controller in controllers:
+        controller.close()
     assert [str(error) for error in errors] == [
         f"key base_port: port {base}, wanted by draft0, is in use on {LOOPBACK}"
     ]
@@ -291,7 +291,7 @@ def test_a_fork_server_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
 # --- what a failed run leaves --------------------------------------------------------------------
 
 
-class _FailingCluster(AbstractContextManager[Any]):
+class _FailingController(AbstractContextManager[Any]):
     """Its first run ends, its second fails with 2 tokens of one request."""
 
     def __init__(self, roles: object, plan: object) -> None:
@@ -317,7 +317,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     plan = SimpleNamespace(warnings=(), requests=(), connections=())
     launch = SimpleNamespace(roles=(), deployment=plan, runs=(plan, plan))
     monkeypatch.setattr(execute_module, "prepare", lambda scenario: launch)
-    monkeypatch.setattr(execute_module, "Cluster", _FailingCluster)
+    monkeypatch.setattr(execute_module, "Controller", _FailingController)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SCENARIO)
     return tmp_path

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.worlds.clusters import cluster_plan, cluster_roles
 from tests.worlds.tiny_models import greedy
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.physics.timing import LinkTimes
 from treepipe.physics.transfers import Held, TransferQueue
 from treepipe.results.metrics import run_metrics
@@ -74,9 +74,9 @@ def assert_one_at_a_time(trace: Trace, plan: Deployment) -> None:
 @pytest.mark.parametrize("name", ["pipedec", "specpipe_db"])
 def test_processes_send_through_the_switch(pair: tuple[Path, Path], name: str) -> None:
     plan = replace(cluster_plan(name, clients=2), central_transfers=True)
-    with Cluster(cluster_roles(pair, plan), plan) as cluster:
-        trace, recording = cluster.run(plan)
-        assert set(cluster.peak_memory_bytes()) == set(plan.devices)
+    with Controller(cluster_roles(pair, plan), plan) as controller:
+        trace, recording = controller.run(plan)
+        assert set(controller.peak_memory_bytes()) == set(plan.devices)
     for request, spec in zip(trace.requests, plan.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     assert_one_at_a_time(trace, plan)
@@ -92,8 +92,8 @@ def test_processes_share_a_medium(pair: tuple[Path, Path]) -> None:
     """Transfers take 2 ms on it each; in both worlds none begins before the last one has left."""
     plan = cluster_plan("naive_pp", clients=2)
     plan = replace(plan, default_link=LinkTimes(1.0, message_ms=2.0, medium="air"))
-    with Cluster(cluster_roles(pair, plan), plan) as cluster:
-        trace, recording = cluster.run(plan)
+    with Controller(cluster_roles(pair, plan), plan) as controller:
+        trace, recording = controller.run(plan)
     for request, spec in zip(trace.requests, plan.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     for each in (trace, simulate(plan, ReplaySource(recording))):

@@ -11,7 +11,7 @@ import pytest
 from tests.worlds.clusters import cluster_plan, cluster_roles
 from tests.worlds.timed_pipeline import DECIDE, EVALUATE, HOP, STAGES, make_plan, plain, run, static
 from treepipe.core.schedules.pp import Autoregressive
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.physics.timing import DeviceTimes, ServiceTable, TimeTable
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Span, Trace
@@ -115,8 +115,8 @@ def test_draft_passes_see_what_the_draft_has_read_and_its_scratch_nodes() -> Non
 def test_both_worlds_agree_on_every_context(pair: tuple[Path, Path], name: str) -> None:
     """The replay of an emulated run takes the same passes at the same contexts."""
     plan = with_times(cluster_plan(name, clients=2), growing(6.0, 0.02), growing(2.0, 0.02))
-    with Cluster(cluster_roles(pair, plan), plan) as cluster:
-        trace, recording = cluster.run(plan)
+    with Controller(cluster_roles(pair, plan), plan) as controller:
+        trace, recording = controller.run(plan)
     replay = simulate(plan, ReplaySource(recording))
     for placed in plan.placed:
         kind = "draft" if placed in plan.drafts else "compute"

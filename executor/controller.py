@@ -58,11 +58,11 @@ class RunEndedError(RunError):
         self.trace, self.recording = trace, recording
 
 
-class Cluster:
+class Controller:
     """The draft servers and the stages of a plan, a process each; a context manager.
 
-    >>> with Cluster(roles, plan) as cluster:           # doctest: +SKIP
-    ...     trace, recording = cluster.run(plan)
+    >>> with Controller(roles, plan) as controller:     # doctest: +SKIP
+    ...     trace, recording = controller.run(plan)
     """
 
     def __init__(self, roles: Sequence[RoleSettings], plan: Deployment) -> None:
@@ -80,7 +80,7 @@ class Cluster:
         self._sessions = 0
         self.load_memory: dict[str, tuple[int, int]] = {}
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Controller:
         context = fork_server(PRELOAD)
         try:
             for role in self._roles:
@@ -148,7 +148,7 @@ class Cluster:
 
         Raises:
             RunEndedError: a draft server or the last pipeline is lost, or a worker failed; it
-                holds what was committed. The cluster is of no more use then.
+                holds what was committed. The workers are of no more use then.
         """
         start, base = now_ms(), self._sessions
         self._sessions += len(plan.requests)
@@ -338,7 +338,7 @@ class Cluster:
 
 
 class _Run:
-    """One run of a plan's requests over a cluster: a closed loop, or requests that arrive.
+    """One run of a plan's requests by these workers: a closed loop, or requests that arrive.
 
     Here times count from the run's start and requests from 1; the workers know the host's clock,
     and sessions of all runs.
@@ -346,14 +346,14 @@ class _Run:
 
     def __init__(
         self,
-        cluster: Cluster,
+        controller: Controller,
         plan: Deployment,
         base: int,
         start: float,
         progress: Callable[[], None],
     ) -> None:
         """Args: ``base``: sessions before this run; ``start``: now, in ms."""
-        self._cluster, self._plan, self._base, self._start = cluster, plan, base, start
+        self._controller, self._plan, self._base, self._start = controller, plan, base, start
         self._drafts = [draft.name for draft in plan.drafts]
         self._front = plan.front_desk()
         self._over = 0  # so many requests were reported as progress
@@ -368,7 +368,7 @@ class _Run:
             at = front.next_arrival_ms
             until_ms = None if at is None else at + self._start
             try:
-                found = self._cluster.next_finished(self._drafts, until_ms)
+                found = self._controller.next_finished(self._drafts, until_ms)
             except LostWorkerError as death:
                 self._lose(death)
                 continue
@@ -382,8 +382,8 @@ class _Run:
     def salvage(self, error: RunError) -> None:
         """Note what is committed of the requests that were open when the run failed."""
         if isinstance(error, WorkerError):
-            self._cluster.forget(error.name)
-        for found in self._cluster.open_texts(self._drafts):
+            self._controller.forget(error.name)
+        for found in self._controller.open_texts(self._drafts):
             if found[0].session > self._base:
                 self.trace.requests.append(self._note(*found))
         self.trace.complete = self.recording.complete = False
@@ -414,7 +414,7 @@ class _Run:
                 given,
                 now_ms + self._start,
             )
-            self._cluster.order(self._drafts[assignment.draft], "open", content)
+            self._controller.order(self._drafts[assignment.draft], "open", content)
 
     def _lose(self, death: LostWorkerError) -> None:
         """Go on without the pipeline of a lost stage, if there is another."""
@@ -425,9 +425,9 @@ class _Run:
         ]
         if not lost or not self._front.lose(lost[0]):
             raise death
-        self._cluster.give_up(lost[0])
+        self._controller.give_up(lost[0])
         for draft in self._drafts:
-            self._cluster.order(draft, "lose", (lost[0], death.name))
+            self._controller.order(draft, "lose", (lost[0], death.name))
         self.trace.warnings.append(
             f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{lost[0]} "
             f"ended with what they had, their state was freed, and the other pipelines went on"
