@@ -105,7 +105,7 @@ def measured_cycle(rows: Mapping[int, Row]) -> Cycle:
     """Medians of the run with one target, where nothing waits."""
     row = rows[min(rows)]
     part = steady(row.execution)
-    turns = [turn for turn in part.turns if turn.pipeline >= 0]
+    turns = [turn for turn in part.turns if turn.pipeline is not None]
     service = median([turn.ended_ms - turn.started_ms for turn in turns])
     return Cycle(median(return_times(part)), service, row.tokens_per_round)
 

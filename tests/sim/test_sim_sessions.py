@@ -156,6 +156,6 @@ def test_a_turn_waits_from_when_its_flight_arrived() -> None:
     )
     trace = run(deployment, 0.7)
     delivered = {s.end_ms for s in trace.spans if s.device.endswith("->draft")}
-    turns = [turn for turn in trace.turns if turn.pipeline >= 0]
+    turns = [turn for turn in trace.turns if turn.pipeline is not None]
     assert {turn.arrived_ms for turn in turns} <= delivered
     assert any(turn.started_ms > turn.arrived_ms + 1.0 for turn in turns), "some had to wait"

@@ -223,7 +223,7 @@ def test_a_run_without_a_steady_part_is_refused() -> None:
 
 
 def test_return_times_are_per_pipeline_and_without_beginnings() -> None:
-    turns = [Turn(0, -1, 0, 0, 1), Turn(0, 0, 40, 40, 50), Turn(0, 1, 45, 50, 60)]
+    turns = [Turn(0, None, 0, 0, 1), Turn(0, 0, 40, 40, 50), Turn(0, 1, 45, 50, 60)]
     turns += [Turn(0, 0, 92, 92, 100), Turn(0, 1, 103, 103, 110)]
     assert return_times(Trace(("draft0",), turns=turns)) == [42, 43]
 
@@ -245,5 +245,5 @@ def test_the_profile_s_cycle_is_what_the_simulator_measures() -> None:
     cycle = shared_draft.profile_cycle(deployment, 1.0)
     times = sorted(return_times(steady(trace)))
     assert cycle.back_ms == pytest.approx(times[len(times) // 2], rel=0.01)
-    services = sorted(t.ended_ms - t.started_ms for t in trace.turns if t.pipeline >= 0)
+    services = sorted(t.ended_ms - t.started_ms for t in trace.turns if t.pipeline is not None)
     assert cycle.service_ms == pytest.approx(services[len(services) // 2], rel=0.01)
