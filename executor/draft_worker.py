@@ -45,14 +45,16 @@ class DraftWorker:
 
     def __init__(self, station: Station) -> None:
         settings = station.settings
-        self._station, self._plan = station, settings.plan
-        self._desk = settings.plan.draft_desk(settings.number)
-        self._stages = [[stage.name for stage in stages] for stages in settings.plan.pipelines]
+        self._station, self._deployment = station, settings.deployment
+        self._desk = settings.deployment.draft_desk(settings.number)
+        self._stages = [
+            [stage.name for stage in stages] for stages in settings.deployment.pipelines
+        ]
         target = Checkpoint.open(settings.target)
         self._ends = TargetEnds(target)
         self._source = open_source(settings.source, target, settings.capacity)
         remembers = self._source if isinstance(self._source, RememberingDraft) else None
-        section, seed = settings.source.sampling, settings.plan.seed
+        section, seed = settings.source.sampling, settings.deployment.seed
         self._verifier = Verifier(self._ends, section, seed, remembers)
         observe: Observe | None = getattr(self._source, "observe", None)
         self._observe = observe

@@ -8,7 +8,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from treepipe.core.errors import RunError
-from treepipe.executor.cluster import Cluster, RunEndedError
+from treepipe.executor.controller import Controller, RunEndedError
 from treepipe.executor.launch import prepare
 from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
@@ -60,21 +60,21 @@ def execute(
             f"prompts have the lengths of workload.prompts; those in {arrivals.file} are for the "
             f"simulator"
         )
-    with Cluster(launch.roles, launch.deployment) as cluster:
+    with Controller(launch.roles, launch.deployment) as controller:
         say("", 1)
         say("decoding", sum(len(deployment.requests) for deployment in launch.runs))
         for deployment in launch.runs:
             try:
-                trace, recorded = cluster.run(deployment, lambda: say("", 1))
+                trace, recorded = controller.run(deployment, lambda: say("", 1))
             except RunEndedError as ended:
-                cluster.close()
+                controller.close()
                 ended.trace.warnings += warnings
                 kept = _keep(scenario, len(traces), ended, json, recording)
                 raise RunError(f"{ended}; {kept}") from None
             trace.warnings += warnings
             traces.append(trace)
             recordings.append(recorded)
-        memory = cluster.peak_memory_bytes()
+        memory = controller.peak_memory_bytes()
     traces[0].warnings += overload_warnings(scenario, launch.deployment, traces)
     return Execution(traces, recordings, memory)
 

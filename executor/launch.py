@@ -21,7 +21,7 @@ from treepipe.scenario.workload import draw_requests, run_seeds
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything a ``Cluster`` is started with, and what it then runs.
+    """Everything a ``Controller`` is started with, and what it then runs.
 
     Attributes:
         runs: one deployment per run; they differ in what is asked, if that is drawn.

@@ -91,7 +91,7 @@ class Pulse:
 
 
 class Watch:
-    """The controller's side, over all workers of a cluster."""
+    """The controller's side, over all workers of a deployment."""
 
     def __init__(self, timeout_s: float) -> None:
         """Args: ``timeout_s``: how long a worker may be silent."""

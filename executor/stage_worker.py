@@ -19,11 +19,11 @@ class StageWorker:
     def __init__(self, station: Station) -> None:
         settings = station.settings
         assert settings.pipeline is not None
-        self._station, self._plan = station, settings.plan
-        stages = settings.plan.pipelines[settings.pipeline]
+        self._station, self._deployment = station, settings.deployment
+        stages = settings.deployment.pipelines[settings.pipeline]
         following = stages[settings.number :]
         self._successor = following[0].name if following else None
-        self._desk = settings.plan.stage_desk(settings.pipeline, settings.number)
+        self._desk = settings.deployment.stage_desk(settings.pipeline, settings.number)
         checkpoint = Checkpoint.open(settings.target)
         self._model = StageModel(checkpoint, settings.placed.layers, settings.capacity)
         self._model.check_causality = settings.check_causality
@@ -72,7 +72,7 @@ class StageWorker:
             duration = times.stage.over(self._desk.parts(flight))
             with self._station.work("compute", session, tokens, duration):
                 hidden = self._compute(action)
-        receiver = self._successor or self._plan.drafts[flight.draft].name
+        receiver = self._successor or self._deployment.drafts[flight.draft].name
         self._station.send(receiver, flight, hidden)
 
     def _compute(self, move: Move) -> torch.Tensor:

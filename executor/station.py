@@ -1,7 +1,7 @@
 """What every worker process has: its name, inbox, outboxes, clock, and record of spans.
 
 The roles themselves are in ``stage_worker.py`` and ``draft_worker.py``; starting and ending
-processes is in ``cluster.py``.
+processes is in ``controller.py``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RoleSettings:
         placed: its name, layers and (for emulation) service times.
         number: of the draft server from 0, or of the stage from 1 along its pipeline.
         pipeline: the stage's pipeline, None for a draft server and for the switch.
-        plan: what all workers share: groups of stages, queues, sampling.
+        deployment: what all workers share: groups of stages, queues, sampling.
         target: the target's checkpoint directory.
         source: what a draft server drafts with.
         capacity: cache entries per session.
@@ -55,7 +55,7 @@ class RoleSettings:
     placed: Placed
     number: int
     pipeline: int | None
-    plan: Deployment
+    deployment: Deployment
     target: Path
     source: SourceSettings
     capacity: int
@@ -77,20 +77,20 @@ class RoleSettings:
 
     def gate(self) -> Gate:
         """What may come in here."""
-        plan, name = self.plan, self.placed.name
-        drafts = frozenset(draft.name for draft in plan.drafts)
+        deployment, name = self.deployment, self.placed.name
+        drafts = frozenset(draft.name for draft in deployment.drafts)
         receivers = frozenset([name])
         kinds: tuple[type, ...] = (Flight, Beat, Close)
         if self.is_switch:
-            senders = receivers = frozenset(plan.devices)
+            senders = receivers = frozenset(deployment.devices)
         elif self.pipeline is None:
-            senders = frozenset(stages[-1].name for stages in plan.pipelines)
+            senders = frozenset(stages[-1].name for stages in deployment.pipelines)
             kinds = (Flight,)
         else:
-            before = plan.pipelines[self.pipeline][: self.number - 1][-1:]
+            before = deployment.pipelines[self.pipeline][: self.number - 1][-1:]
             senders = drafts.union(stage.name for stage in before)
-        together = max(MOST_TOGETHER, len(plan.requests))
-        width = plan.row_bytes // 4  # they travel in float32
+        together = max(MOST_TOGETHER, len(deployment.requests))
+        width = deployment.row_bytes // 4  # they travel in float32
         return Gate(self.token, senders, receivers, kinds, width, self.capacity * together)
 
 
@@ -121,13 +121,13 @@ class Station:
     def connect(self, addresses: Mapping[str, str], links: Mapping[str, LinkTimes]) -> None:
         """Open an outbox to each named worker."""
         seed = np.random.SeedSequence(
-            [self.settings.plan.seed, *self.settings.placed.name.encode()]
+            [self.settings.deployment.seed, *self.settings.placed.name.encode()]
         )
         for (name, address), child in zip(
             addresses.items(), seed.spawn(len(addresses)), strict=True
         ):
             # Where transfers wait for each other, the switch lets messages take their time.
-            delayed = self.settings.emulate and not self.settings.plan.queues_transfers
+            delayed = self.settings.emulate and not self.settings.deployment.queues_transfers
             wire = Wire(links[name], np.random.default_rng(child)) if delayed else None
             ends = self.settings.placed.name, name
             self.outboxes[name] = Outbox(self.context, address, ends, wire, self.settings.token)
@@ -141,8 +141,8 @@ class Station:
     # --- messages --------------------------------------------------------------------------------
 
     def send(self, receiver: str, message: Message, hidden: torch.Tensor | None = None) -> None:
-        """Send now; the emulated link counts it with the plan's bytes."""
-        size = message_bytes(message, self.settings.plan.row_bytes)
+        """Send now; the emulated link counts it with the deployment's bytes."""
+        size = message_bytes(message, self.settings.deployment.row_bytes)
         self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
 
     def wait(self) -> Received | None:
@@ -172,7 +172,7 @@ class Station:
     @cached_property
     def _idle(self) -> IdleFactor:
         settings = self.settings
-        return IdleFactor(settings.plan.machine(settings.placed.name).idle_factor)
+        return IdleFactor(settings.deployment.machine(settings.placed.name).idle_factor)
 
     @contextmanager
     def work(self, kind: Kind, session: int, tokens: int, emulated_ms: float) -> Iterator[None]:

@@ -37,7 +37,7 @@ class SwitchWorker:
             if received is not None:
                 station.clock.wake(received.envelope.due_ms)
                 envelope = received.envelope
-                held = station.settings.plan.held(envelope.sender, envelope.receiver)
+                held = station.settings.deployment.held(envelope.sender, envelope.receiver)
                 self._begin(self._queue.ask(held, received))
             elif self._ends and station.clock.reached(self._ends[0][0]):
                 end_ms, held = heapq.heappop(self._ends)
@@ -45,21 +45,21 @@ class SwitchWorker:
                 self._begin(self._queue.end(held))
 
     def _begin(self, transfers: list[tuple[Held, Received]]) -> None:
-        plan, now = self._station.settings.plan, self._station.clock.now_ms()
+        deployment, now = self._station.settings.deployment, self._station.clock.now_ms()
         for held, received in transfers:
             envelope = received.envelope
-            size = message_bytes(received.message, plan.row_bytes)
+            size = message_bytes(received.message, deployment.row_bytes)
             wire = self._wire(envelope.sender, envelope.receiver)
             begin, free, due = wire.transfer(now, size)
-            heapq.heappush(self._ends, (due if plan.central_transfers else free, held))
+            heapq.heappush(self._ends, (due if deployment.central_transfers else free, held))
             self._station.outboxes[envelope.receiver].hand_on(received, begin, due)
 
     def _wire(self, sender: str, receiver: str) -> Wire:
         """One per link, with random numbers of its own."""
         wire = self._wires.get((sender, receiver))
         if wire is None:
-            plan = self._station.settings.plan
-            seed = [plan.seed, *f"{sender}->{receiver}".encode()]
-            wire = Wire(plan.link(sender, receiver), np.random.default_rng(seed))
+            deployment = self._station.settings.deployment
+            seed = [deployment.seed, *f"{sender}->{receiver}".encode()]
+            wire = Wire(deployment.link(sender, receiver), np.random.default_rng(seed))
             self._wires[sender, receiver] = wire
         return wire

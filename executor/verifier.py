@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from treepipe.core.messages import NO_TOKEN
 from treepipe.core.protocol import Offer
 from treepipe.core.verification import (
     Adaptive,
@@ -22,9 +23,6 @@ from treepipe.core.verification import (
 from treepipe.executor.sources import judged_sampling
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.scenario.schema import SamplingSection
-
-PRUNED = -1
-"""Stands for the token of a row that nobody will ask for."""
 
 
 def new_rule(section: SamplingSection, rng: np.random.Generator) -> Rule:
@@ -85,13 +83,13 @@ class Verifier:
     def next_tokens(
         self, session: int, hidden: torch.Tensor, offers: Sequence[Offer | None]
     ) -> tuple[int, ...]:
-        """Token per row of [n, hidden]; ``PRUNED`` at rows that were pruned meanwhile."""
+        """Token per row of [n, hidden]; ``NO_TOKEN`` at rows that were pruned meanwhile."""
         if self.greedy:
             return self._ends.next_tokens(hidden)
         logits = self._ends.logits(hidden).double().numpy()
         return tuple(
             [
-                PRUNED if offer is None else self._judge(session, row, offer)
+                NO_TOKEN if offer is None else self._judge(session, row, offer)
                 for row, offer in zip(logits, offers, strict=True)
             ]
         )

@@ -99,7 +99,7 @@ class AnyHardware(Section):
     """What every device may say, however its times are given."""
 
     memory_mib: Positive | None = Field(
-        None, description="for weights, caches, buffers; a plan that does not fit is refused"
+        None, description="for weights, caches, buffers; a deployment that does not fit is refused"
     )
     decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
     prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")

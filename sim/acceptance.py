@@ -14,17 +14,13 @@ from typing import Protocol
 
 import numpy as np
 
-from treepipe.core.messages import Segment
+from treepipe.core.messages import NO_TOKEN, Segment
 from treepipe.core.protocol import Drafted, DraftPass, Schedule
 from treepipe.core.scratch import Scratch, ScratchNode
 from treepipe.results.recording import Recorder, Recording
 from treepipe.results.trace import Trace
 from treepipe.sim.blocks import Blocks
 from treepipe.sim.pool import Pool
-
-NEVER = -1
-"""A token that no draft proposes: the target's answer off the true path, where none is needed."""
-
 
 DRAWN_AT_ONCE = 64
 """Blocks of a text; one by one they take several times as long."""
@@ -55,10 +51,10 @@ def next_tokens(
     truth = oracle.truth
     if segment.committed:
         index = segment.positions[-1] - prompt_tokens + 1
-        return (truth(index) if index >= 0 else NEVER,)
+        return (truth(index) if index >= 0 else NO_TOKEN,)
     answers, text = [], tuple[int, ...]()
     for offer in schedule.offers(segment, children=never_misses):
-        answer = NEVER
+        answer = NO_TOKEN
         if offer is not None:
             path = offer.path
             index = offer.position - prompt_tokens + 1

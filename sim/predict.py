@@ -16,8 +16,7 @@ from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.memory import cache_entries, fitting
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import HitRatio, Replay
-from treepipe.scenario.schema import Pool as PoolSection
+from treepipe.scenario.schema import HitRatio, PoolSection, Replay
 from treepipe.scenario.unread import sampling_warnings
 from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource

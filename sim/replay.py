@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from treepipe.core.errors import RunError
+from treepipe.core.messages import NO_TOKEN
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.scratch import Scratch
 from treepipe.results.recording import Answer, RecordedRequest, Recording
-from treepipe.sim.acceptance import NEVER, Oracle
+from treepipe.sim.acceptance import Oracle
 
 Place: TypeAlias = tuple[int, tuple[int, ...]]
 """Tokens of prompt and text before the path leaves the text, and the path from there."""
@@ -75,7 +76,7 @@ class ReplayOracle:
             self._by_steps.setdefault(len(place[1]), []).append(answer)
 
     def truth(self, index: int) -> int:
-        return self._text[index] if index < len(self._text) else NEVER
+        return self._text[index] if index < len(self._text) else NO_TOKEN
 
     def rewrite(self, index: int, token: int) -> None:
         self._text[index] = token

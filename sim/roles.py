@@ -40,13 +40,13 @@ class StageRole:
     """A pipeline stage."""
 
     def __init__(
-        self, world: World, plan: Deployment, pipeline: int, number: int, place: RolePlace
+        self, world: World, deployment: Deployment, pipeline: int, number: int, place: RolePlace
     ) -> None:
         """Args: ``number``: 1.. along the pipeline; ``place``: where it works."""
-        stages = plan.pipelines[pipeline]
+        stages = deployment.pipelines[pipeline]
         self._world, self._placed, self._place = world, stages[number - 1], place
-        self._desk = plan.stage_desk(pipeline, number)
-        drafts = [(draft.name,) for draft in plan.drafts]
+        self._desk = deployment.stage_desk(pipeline, number)
+        drafts = [(draft.name,) for draft in deployment.drafts]
         self._successors = [(stages[number].name,)] * len(drafts) if stages[number:] else drafts
         self._by_context = self._placed.times.stage.last_context is not None
         self._idle = True
@@ -111,13 +111,18 @@ class DraftServer:
     """A draft server: draft passes, evaluation, and the schedules; strictly sequential."""
 
     def __init__(
-        self, world: World, plan: Deployment, draft: int, source: AcceptanceSource, place: RolePlace
+        self,
+        world: World,
+        deployment: Deployment,
+        draft: int,
+        source: AcceptanceSource,
+        place: RolePlace,
     ) -> None:
         """Args: ``draft``: its number; ``place``: where it works."""
-        self._world, self._plan, self._source, self._place = world, plan, source, place
-        self._placed = plan.drafts[draft]
-        self._desk = plan.draft_desk(draft)
-        self._stages = [[stage.name for stage in stages] for stages in plan.pipelines]
+        self._world, self._deployment, self._source, self._place = world, deployment, source, place
+        self._placed = deployment.drafts[draft]
+        self._desk = deployment.draft_desk(draft)
+        self._stages = [[stage.name for stage in stages] for stages in deployment.pipelines]
         self._by_context = self._placed.times.draft.last_context is not None
         self._open = OpenRequests[Oracle]()
         self._inbox: deque[tuple[Flight, float]] = deque()
@@ -135,10 +140,10 @@ class DraftServer:
     def open(self, assignment: Assignment) -> None:
         """Take a request into the queue."""
         session, now = assignment.session, self._world.clock.now
-        spec = self._plan.requests[assignment.request]
+        spec = self._deployment.requests[assignment.request]
         prompt_tokens = len(spec.prompt)
-        stages = len(self._plan.pipelines[assignment.pipeline])
-        schedule = self._plan.new_schedule(session, stages)
+        stages = len(self._deployment.pipelines[assignment.pipeline])
+        schedule = self._deployment.new_schedule(session, stages)
         oracle = self._source.open(session, prompt_tokens)
         self._open.open(OpenRequest(session, schedule, assignment, prompt_tokens, oracle))
         self._desk.open(session, assignment.pipeline, schedule, spec.started, now)
@@ -211,7 +216,7 @@ class DraftServer:
         request = self._open.by_session.get(segment.session)
         if request is None:
             return ()
-        never_misses, prompt = self._plan.never_misses, request.prompt_tokens
+        never_misses, prompt = self._deployment.never_misses, request.prompt_tokens
         return next_tokens(request.own, request.schedule, segment, prompt, never_misses)
 
     def _spend(self, parts: list[tuple[Kind, float]], evaluation: _Evaluation) -> None:

@@ -25,24 +25,30 @@ from treepipe.sim.roles import DraftServer, StageRole, World
 
 
 class Simulation(World):
-    """One run of a plan: a closed loop of requests, or requests that arrive."""
+    """One run of a deployment: a closed loop of requests, or requests that arrive."""
 
-    def __init__(self, plan: Deployment, source: AcceptanceSource, record_spans: bool) -> None:
+    def __init__(
+        self, deployment: Deployment, source: AcceptanceSource, record_spans: bool
+    ) -> None:
         self.clock = Clock()
-        self.plan = plan
-        self._front = plan.front_desk()
-        self.trace = Trace(plan.devices, machines=plan.machines, requests=self._front.over)
+        self.deployment = deployment
+        self._front = deployment.front_desk()
+        self.trace = Trace(
+            deployment.devices, machines=deployment.machines, requests=self._front.over
+        )
         self.records = record_spans
-        self._row_bytes = plan.row_bytes
-        staged = {stage.name for stages in plan.pipelines for stage in stages}
-        at = places(self.clock, {name: plan.machine(name) for name in plan.devices}, staged)
+        self._row_bytes = deployment.row_bytes
+        staged = {stage.name for stages in deployment.pipelines for stage in stages}
+        at = places(
+            self.clock, {name: deployment.machine(name) for name in deployment.devices}, staged
+        )
         self.drafts = [
-            DraftServer(self, plan, number, source, at[placed.name])
-            for number, placed in enumerate(plan.drafts)
+            DraftServer(self, deployment, number, source, at[placed.name])
+            for number, placed in enumerate(deployment.drafts)
         ]
         self.stages = [
-            StageRole(self, plan, pipeline, number, at[placed.name])
-            for pipeline, stages in enumerate(plan.pipelines)
+            StageRole(self, deployment, pipeline, number, at[placed.name])
+            for pipeline, stages in enumerate(deployment.pipelines)
             for number, placed in enumerate(stages, start=1)
         ]
         self._links = self._connect()
@@ -66,7 +72,7 @@ class Simulation(World):
 
     @property
     def _roles(self) -> list[DraftServer | StageRole]:
-        """All roles, in the order of the plan's devices."""
+        """All roles, in the order of the deployment's devices."""
         return [*self.drafts, *self.stages]
 
     @property
@@ -115,28 +121,30 @@ class Simulation(World):
         self.trace.spans.append(Span(device, kind, start, end, session, tokens))
 
     def _connect(self) -> dict[tuple[str, str], SimulatedLink[Message]]:
-        """One for each of the plan's connections, with a stream of random numbers each."""
-        plan, pairs = self.plan, self.plan.connections
-        roles = dict(zip(plan.devices, self._roles, strict=True))
-        seeds = np.random.SeedSequence(plan.seed).spawn(len(pairs))
+        """One for each of the deployment's connections, with a stream of random numbers each."""
+        deployment, pairs = self.deployment, self.deployment.connections
+        roles = dict(zip(deployment.devices, self._roles, strict=True))
+        seeds = np.random.SeedSequence(deployment.seed).spawn(len(pairs))
         traffic, links = Traffic(self.clock), dict[tuple[str, str], SimulatedLink[Message]]()
         for pair, seed in zip(pairs, seeds, strict=True):
-            held = plan.held(*pair)
+            held = deployment.held(*pair)
             links[pair] = SimulatedLink(
                 self.clock,
-                plan.link(*pair),
+                deployment.link(*pair),
                 roles[pair[1]].deliver,
                 np.random.default_rng(seed),
-                Claim(traffic, held, plan.central_transfers) if held else None,
+                Claim(traffic, held, deployment.central_transfers) if held else None,
                 partial(self._note_transfer, "->".join(pair)) if self.records else None,
             )
         return links
 
 
-def simulate(plan: Deployment, source: AcceptanceSource, *, record_spans: bool = True) -> Trace:
-    """Simulate a plan once; the same plan and source seed give an equal trace.
+def simulate(
+    deployment: Deployment, source: AcceptanceSource, *, record_spans: bool = True
+) -> Trace:
+    """Simulate a deployment once; the same deployment and source seed give an equal trace.
 
     Args:
         record_spans: False leaves the trace's spans empty (then no utilization is known).
     """
-    return Simulation(plan, source, record_spans).run()
+    return Simulation(deployment, source, record_spans).run()

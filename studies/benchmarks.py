@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
 from treepipe.results.show import Progress
 from treepipe.results.trace import BUSY, Trace
@@ -70,8 +70,8 @@ def _overhead(say: Callable[[str, int], None]) -> list[Figure]:
     Without emulation, as a device's time hides what this host spends between two pieces of work.
     """
     launch = _launch(*FREE_STAGES, "schedule.name=pp")
-    with Cluster(launch.roles, launch.deployment) as cluster:
-        trace, _ = cluster.run(launch.deployment)
+    with Controller(launch.roles, launch.deployment) as controller:
+        trace, _ = controller.run(launch.deployment)
     say("", 1)
     tokens = sum(len(r.tokens) - 1 for r in trace.requests)
     spent = sum(r.finished_ms - r.first_token_ms for r in trace.requests)
@@ -94,8 +94,8 @@ def _overhead(say: Callable[[str, int], None]) -> list[Figure]:
 def _split(say: Callable[[str, int], None]) -> list[Figure]:
     """Medians of what a flowspec step really costs on this machine, without padding."""
     launch = _launch(*FREE_STAGES)
-    with Cluster(launch.roles, launch.deployment) as cluster:
-        trace, _ = cluster.run(launch.deployment)
+    with Controller(launch.roles, launch.deployment) as controller:
+        trace, _ = controller.run(launch.deployment)
     say("", 1)
     kinds = {
         "transport (one message)": "transfer",
@@ -121,8 +121,8 @@ def _real_time(say: Callable[[str, int], None]) -> list[Figure]:
         "schedule.name=naive_pp",
         "pipelines.0.stages.0.count=1",
     )
-    with Cluster(launch.roles, launch.deployment) as cluster:
-        trace, _ = cluster.run(launch.deployment)
+    with Controller(launch.roles, launch.deployment) as controller:
+        trace, _ = controller.run(launch.deployment)
     seconds = sum(r.finished_ms - r.started_ms for r in trace.requests) / 1e3
     ours = sum(len(r.tokens) for r in trace.requests) / seconds
     say("", 1)
@@ -177,8 +177,8 @@ def _sampling_overhead(say: Callable[[str, int], None]) -> list[Figure]:
     found = []
     for name, overrides in cases.items():
         launch = _launch(*FREE_STAGES, *overrides)
-        with Cluster(launch.roles, launch.deployment) as cluster:
-            trace, _ = cluster.run(launch.deployment)
+        with Controller(launch.roles, launch.deployment) as controller:
+            trace, _ = controller.run(launch.deployment)
         time_ms = _median(trace, "evaluate")
         found.append(figure(f"evaluation of a specinfer tree, {name}", time_ms, "ms"))
     say("", 2)

@@ -53,7 +53,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class CardCluster:
     """A pipeline of cards, the draft's server, and what the authors' software adds.
 
     Attributes:
@@ -234,7 +234,7 @@ def overhead_ms() -> float:
     """Per layer of an RTX 3090: what the plain pipeline's 302.39 ms a token leave."""
     wanted = published()["specpipe"]["pp_tbt_ms_humaneval_x"]
     cards = one_server()
-    alone = plain_ms(Cluster(cards, {"rtx-3090": 0.0}, {1: 0.0}))
+    alone = plain_ms(CardCluster(cards, {"rtx-3090": 0.0}, {1: 0.0}))
     return float((wanted - alone) / sum(card.layers for card in cards))
 
 
@@ -244,14 +244,16 @@ def l40_overhead_ms() -> float:
     return float((published()["specpipe"]["target_tbt_ms_4xL40"] - computing) / 80)
 
 
-def build(cards: tuple[Card, ...]) -> Cluster:
+def build(cards: tuple[Card, ...]) -> CardCluster:
     """A cluster with the calibrated overheads; an RTX 4090's is taken to be an RTX 3090's."""
     found = overhead_ms()
     draft = draft_table(DRAFT, published()["specpipe"]["draft_tbt_ms"][DRAFT])
-    return Cluster(cards, {"rtx-3090": found, "rtx-4090": found, "l40": l40_overhead_ms()}, draft)
+    return CardCluster(
+        cards, {"rtx-3090": found, "rtx-4090": found, "l40": l40_overhead_ms()}, draft
+    )
 
 
-def plain_ms(cluster: Cluster) -> float:
+def plain_ms(cluster: CardCluster) -> float:
     """Time between tokens of the plain pipeline; nothing is random but the links' jitter."""
     plain = {"schedule.name": "pp", **Effort(1, 60).changes()}
     return simulated({"pp": cluster.scenario(**plain)}, _unseen)["pp"].metrics[METRIC].mean
@@ -276,7 +278,7 @@ def find_levels(effort: Effort, say: Say) -> Levels:
 
 
 def _curve(
-    cluster: Cluster, schedule: Mapping[str, Any], effort: Effort, say: Say
+    cluster: CardCluster, schedule: Mapping[str, Any], effort: Effort, say: Say
 ) -> dict[float, float]:
     """Time between tokens against levels."""
     trials = {

@@ -88,12 +88,12 @@ def study(settings: Settings, say: Say) -> StudyResult:
     )
 
 
-def profile_cycle(plan: Deployment, tokens: float) -> Cycle:
-    """Z and S from the plan's devices and links: a round has the root and ``GAMMA`` nodes."""
-    draft, target = plan.drafts[0], plan.pipelines[0][0]
+def profile_cycle(deployment: Deployment, tokens: float) -> Cycle:
+    """Z and S from the deployment's devices and links: a round has the root and ``GAMMA`` nodes."""
+    draft, target = deployment.drafts[0], deployment.pipelines[0][0]
     rows = GAMMA + 1
-    there, back = plan.link(draft.name, target.name), plan.link(target.name, draft.name)
-    size = HEADER_BYTES + rows * (plan.row_bytes + 8)
+    there, back = deployment.link(draft.name, target.name), deployment.link(target.name, draft.name)
+    size = HEADER_BYTES + rows * (deployment.row_bytes + 8)
     links = there.latency_ms + back.latency_ms + there.occupied_ms(size) + back.occupied_ms(size)
     times = draft.times
     service = times.evaluate(rows) + times.decide + GAMMA * times.draft(1)
@@ -105,7 +105,7 @@ def measured_cycle(rows: Mapping[int, Row]) -> Cycle:
     """Medians of the run with one target, where nothing waits."""
     row = rows[min(rows)]
     part = steady(row.execution)
-    turns = [turn for turn in part.turns if turn.pipeline >= 0]
+    turns = [turn for turn in part.turns if turn.pipeline is not None]
     service = median([turn.ended_ms - turn.started_ms for turn in turns])
     return Cycle(median(return_times(part)), service, row.tokens_per_round)
 

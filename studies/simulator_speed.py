@@ -46,11 +46,11 @@ def simulator_speed() -> list[Figure]:
     for label, overrides in SPEEDS.items():
         name = label.split(",")[0]
         scenario = Scenario.load(SCENARIO, [f"schedule.name={name}", *SIMULATED, *overrides])
-        plan = deploy(scenario)
+        deployment = deploy(scenario)
         rates, events = [], []
         for seed in range(3):
             source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, seed)
-            simulation = Simulation(plan, source, record_spans=False)
+            simulation = Simulation(deployment, source, record_spans=False)
             start = time.perf_counter()
             trace = simulation.run()
             seconds = time.perf_counter() - start

@@ -35,12 +35,10 @@ Tokens = npt.NDArray[np.int64]
 
 
 class HeadAnswer(NamedTuple):
-    """Candidates in descending probability, and the rank of the text's token among them (-1 if
-    nobody asks)."""
+    """Candidates in descending probability."""
 
     tokens: Tokens
     log_probs: Floats
-    rank: int
 
 
 class HeadRecorder:
@@ -55,13 +53,14 @@ class HeadRecorder:
     ) -> Prompt:
         """Per depth an answer for each of the text's tokens."""
         self._show_states(whole, [*prompt, *text])
-        by_depth: list[list[HeadAnswer]] = [[] for _ in range(DEPTHS + 1)]
+        by_depth: list[list[tuple[Floats, int]]] = [[] for _ in range(DEPTHS + 1)]
         unread = list(prompt)
         for first in range(len(text)):
             found = self._chain(unread, text[first : first + DEPTHS + 1])
             unread = [text[first]]
             for depth, answer in enumerate(found):
-                by_depth[depth].append(answer)
+                rank = rank_of(answer.tokens, text[first + depth])
+                by_depth[depth].append((answer.log_probs, rank))
             if first % 2 == 0:
                 self._stray(found, text[first], strays)
         self._draft.close(SESSION)
@@ -71,7 +70,7 @@ class HeadRecorder:
             for depth in range(DEPTHS + 1)
         ]
         known, *guessed = (
-            Table(np.array([each.log_probs for each in answers]), [each.rank for each in answers])
+            Table(np.array([vector for vector, _ in answers]), [rank for _, rank in answers])
             for answers in filled
         )
         return Prompt(known, guessed)
@@ -90,7 +89,7 @@ class HeadRecorder:
         order = DraftPass(0, tuple(unread), (), (), True, 1)
         found = []
         for depth, token in enumerate(tokens):
-            found.append(self._ask(order, token))
+            found.append(self._ask(order))
             parent = (depth - 1 if depth else NO_PARENT,)
             order = DraftPass(0, (), (token,), parent, False, 1)
         return found
@@ -101,11 +100,10 @@ class HeadRecorder:
         slots, answer, parent = len(chain) - 1, chain[0], NO_PARENT
         wrong = strays.draw(answer.tokens, answer.log_probs, truth)
         for step in range(OFF_PATH_STEPS):
-            answer = self._ask(DraftPass(0, (), (wrong,), (parent,), False, 1), None)
+            answer = self._ask(DraftPass(0, (), (wrong,), (parent,), False, 1))
             strays.note(step + 1, answer.log_probs[None])
             wrong, parent = strays.draw(answer.tokens, answer.log_probs), slots + step
 
-    def _ask(self, order: DraftPass, truth: int | None) -> HeadAnswer:
+    def _ask(self, order: DraftPass) -> HeadAnswer:
         tokens, rows = candidates_of(self._draft.log_probs(SESSION, order))
-        rank = rank_of(tokens[0], truth) if truth is not None else -1
-        return HeadAnswer(tokens[0], np.round(rows[0], DIGITS), rank)
+        return HeadAnswer(tokens[0], np.round(rows[0], DIGITS))

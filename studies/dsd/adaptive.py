@@ -12,7 +12,7 @@ from statistics import fmean
 
 import torch
 
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.results.metrics import METRIC, run_metrics
@@ -63,11 +63,11 @@ def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Say) -> 
     for tau in taus:
         launch = _launch(tau, prompts, tokens)
         say(f"running tau_max = {tau:g}", len(launch.deployment.requests))
-        with Cluster(launch.roles, launch.deployment) as cluster:
-            cluster.run(
+        with Controller(launch.roles, launch.deployment) as controller:
+            controller.run(
                 replace(launch.deployment, requests=launch.deployment.requests[:1])
             )  # first passes
-            trace, _ = cluster.run(launch.deployment, lambda: say("", 1))
+            trace, _ = controller.run(launch.deployment, lambda: say("", 1))
         texts = [tuple(request.tokens) for request in trace.requests]
         exact = exact or texts
         metrics = run_metrics(trace)

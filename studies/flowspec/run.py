@@ -71,7 +71,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class FittedTestbed:
     """A testbed at its fitted times: time between tokens by method, prefills by prompt tokens."""
 
     times: Times
@@ -101,7 +101,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     times: dict[Size, Times] = {"7b": found.times, "13b": found.times.slower(slowdown)}
     own = {m: fit_slowdown(surrogate, found, {m: cell}) for m, cell in cells.items()}
     clusters = {
-        size: Cluster(
+        size: FittedTestbed(
             at,
             simulate_curves(
                 SIZE_METHODS[size], size, at, found.depth_loss, settings.curve_requests, say
@@ -124,7 +124,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
 # --- cells ---------------------------------------------------------------------------------------
 
 
-def cell(cluster: Cluster, method: str, naive: float, prompt: int) -> tuple[float, float]:
+def cell(cluster: FittedTestbed, method: str, naive: float, prompt: int) -> tuple[float, float]:
     """Tokens per second of a method where naive_pp has ``naive``; and the top-1 accuracy there."""
     prefill = cluster.prefills[prompt]
     top1 = cluster.curves["naive_pp"].accuracy(tbt_of(naive, prefill))
@@ -151,7 +151,7 @@ def _spread(left_out: Mapping[tuple[str, str], float]) -> dict[str, float]:
 
 
 def _main_table(
-    clusters: Mapping[Size, Cluster], table: Rows, spread: Mapping[str, float]
+    clusters: Mapping[Size, FittedTestbed], table: Rows, spread: Mapping[str, float]
 ) -> list[Entry]:
     entries = []
     for model, (size, _) in MODELS.items():
@@ -175,7 +175,7 @@ def _main_table(
 
 
 def _ablation(
-    cluster: Cluster, facts: Mapping[str, Any], spread: Mapping[str, float]
+    cluster: FittedTestbed, facts: Mapping[str, Any], spread: Mapping[str, float]
 ) -> list[Entry]:
     entries = []
     for temperature in TEMPERATURES:
@@ -197,7 +197,7 @@ def _ablation(
 
 
 def _third_table(
-    cluster: Cluster, facts: Mapping[str, Any], spread: Mapping[str, float]
+    cluster: FittedTestbed, facts: Mapping[str, Any], spread: Mapping[str, float]
 ) -> list[Entry]:
     """Other samples of MT-bench: the same cells of Table 1, with another accuracy."""
     entries = []
@@ -220,7 +220,7 @@ def _third_table(
 
 def _sweep(
     settings: Settings,
-    cluster: Cluster,
+    cluster: FittedTestbed,
     found: Fit,
     table: Rows,
     spread: Mapping[str, float],
@@ -256,7 +256,7 @@ def _sweep(
 
 
 def _map(
-    settings: Settings, cluster: Cluster, found: Fit, table: Rows, say: Say
+    settings: Settings, cluster: FittedTestbed, found: Fit, table: Rows, say: Say
 ) -> dict[tuple[int, int], float]:
     """FlowSpec's tokens per second by d0 and d_exp."""
     naive = table[f"{SWEEP_MODEL}/t0/naive_pp"]["mt_bench"]

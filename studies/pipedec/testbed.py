@@ -14,7 +14,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome
 from treepipe.studies.layered import (
     PIPEDEC,
-    Cluster,
+    CardCluster,
     Effort,
     Levels,
     acceptance,
@@ -57,7 +57,7 @@ class Found:
     cases: Mapping[str, Mapping[str, Outcome]]
     grid: Mapping[tuple[int, int], Outcome]
     together: Mapping[tuple[str, int], Outcome]
-    cluster: Cluster
+    cluster: CardCluster
 
     def over_plain(self, name: str) -> list[Interval]:
         """Speed-up per level."""
@@ -99,7 +99,7 @@ def find(settings: Settings, say: Say) -> Found:
     levels = settings.levels or find_levels(settings.calibration, say)
     middle = fmean(levels.six)
     cluster, longer = build(fourteen()), build(twenty_one())
-    systems: dict[str, tuple[Cluster, dict[str, Any]]] = {
+    systems: dict[str, tuple[CardCluster, dict[str, Any]]] = {
         "7-stage": (cluster, {**PIPEDEC, "schedule.group_size": 2}),
         "14-stage": (cluster, PIPEDEC),
         "21-stage": (longer, PIPEDEC),
@@ -143,7 +143,7 @@ def find(settings: Settings, say: Say) -> Found:
     )
 
 
-def _grid(cluster: Cluster, settings: Settings, level: dict[str, Any]) -> dict[str, Scenario]:
+def _grid(cluster: CardCluster, settings: Settings, level: dict[str, Any]) -> dict[str, Scenario]:
     """Widths by candidates per node, with 14 stages."""
     base = cluster.scenario(**PIPEDEC, **level, **settings.effort.changes())
     return {
@@ -155,7 +155,9 @@ def _grid(cluster: Cluster, settings: Settings, level: dict[str, Any]) -> dict[s
     }
 
 
-def _together(cluster: Cluster, settings: Settings, level: dict[str, Any]) -> dict[str, Scenario]:
+def _together(
+    cluster: CardCluster, settings: Settings, level: dict[str, Any]
+) -> dict[str, Scenario]:
     """As many clients as requests may run side by side."""
     return {
         f"together/{method}/{count}": cluster.scenario(

@@ -16,7 +16,7 @@ from treepipe.sim.theory.layered import specpipe_even_tbt_ms
 from treepipe.studies.layered import (
     PRUNE_MS,
     SPECPIPE,
-    Cluster,
+    CardCluster,
     Effort,
     Levels,
     acceptance,
@@ -69,7 +69,7 @@ class Found:
     children: Mapping[int, Outcome]
     batches: Mapping[int, Outcome]
     sensitivity: Mapping[str, Interval]
-    cluster: Cluster
+    cluster: CardCluster
 
     @property
     def best_width(self) -> int:
@@ -135,7 +135,7 @@ def find(settings: Settings, say: Say) -> Found:
     )
 
 
-def _cluster(name: str, cluster: Cluster, levels: Levels) -> dict[str, Scenario]:
+def _cluster(name: str, cluster: CardCluster, levels: Levels) -> dict[str, Scenario]:
     """Every schedule on HumanEval-X, and the two trees over the six levels."""
     code, whole = acceptance(levels.humaneval_x), plain_ms(cluster)
     head_ms = pass_ms("rtx-3090", 1, True)[1]  # a layer and the output projection
@@ -156,7 +156,7 @@ def _cluster(name: str, cluster: Cluster, levels: Levels) -> dict[str, Scenario]
     return {f"{name}/{label}": scenario for label, scenario in found.items()}
 
 
-def _sweep(cluster: Cluster, settings: Settings, level: dict[str, Any]) -> dict[str, Scenario]:
+def _sweep(cluster: CardCluster, settings: Settings, level: dict[str, Any]) -> dict[str, Scenario]:
     """Widths, and candidates per node, at the mean of the six levels."""
     base = cluster.scenario(**SPECPIPE, **level)
     swept = {"width": settings.widths, "children": settings.children}
@@ -176,7 +176,7 @@ SENSITIVITY = (
 )
 
 
-def _sensitivity(cluster: Cluster, level: float) -> dict[str, Scenario]:
+def _sensitivity(cluster: CardCluster, level: float) -> dict[str, Scenario]:
     """What the calibration's assumptions are worth, on HumanEval-X."""
     code, unsure = acceptance(level), acceptance(level, sharpness=1.0)
     larger_ms = published()["specpipe"]["draft_tbt_ms"]["llama-3.1-8b"]
@@ -191,7 +191,9 @@ def _sensitivity(cluster: Cluster, level: float) -> dict[str, Scenario]:
     return {f"sensitivity/{n}": each for n, each in zip(SENSITIVITY, variants, strict=True)}
 
 
-def _batches(cluster: Cluster, settings: Settings, level: dict[str, Any]) -> dict[str, Scenario]:
+def _batches(
+    cluster: CardCluster, settings: Settings, level: dict[str, Any]
+) -> dict[str, Scenario]:
     """SpecPipe-DB with as many clients as places; three requests each."""
     base = cluster.scenario(**{**SPECPIPE, **level, "schedule.name": "specpipe_db"})
     return {
@@ -212,7 +214,9 @@ def _numbered(outcomes: dict[str, Outcome], key: str, values: Sequence[int]) -> 
     return {value: outcomes[f"{key}={value}"] for value in values}
 
 
-def _server(name: str, cluster: Cluster, outcomes: dict[str, Outcome], levels: Levels) -> Server:
+def _server(
+    name: str, cluster: CardCluster, outcomes: dict[str, Outcome], levels: Levels
+) -> Server:
     numbers = range(len(levels.six))
     return Server(
         plain_ms(cluster),

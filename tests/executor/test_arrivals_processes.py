@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.clusters import PROMPT, cluster_plan, cluster_roles
 from tests.worlds.command_line import call, run_with
+from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy, save_random_checkpoint
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.scenario.deployment import Deployment, RequestSpec, Serving
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
@@ -37,10 +37,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def cluster(pair: tuple[Path, Path]) -> Iterator[Cluster]:
-    plan = cluster_plan("pp")
-    with Cluster(cluster_roles(pair, plan), plan) as running:
-        running.run(plan)  # a process's first passes take longer
+def controller(pair: tuple[Path, Path]) -> Iterator[Controller]:
+    deployment = small_deployment("pp")
+    with Controller(worker_roles(pair, deployment), deployment) as running:
+        running.run(deployment)  # a process's first passes take longer
         yield running
 
 
@@ -48,33 +48,33 @@ def arriving(name: str, times_ms: Sequence[float] = ARRIVALS_MS) -> Deployment:
     requests = tuple(
         RequestSpec(PROMPT[n : n + 9], 5, arrival_ms=time) for n, time in enumerate(times_ms)
     )
-    return replace(cluster_plan(name), requests=requests)
+    return replace(small_deployment(name), requests=requests)
 
 
 @pytest.mark.parametrize("name", ["pp", "pipedec", "flowspec"])
 def test_requests_are_asked_for_when_they_arrive(
-    cluster: Cluster, pair: tuple[Path, Path], name: str
+    controller: Controller, pair: tuple[Path, Path], name: str
 ) -> None:
-    plan = arriving(name)
-    trace, recording = cluster.run(plan)
+    deployment = arriving(name)
+    trace, recording = controller.run(deployment)
     assert [request.started_ms for request in trace.requests] == pytest.approx(ARRIVALS_MS)
-    for request, spec in zip(trace.requests, plan.requests, strict=True):
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
         assert request.first_token_ms > request.started_ms
-    replay = simulate(plan, ReplaySource(recording))
+    replay = simulate(deployment, ReplaySource(recording))
     assert [request.started_ms for request in replay.requests] == list(ARRIVALS_MS)
     # A busy host delays requests without bound, and may let one go before another; but no request
     # is served faster than by devices that have nothing else to do.
-    for request, spec in zip(trace.requests, plan.requests, strict=True):
-        alone = replace(plan, requests=(replace(spec, arrival_ms=None),))
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
+        alone = replace(deployment, requests=(replace(spec, arrival_ms=None),))
         (best,) = simulate(alone, PoolSource(bernoulli_pool(1.0), 1, 0)).requests
         waited = request.first_token_ms - request.started_ms
         assert waited > 0.999 * (best.first_token_ms - best.started_ms)
 
 
-def test_who_finds_no_place_waits_and_is_served_in_order(cluster: Cluster) -> None:
-    plan = arriving("pipedec")  # it serves one request at a time
-    first, second, third, last = cluster.run(plan)[0].requests
+def test_who_finds_no_place_waits_and_is_served_in_order(controller: Controller) -> None:
+    deployment = arriving("pipedec")  # it serves one request at a time
+    first, second, third, last = controller.run(deployment)[0].requests
     assert second.first_token_ms > first.finished_ms > second.started_ms
     assert third.first_token_ms > second.finished_ms > third.started_ms
     assert last.started_ms > third.finished_ms
@@ -83,17 +83,19 @@ def test_who_finds_no_place_waits_and_is_served_in_order(cluster: Cluster) -> No
     assert waits[3] < waits[1]
 
 
-def test_arrivals_beyond_admission_are_refused_and_the_next_ones_served(cluster: Cluster) -> None:
-    plan = replace(arriving("pp"), serving=Serving(admission=1))
-    requests = cluster.run(plan)[0].requests
+def test_arrivals_beyond_admission_are_refused_and_the_next_ones_served(
+    controller: Controller,
+) -> None:
+    deployment = replace(arriving("pp"), serving=Serving(admission=1))
+    requests = controller.run(deployment)[0].requests
     assert [each.reason for each in requests] == ["length", "refused", "refused", "length"]
     assert [each.started_ms for each in requests] == pytest.approx(ARRIVALS_MS)
 
 
 def test_arrivals_without_emulation(pair: tuple[Path, Path]) -> None:
-    plan = arriving("pp", (0.0, 5.0, 5.0, 250.0))
-    with Cluster(cluster_roles(pair, plan, emulate=False), plan) as running:
-        requests = running.run(plan)[0].requests
+    deployment = arriving("pp", (0.0, 5.0, 5.0, 250.0))
+    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
+        requests = running.run(deployment)[0].requests
     assert [each.started_ms for each in requests] == pytest.approx([0.0, 5.0, 5.0, 250.0])
     assert [len(each.tokens) for each in requests] == [5] * 4
     assert all(each.first_token_ms > each.started_ms for each in requests)

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from tests.worlds.clusters import cluster_plan, cluster_roles
+from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.tiny_models import VOCABULARY, greedy, save_head
 from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import load_head
@@ -182,12 +182,12 @@ def test_hybrid_holds_the_candidates_of_both(target: Checkpoint) -> None:
 def test_text_is_greedy_whatever_drafts(
     target: Checkpoint, head: Path, tmp_path: Path, kind: str, name: str
 ) -> None:
-    plan = cluster_plan(name, clients=3)
-    roles = cluster_roles((target.directory, target.directory), plan, emulate=False)
+    deployment = small_deployment(name, clients=3)
+    roles = worker_roles((target.directory, target.directory), deployment, emulate=False)
     source = replace(roles[0].source, kind=kind, head=head)
     roles = [replace(role, source=source) for role in roles]
-    with Cluster(roles, plan) as running:
-        trace, _ = running.run(plan)
-    for request, spec in zip(trace.requests, plan.requests, strict=True):
+    with Controller(roles, deployment) as running:
+        trace, _ = running.run(deployment)
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
         expected = greedy(target.directory, list(spec.prompt), spec.max_new_tokens)
         assert list(request.tokens) == expected

@@ -16,11 +16,11 @@ import pytest
 import torch
 import zmq
 
-from tests.worlds.clusters import cluster_plan, cluster_roles
+from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.core.messages import Beat, Close, Flight, Segment, Word
 from treepipe.executor.clock import now_ms
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox, Ping, Received
 
@@ -227,7 +227,7 @@ def test_bytes_without_a_handshake_do_not_hold_up_a_message(context: Any, data: 
     inbox.close()
 
 
-def test_a_frame_longer_than_the_plan_needs_is_cut_off(context: Any) -> None:
+def test_a_frame_longer_than_the_deployment_needs_is_cut_off(context: Any) -> None:
     gate = a_gate()
     inbox = Inbox(context, 0, "stage1", gate=gate)
     stranger = context.socket(zmq.PUSH)
@@ -257,8 +257,8 @@ def test_a_run_under_attack_ends_with_its_text_and_a_warning(
     pair: tuple[Path, Path], context: Any
 ) -> None:
     """All at once, at every worker, while it decodes."""
-    plan = cluster_plan("flowspec")
-    roles = cluster_roles(pair, plan, emulate=False)
+    deployment = small_deployment("flowspec")
+    roles = worker_roles(pair, deployment, emulate=False)
     addresses = _ports(roles)
     roles = [replace(r, port=int(addresses[r.placed.name].split(":")[-1])) for r in roles]
     forged = [
@@ -279,16 +279,16 @@ def test_a_run_under_attack_ends_with_its_text_and_a_warning(
             for frames in forged * 5:
                 pusher.send_multipart(frames)
 
-    with Cluster(roles, plan) as running:
+    with Controller(roles, deployment) as running:
         attacker = threading.Thread(target=attack)
         attacker.start()
-        first, _ = running.run(plan)
+        first, _ = running.run(deployment)
         attacker.join()
-        second, _ = running.run(plan)
+        second, _ = running.run(deployment)
     for stranger in strangers:
         stranger.close()
     for trace in (first, second):
-        for request, spec in zip(trace.requests, plan.requests, strict=True):
+        for request, spec in zip(trace.requests, deployment.requests, strict=True):
             assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     said = [*first.warnings, *second.warnings]
     for name in addresses:

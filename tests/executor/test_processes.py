@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from tests.worlds.any_section import SCHEDULES
-from tests.worlds.clusters import PROMPT, cluster_plan, cluster_roles
+from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy, save_random_checkpoint
 from treepipe.core.errors import RunError, UserError
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.sim.replay import ReplaySource
@@ -30,22 +30,22 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
-def cluster(pair: tuple[Path, Path]) -> Iterator[Cluster]:
-    plan = cluster_plan("pp")
-    with Cluster(cluster_roles(pair, plan, check_causality=True), plan) as running:
+def controller(pair: tuple[Path, Path]) -> Iterator[Controller]:
+    deployment = small_deployment("pp")
+    with Controller(worker_roles(pair, deployment, check_causality=True), deployment) as running:
         yield running
 
 
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_run_is_lossless_and_replays_step_by_step(
-    cluster: Cluster, pair: tuple[Path, Path], name: str, clients: int
+    controller: Controller, pair: tuple[Path, Path], name: str, clients: int
 ) -> None:
-    plan = cluster_plan(name, clients=clients)
-    trace, recording = cluster.run(plan)
-    for request, spec in zip(trace.requests, plan.requests, strict=True):
+    deployment = small_deployment(name, clients=clients)
+    trace, recording = controller.run(deployment)
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
-    replay = simulate(plan, ReplaySource(recording))
+    replay = simulate(deployment, ReplaySource(recording))
     for mine, theirs in zip(replay.requests, trace.requests, strict=True):
         assert mine.tokens == theirs.tokens
         if name != "flowspec_free":  # its steps depend on timing
@@ -55,19 +55,19 @@ def test_run_is_lossless_and_replays_step_by_step(
     ratio = predicted["time_between_tokens_ms"] / measured["time_between_tokens_ms"]
     # How much longer than that is the host's affair: a busy one has no upper bound.
     assert 0.1 < ratio < 1.05, "emulated work takes at least its profile's time"
-    assert set(utilization(trace)) == set(plan.devices)
+    assert set(utilization(trace)) == set(deployment.devices)
 
 
-def test_nothing_is_left_of_finished_requests(cluster: Cluster) -> None:
-    cluster.run(cluster_plan("flowspec_free", clients=3))
-    cluster.run(cluster_plan("specpipe_db", clients=3))
+def test_nothing_is_left_of_finished_requests(controller: Controller) -> None:
+    controller.run(small_deployment("flowspec_free", clients=3))
+    controller.run(small_deployment("specpipe_db", clients=3))
     deadline = time.monotonic() + 5
-    while any(left := cluster.open_sessions().values()):
+    while any(left := controller.open_sessions().values()):
         assert time.monotonic() < deadline, f"state is left: {left}"
 
 
-def test_chunked_prompt_is_computed_in_two_segments(cluster: Cluster) -> None:
-    trace, _ = cluster.run(replace(cluster_plan("pp"), requests=(RequestSpec(PROMPT, 2),)))
+def test_chunked_prompt_is_computed_in_two_segments(controller: Controller) -> None:
+    trace, _ = controller.run(replace(small_deployment("pp"), requests=(RequestSpec(PROMPT, 2),)))
     sizes = [s.tokens for s in trace.spans if s.device.endswith("stage1") and s.kind == "compute"]
     assert sizes == [35, 35, 1]
 
@@ -75,9 +75,9 @@ def test_chunked_prompt_is_computed_in_two_segments(cluster: Cluster) -> None:
 def test_requests_in_quick_succession_do_not_strand_each_other(pair: tuple[Path, Path]) -> None:
     """Without emulation the end of one request and the start of the next arrive together."""
     requests = tuple(RequestSpec(PROMPT[:n], 6) for n in range(1, 41))
-    plan = replace(cluster_plan("flowspec"), requests=requests)
-    with Cluster(cluster_roles(pair, plan, emulate=False), plan) as running:
-        trace, _ = running.run(plan)
+    deployment = replace(small_deployment("flowspec"), requests=requests)
+    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
+        trace, _ = running.run(deployment)
     assert [len(request.tokens) for request in trace.requests] == [6] * 40
 
 
@@ -94,15 +94,15 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def test_killed_worker_is_named_and_the_rest_ends(pair: tuple[Path, Path]) -> None:
-    plan = cluster_plan("pp")
+    deployment = small_deployment("pp")
     before = {p.pid for p in _children()}
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+    with Controller(worker_roles(pair, deployment), deployment) as running:
         ours = [p for p in _children() if p.pid not in before]
         assert len(ours) == 5
         running.kill("pipeline0.stage2")
         start = time.monotonic()
         with pytest.raises(RunError, match=r"pipeline0\.stage2 died \(exit code -9\)"):
-            running.run(replace(plan, requests=(RequestSpec(PROMPT, 400),)))
+            running.run(replace(deployment, requests=(RequestSpec(PROMPT, 400),)))
         running.close()
         assert time.monotonic() - start < 2
     assert not [p for p in ours if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
@@ -111,27 +111,27 @@ def test_killed_worker_is_named_and_the_rest_ends(pair: tuple[Path, Path]) -> No
 def test_workers_exception_appears_once_with_its_name(
     pair: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    plan = cluster_plan("pp")
-    roles = cluster_roles(pair, plan)
+    deployment = small_deployment("pp")
+    roles = worker_roles(pair, deployment)
     roles[3] = replace(roles[3], capacity=20)
     with (
         pytest.raises(RunError, match=r"^pipeline0\.stage3 failed: MemoryError: a cache of 20"),
-        Cluster(roles, plan) as running,
+        Controller(roles, deployment) as running,
     ):
-        running.run(plan)
+        running.run(deployment)
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_port_in_use_is_one_sentence(pair: tuple[Path, Path]) -> None:
-    plan = cluster_plan("pp")
+    deployment = small_deployment("pp")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        roles = cluster_roles(pair, plan)
+        roles = worker_roles(pair, deployment)
         roles[2] = replace(roles[2], port=port)
         sentence = rf"^key base_port: port {port}, wanted by pipeline0\.stage2, is in use"
-        with pytest.raises(UserError, match=sentence), Cluster(roles, plan):
+        with pytest.raises(UserError, match=sentence), Controller(roles, deployment):
             pass
 
 
@@ -179,14 +179,14 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.P
 def _peak_memory(pair: tuple[Path, Path], layers: int) -> dict[str, int]:
     """Peak resident bytes per worker after decoding, with ``layers`` layers in each stage."""
     width = json.loads((pair[0] / "config.json").read_text())["hidden_size"]
-    plan = replace(cluster_plan("pp"), row_bytes=4 * width)
+    deployment = replace(small_deployment("pp"), row_bytes=4 * width)
     stages = tuple(
         replace(stage, layers=range(layers * i, layers * (i + 1)))
-        for i, stage in enumerate(plan.pipelines[0])
+        for i, stage in enumerate(deployment.pipelines[0])
     )
-    plan = replace(plan, pipelines=(stages,), requests=(RequestSpec((1, 2, 3), 3),))
-    with Cluster(cluster_roles(pair, plan), plan) as running:
-        running.run(plan)
+    deployment = replace(deployment, pipelines=(stages,), requests=(RequestSpec((1, 2, 3), 3),))
+    with Controller(worker_roles(pair, deployment), deployment) as running:
+        running.run(deployment)
         return running.peak_memory_bytes()
 
 

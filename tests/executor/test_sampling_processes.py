@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from tests.worlds.clusters import cluster_plan, cluster_roles
+from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.core.verification import Sampling, target_distribution
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.schema import SamplingSection
@@ -91,10 +91,10 @@ def test_continuations_have_the_targets_distribution(
 ) -> None:
     section = SamplingSection.model_validate(settings)
     sizes = {"branching": (2, 2, 1)} if name == "specinfer" else {}
-    plan = cluster_plan(name, clients=3, sampling=section, children=3, **sizes)
-    plan = replace(plan, requests=(RequestSpec(PROMPT, HORIZON),) * REQUESTS, seed=11)
-    with Cluster(cluster_roles(pair, plan, section, emulate=False), plan) as running:
-        trace, _ = running.run(plan)
+    deployment = small_deployment(name, clients=3, sampling=section, children=3, **sizes)
+    deployment = replace(deployment, requests=(RequestSpec(PROMPT, HORIZON),) * REQUESTS, seed=11)
+    with Controller(worker_roles(pair, deployment, section, emulate=False), deployment) as running:
+        trace, _ = running.run(deployment)
     counts = Counter(request.tokens for request in trace.requests)
     assert counts.total() == REQUESTS
     sampling = Sampling(section.temperature, section.top_p, section.top_k)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.worlds.clusters import PROMPT, TIMES, cluster_plan, cluster_roles
+from tests.worlds.deployments import PROMPT, TIMES, small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.core.front_desk import ServiceLevels
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Serving
@@ -25,35 +25,35 @@ TARGETS = 4
 
 
 def _star(requests: int = 8, new_tokens: int = 12, **changes: object) -> Deployment:
-    plan = cluster_plan("starsd", clients=TARGETS, pipelines=TARGETS)
+    deployment = small_deployment("starsd", clients=TARGETS, pipelines=TARGETS)
     specs = tuple(RequestSpec(PROMPT[n : n + 9], new_tokens) for n in range(requests))
-    return replace(plan, requests=specs, **changes)  # type: ignore[arg-type]
+    return replace(deployment, requests=specs, **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
-def star(pair: tuple[Path, Path]) -> Iterator[Cluster]:
-    plan = _star()
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+def star(pair: tuple[Path, Path]) -> Iterator[Controller]:
+    deployment = _star()
+    with Controller(worker_roles(pair, deployment), deployment) as running:
         yield running
 
 
 @pytest.mark.processes
-def test_every_target_gets_its_own_text(star: Cluster, pair: tuple[Path, Path]) -> None:
-    plan = _star()
-    trace, _ = star.run(plan)
+def test_every_target_gets_its_own_text(star: Controller, pair: tuple[Path, Path]) -> None:
+    deployment = _star()
+    trace, _ = star.run(deployment)
     assert {request.pipeline for request in trace.requests} == set(range(TARGETS))
-    for request, spec in zip(trace.requests, plan.requests, strict=True):
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
 
 
 @pytest.mark.processes
-def test_requests_beyond_admission_are_refused_and_the_others_are_served(star: Cluster) -> None:
-    plan = _star()
-    plan = replace(plan, serving=replace(plan.serving, admission=2))
-    trace, _ = star.run(plan)
+def test_requests_beyond_admission_are_refused_and_the_others_are_served(star: Controller) -> None:
+    deployment = _star()
+    deployment = replace(deployment, serving=replace(deployment.serving, admission=2))
+    trace, _ = star.run(deployment)
     refused = [r.session for r in trace.requests if r.reason == "refused"]
     assert refused[:2] == [3, 4], "two clients were in, the third and the fourth were not"
-    assert len(trace.requests) == len(plan.requests)
+    assert len(trace.requests) == len(deployment.requests)
     assert all(len(r.tokens) == 12 for r in trace.requests if r.reason == "length")
 
 
@@ -61,17 +61,17 @@ def test_requests_beyond_admission_are_refused_and_the_others_are_served(star: C
 def test_a_target_that_leaves_frees_its_state_and_the_others_go_on(
     pair: tuple[Path, Path],
 ) -> None:
-    plan = _star(requests=TARGETS, new_tokens=60)
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+    deployment = _star(requests=TARGETS, new_tokens=60)
+    with Controller(worker_roles(pair, deployment), deployment) as running:
         # Somewhere in the middle: a request takes a few hundred emulated milliseconds.
         killer = threading.Timer(0.4, running.kill, ["pipeline2.stage1"])
         killer.start()
-        trace, _ = running.run(plan)
+        trace, _ = running.run(deployment)
         left = running.open_sessions()
     ended = {request.pipeline: request for request in trace.requests}
     assert ended[2].reason == "worker lost"
     assert 0 < len(ended[2].tokens) < 60
-    whole = greedy(pair[0], list(plan.requests[ended[2].session - 1].prompt), 60)
+    whole = greedy(pair[0], list(deployment.requests[ended[2].session - 1].prompt), 60)
     assert list(ended[2].tokens) == whole[: len(ended[2].tokens)]
     for pipeline in (0, 1, 3):
         assert len(ended[pipeline].tokens) == 60
@@ -83,12 +83,12 @@ def test_a_target_that_leaves_frees_its_state_and_the_others_go_on(
 
 @pytest.mark.processes
 def test_two_drafts_share_the_targets(pair: tuple[Path, Path]) -> None:
-    plan = _star()
+    deployment = _star()
     drafts = (Placed("draft0", TIMES), Placed("draft1", TIMES))
-    plan = replace(plan, drafts=drafts)
-    with Cluster(cluster_roles(pair, plan), plan) as running:
-        trace, _ = running.run(plan)
-    for request, spec in zip(trace.requests, plan.requests, strict=True):
+    deployment = replace(deployment, drafts=drafts)
+    with Controller(worker_roles(pair, deployment), deployment) as running:
+        trace, _ = running.run(deployment)
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     turns = [sum(turn.draft == d for turn in trace.turns) for d in (0, 1)]
     assert min(turns) > 0.3 * sum(turns), "requests go to the server with fewer of them"
@@ -97,12 +97,12 @@ def test_two_drafts_share_the_targets(pair: tuple[Path, Path]) -> None:
 @pytest.mark.processes
 def test_deadlines_decide_who_waits(pair: tuple[Path, Path]) -> None:
     """With the draft beyond full load, the target with the tight deadline waits for one turn."""
-    plan = _star(requests=TARGETS, new_tokens=40)
+    deployment = _star(requests=TARGETS, new_tokens=40)
     levels = ServiceLevels(deadlines_ms=(0.0, 1e3, 1e3, 1e3))
     serving = Serving(TARGETS, policy="earliest_deadline", levels=levels)
-    plan = replace(plan, serving=serving)
-    with Cluster(cluster_roles(pair, plan), plan) as running:
-        trace, _ = running.run(plan)
+    deployment = replace(deployment, serving=serving)
+    with Controller(worker_roles(pair, deployment), deployment) as running:
+        trace, _ = running.run(deployment)
     waits = {
         pipeline: [t.started_ms - t.arrived_ms for t in trace.turns if t.pipeline == pipeline]
         for pipeline in range(TARGETS)

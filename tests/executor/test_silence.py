@@ -21,14 +21,14 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.worlds.clusters import PROMPT, cluster_plan, cluster_roles
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.requests import RequestTrace
 from treepipe.executor import execute as execute_module
 from treepipe.executor import pulse
-from treepipe.executor.cluster import Cluster, RunEndedError
+from treepipe.executor.controller import Controller, RunEndedError
 from treepipe.executor.pulse import AT_WORK, IDLE, LostWorkerError, Pulse, Watch
 from treepipe.executor.transport import LOOPBACK
 from treepipe.results.recording import RecordedRequest, Recording
@@ -161,17 +161,17 @@ def test_a_worker_that_is_stuck_is_silent() -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["draft0", "pipeline0.stage2", SWITCH])
 def test_a_stopped_worker_ends_the_run(pair: tuple[Path, Path], name: str) -> None:
-    plan = replace(cluster_plan("flowspec", clients=2), requests=LONG)
+    deployment = replace(small_deployment("flowspec", clients=2), requests=LONG)
     if name == SWITCH:
-        plan = replace(plan, central_transfers=True)
-    with Cluster(cluster_roles(pair, plan), plan) as running:
+        deployment = replace(deployment, central_transfers=True)
+    with Controller(worker_roles(pair, deployment), deployment) as running:
         running._watch.timeout_s = TIMEOUT_S  # not before: starting may take long
         processes = {name: p.pid for name, p in running._processes.items()}
         stopped = processes[name]
         assert stopped is not None
         sentence = rf"^{name} has not answered for [\d.]+ s \(run\.timeout_s = 3\)"
         with pytest.raises(RunEndedError, match=sentence) as ended:
-            running.run(plan, lambda: os.kill(stopped, signal.SIGSTOP))
+            running.run(deployment, lambda: os.kill(stopped, signal.SIGSTOP))
     assert not any(psutil.pid_exists(pid) for pid in processes.values() if pid is not None)
     requests = ended.value.trace.requests
     assert [r.reason for r in requests] == ["length", "run ended"][: 1 if name == "draft0" else 2]
@@ -186,39 +186,39 @@ def test_a_stopped_worker_ends_the_run(pair: tuple[Path, Path], name: str) -> No
 @pytest.mark.processes
 def test_a_lost_message_does_not_hang_a_run(pair: tuple[Path, Path]) -> None:
     """One stage's messages are dropped as foreign, so that all wait for each other."""
-    plan = cluster_plan("pp")
-    cluster = Cluster(cluster_roles(pair, plan), plan)
-    cluster._roles[2] = replace(cluster._roles[2], token=bytes(16))
-    with cluster:
-        cluster._watch.timeout_s = TIMEOUT_S
+    deployment = small_deployment("pp")
+    controller = Controller(worker_roles(pair, deployment), deployment)
+    controller._roles[2] = replace(controller._roles[2], token=bytes(16))
+    with controller:
+        controller._watch.timeout_s = TIMEOUT_S
         with pytest.raises(RunError, match=r"^nothing happened for [\d.]+ s: requests are open"):
-            cluster.run(plan)
+            controller.run(deployment)
 
 
 @pytest.mark.processes
-def test_of_two_clusters_with_the_same_ports_one_goes_on(pair: tuple[Path, Path]) -> None:
-    plan = cluster_plan("pp")
+def test_of_two_controllers_with_the_same_ports_one_goes_on(pair: tuple[Path, Path]) -> None:
+    deployment = small_deployment("pp")
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         base = int(probe.getsockname()[1])
-    roles = [replace(r, port=base + n) for n, r in enumerate(cluster_roles(pair, plan))]
-    clusters = [Cluster(roles, plan) for _ in range(2)]
+    roles = [replace(r, port=base + n) for n, r in enumerate(worker_roles(pair, deployment))]
+    controllers = [Controller(roles, deployment) for _ in range(2)]
     together, errors = threading.Barrier(2), list[UserError]()
 
-    def enter(cluster: Cluster) -> None:
+    def enter(controller: Controller) -> None:
         together.wait()
         try:
-            cluster.__enter__()
+            controller.__enter__()
         except UserError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=enter, args=(cluster,)) for cluster in clusters]
+    threads = [threading.Thread(target=enter, args=(controller,)) for controller in controllers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for cluster in clusters:
-        cluster.close()
+    for controller in controllers:
+        controller.close()
     assert [str(error) for error in errors] == [
         f"key base_port: port {base}, wanted by draft0, is in use on {LOOPBACK}"
     ]
@@ -291,17 +291,17 @@ def test_a_fork_server_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
 # --- what a failed run leaves --------------------------------------------------------------------
 
 
-class _FailingCluster(AbstractContextManager[Any]):
+class _FailingController(AbstractContextManager[Any]):
     """Its first run ends, its second fails with 2 tokens of one request."""
 
-    def __init__(self, roles: object, plan: object) -> None:
+    def __init__(self, roles: object, deployment: object) -> None:
         self._runs = 0
 
     def __exit__(self, *error: object) -> None: ...
 
     def close(self) -> None: ...
 
-    def run(self, plan: object, progress: object) -> tuple[Trace, Recording]:
+    def run(self, deployment: object, progress: object) -> tuple[Trace, Recording]:
         self._runs += 1
         request = RequestTrace(1, 4, 0.0, 9.0, ((5.0, 2),), (7, 8), (), "run ended")
         trace = Trace(("draft0",), requests=[request], complete=self._runs == 1)
@@ -314,10 +314,10 @@ class _FailingCluster(AbstractContextManager[Any]):
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder to work in, with a scenario whose second run fails."""
-    plan = SimpleNamespace(warnings=(), requests=(), connections=())
-    launch = SimpleNamespace(roles=(), deployment=plan, runs=(plan, plan))
+    deployment = SimpleNamespace(warnings=(), requests=(), connections=())
+    launch = SimpleNamespace(roles=(), deployment=deployment, runs=(deployment, deployment))
     monkeypatch.setattr(execute_module, "prepare", lambda scenario: launch)
-    monkeypatch.setattr(execute_module, "Cluster", _FailingCluster)
+    monkeypatch.setattr(execute_module, "Controller", _FailingController)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SCENARIO)
     return tmp_path

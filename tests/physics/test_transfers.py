@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds.clusters import cluster_plan, cluster_roles
+from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.physics.timing import LinkTimes
 from treepipe.physics.transfers import Held, TransferQueue
 from treepipe.results.metrics import run_metrics
@@ -60,10 +60,10 @@ def test_no_device_takes_part_in_two_transfers_and_none_is_lost(
     assert sorted(done) == list(range(len(asked)))
 
 
-def assert_one_at_a_time(trace: Trace, plan: Deployment) -> None:
+def assert_one_at_a_time(trace: Trace, deployment: Deployment) -> None:
     """Of every device's transfers none begins before the one before it has ended."""
-    latency = plan.default_link.latency_ms
-    for device in plan.devices:
+    latency = deployment.default_link.latency_ms
+    for device in deployment.devices:
         own = [s for s in trace.spans if s.kind == "transfer" and device in s.device.split("->")]
         ended = sorted(span.end_ms for span in own)
         gaps = [after - before for before, after in itertools.pairwise(ended)]
@@ -73,15 +73,15 @@ def assert_one_at_a_time(trace: Trace, plan: Deployment) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["pipedec", "specpipe_db"])
 def test_processes_send_through_the_switch(pair: tuple[Path, Path], name: str) -> None:
-    plan = replace(cluster_plan(name, clients=2), central_transfers=True)
-    with Cluster(cluster_roles(pair, plan), plan) as cluster:
-        trace, recording = cluster.run(plan)
-        assert set(cluster.peak_memory_bytes()) == set(plan.devices)
-    for request, spec in zip(trace.requests, plan.requests, strict=True):
+    deployment = replace(small_deployment(name, clients=2), central_transfers=True)
+    with Controller(worker_roles(pair, deployment), deployment) as controller:
+        trace, recording = controller.run(deployment)
+        assert set(controller.peak_memory_bytes()) == set(deployment.devices)
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
-    assert_one_at_a_time(trace, plan)
-    replay = simulate(plan, ReplaySource(recording))
-    assert_one_at_a_time(replay, plan)
+    assert_one_at_a_time(trace, deployment)
+    replay = simulate(deployment, ReplaySource(recording))
+    assert_one_at_a_time(replay, deployment)
     assert [r.rounds for r in replay.requests] == [r.rounds for r in trace.requests]
     times = [run_metrics(each)["time_between_tokens_ms"] for each in (replay, trace)]
     assert 0.5 < times[0] / times[1] < 1.05, "emulated work takes at least its profile's time"
@@ -90,13 +90,13 @@ def test_processes_send_through_the_switch(pair: tuple[Path, Path], name: str) -
 @pytest.mark.processes
 def test_processes_share_a_medium(pair: tuple[Path, Path]) -> None:
     """Transfers take 2 ms on it each; in both worlds none begins before the last one has left."""
-    plan = cluster_plan("naive_pp", clients=2)
-    plan = replace(plan, default_link=LinkTimes(1.0, message_ms=2.0, medium="air"))
-    with Cluster(cluster_roles(pair, plan), plan) as cluster:
-        trace, recording = cluster.run(plan)
-    for request, spec in zip(trace.requests, plan.requests, strict=True):
+    deployment = small_deployment("naive_pp", clients=2)
+    deployment = replace(deployment, default_link=LinkTimes(1.0, message_ms=2.0, medium="air"))
+    with Controller(worker_roles(pair, deployment), deployment) as controller:
+        trace, recording = controller.run(deployment)
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
-    for each in (trace, simulate(plan, ReplaySource(recording))):
+    for each in (trace, simulate(deployment, ReplaySource(recording))):
         begins = sorted(span.start_ms for span in each.spans if span.kind == "transfer")
         gaps = [after - before for before, after in itertools.pairwise(begins)]
         assert min(gaps) >= 2.0 - 1e-6

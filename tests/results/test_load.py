@@ -24,12 +24,12 @@ def poisson(rate_per_s: float) -> str:
 
 
 def load_of(written: Written) -> ResourceLoad:
-    found = bottleneck(written.scenario, plan_of(written), written.simulated())
+    found = bottleneck(written.scenario, deployment_of(written), written.simulated())
     assert found is not None
     return found
 
 
-def plan_of(written: Written, folder: Path = Path()) -> Deployment:
+def deployment_of(written: Written, folder: Path = Path()) -> Deployment:
     return deploy(written.scenario)
 
 
@@ -76,7 +76,7 @@ def test_a_shared_machine_is_loaded_by_all_its_roles(tmp_path: Path) -> None:
 
 def test_a_closed_loop_is_never_overloaded(tmp_path: Path) -> None:
     written = Written(tmp_path, "pp", *SHORT, "workload.concurrency=30")
-    assert bottleneck(written.scenario, plan_of(written), written.simulated()) is None
+    assert bottleneck(written.scenario, deployment_of(written), written.simulated()) is None
     assert overload(written.simulated()) == []
 
 
@@ -93,7 +93,9 @@ def test_a_traces_rate_is_its_own(tmp_path: Path, arrival: float, warned: bool) 
     text = "arrival_s,prompt_tokens,new_tokens\n" + "\n".join(lines)
     (tmp_path / "a.csv").write_text(text)
     written = Written(tmp_path, "pp", 'workload.arrivals={process="trace",file="a.csv"}')
-    found = overload_warnings(written.scenario, plan_of(written, tmp_path), written.simulated())
+    found = overload_warnings(
+        written.scenario, deployment_of(written, tmp_path), written.simulated()
+    )
     assert bool(found) == warned, "all at once is no rate"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.worlds.timed_pipeline import make_plan, plain
+from tests.worlds.timed_pipeline import make_deployment, plain
 from treepipe.core.front_desk import Dispatcher, FrontDesk
 from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
@@ -121,18 +121,20 @@ def one_stage(
 ) -> Deployment:
     """A stage of 20 ms and nothing else."""
     nothing = TimeTable({1: 0.0})
-    plan = make_plan(plain, DeviceTimes(TimeTable({1: SERVICE_MS}), nothing, nothing, 0.0, 0.0))
+    deployment = make_deployment(
+        plain, DeviceTimes(TimeTable({1: SERVICE_MS}), nothing, nothing, 0.0, 0.0)
+    )
     return replace(
-        plan,
-        pipelines=(plan.pipelines[0][:1],),
+        deployment,
+        pipelines=(deployment.pipelines[0][:1],),
         requests=tuple(RequestSpec((0,) * 8, tokens, arrival_ms=at) for at in arrivals_ms),
         default_link=LinkTimes(0.0),
         serving=serving or Serving(),
     )
 
 
-def served(plan: Deployment) -> Trace:
-    return simulate(plan, PoolSource(bernoulli_pool(1.0), 1, 0))
+def served(deployment: Deployment) -> Trace:
+    return simulate(deployment, PoolSource(bernoulli_pool(1.0), 1, 0))
 
 
 def test_waiting_is_part_of_the_time_to_the_first_token() -> None:
@@ -159,12 +161,12 @@ def test_arrivals_beyond_admission_are_refused_at_once() -> None:
 
 
 def test_memory_is_reckoned_for_all_that_may_be_open() -> None:
-    plan = one_stage([0.0] * 9)
-    assert plan.most_open(0) == 9
-    assert replace(plan, serving=Serving(limit=4)).most_open(0) == 4
-    assert replace(plan, serving=Serving(admission=3)).most_open(0) == 3
-    closed = tuple(replace(request, arrival_ms=None) for request in plan.requests)
-    assert replace(plan, requests=closed).most_open(0) == 1
+    deployment = one_stage([0.0] * 9)
+    assert deployment.most_open(0) == 9
+    assert replace(deployment, serving=Serving(limit=4)).most_open(0) == 4
+    assert replace(deployment, serving=Serving(admission=3)).most_open(0) == 3
+    closed = tuple(replace(request, arrival_ms=None) for request in deployment.requests)
+    assert replace(deployment, requests=closed).most_open(0) == 1
 
 
 # --- simulator, against queueing theory ----------------------------------------------------------

@@ -23,14 +23,14 @@ DEMO = STUDIES / "scenarios" / "demo.toml"
 JETSONS = STUDIES / "clusters" / "five-jetsons.toml"
 
 
-def plan_of(*overrides: str) -> Deployment:
+def deployment_of(*overrides: str) -> Deployment:
     return deploy(Scenario.load(DEMO, overrides))
 
 
-def times(plan: Deployment) -> list[tuple[float, ...]]:
+def times(deployment: Deployment) -> list[tuple[float, ...]]:
     """Of every role, at a few sizes."""
     found = []
-    for each in (placed.times for placed in plan.placed):
+    for each in (placed.times for placed in deployment.placed):
         tables = [table(n) for table in (each.stage, each.draft, each.evaluate) for n in (1, 80)]
         found.append((*tables, each.decide, each.prune))
     return found
@@ -63,9 +63,9 @@ def test_a_device_keeps_its_profile_and_gets_the_keys_beside_it() -> None:
 )
 def test_a_draft_and_a_stage_take_a_price(setting: str) -> None:
     stage = "pipelines.0.stages.0.device.price_usd_per_hour=0.5"
-    plan, usual = plan_of(setting, stage), plan_of()
-    assert [machine.usd_per_hour for machine in plan.machines] == [0.25, *[0.5] * 4]
-    assert times(plan) == times(usual), "the profile's times stay"
+    deployment, usual = deployment_of(setting, stage), deployment_of()
+    assert [machine.usd_per_hour for machine in deployment.machines] == [0.25, *[0.5] * 4]
+    assert times(deployment) == times(usual), "the profile's times stay"
     assert not any(machine.usd_per_hour for machine in usual.machines)
 
 
@@ -74,11 +74,11 @@ def test_warnings_of_a_profile_stay_and_come_once() -> None:
         f"{{device={{profile='jetson-agx-orin',price_usd_per_hour={price}}}}}" for price in (1, 2)
     ]
     overrides = ["target={profile='llama-3.2-1b'}", f"pipelines=[{{stages=[{','.join(stages)}]}}]"]
-    named = plan_of(overrides[0], "pipelines=[{stages=[{device='jetson-agx-orin',count=2}]}]")
-    plan = plan_of(*overrides)
-    assert [w for w in plan.warnings if "inputs are estimates: device jetson-agx-orin" in w]
+    named = deployment_of(overrides[0], "pipelines=[{stages=[{device='jetson-agx-orin',count=2}]}]")
+    deployment = deployment_of(*overrides)
+    assert [w for w in deployment.warnings if "inputs are estimates: device jetson-agx-orin" in w]
     more = "usd_per_million_tokens is left out: no key price_usd_per_hour for draft0"
-    assert plan.warnings == (*named.warnings, more)
+    assert deployment.warnings == (*named.warnings, more)
 
 
 def test_a_link_keeps_its_profile_and_gets_the_keys_beside_it() -> None:
@@ -89,15 +89,15 @@ def test_a_link_keeps_its_profile_and_gets_the_keys_beside_it() -> None:
 
 
 def test_links_by_default_within_a_host_and_of_pairs() -> None:
-    plan = plan_of(
+    deployment = deployment_of(
         "links.default.bandwidth_mbit_s=94",
         'links.local={profile="emulated-1ms",latency_ms=0.5}',
         'links.pairs=[{ends=["pipeline0.stage1","pipeline0.stage2"],profile="wan",latency_ms=70}]',
     )
-    assert plan.default_link.latency_ms == find_link("emulated-1ms", "test").latency_ms
-    assert plan.default_link.bandwidth_mbit_s == 94
-    assert plan.local_link.latency_ms == 0.5
-    pair = plan.links["pipeline0.stage2", "pipeline0.stage1"]
+    assert deployment.default_link.latency_ms == find_link("emulated-1ms", "test").latency_ms
+    assert deployment.default_link.bandwidth_mbit_s == 94
+    assert deployment.local_link.latency_ms == 0.5
+    pair = deployment.links["pipeline0.stage2", "pipeline0.stage1"]
     wan = find_link("wan", "test")
     assert (pair.latency_ms, pair.bandwidth_mbit_s) == (70, wan.bandwidth_mbit_s)
 
@@ -159,8 +159,8 @@ def test_a_cluster_and_its_best_plan_keep_them(tmp_path: Path) -> None:
     assert links == [{"profile": "ethernet-1g", "bandwidth_mbit_s": n} for n in (100, 900)]
     text = toml_text(found[0].scenario.content)
     (tmp_path / "best.toml").write_text(text)
-    plan = deploy(Scenario.load(tmp_path / "best.toml"))
-    assert sum(machine.usd_per_hour or 0 for machine in plan.machines) == pytest.approx(0.9)
+    deployment = deploy(Scenario.load(tmp_path / "best.toml"))
+    assert sum(machine.usd_per_hour or 0 for machine in deployment.machines) == pytest.approx(0.9)
 
 
 def pair(*ends: str, more: str = "") -> str:
@@ -196,7 +196,7 @@ def test_a_direction_is_described_once(pairs: list[str], sentence: str) -> None:
 def test_both_directions_may_differ() -> None:
     there = pair("draft0", "pipeline0.stage1", more=",one_way=true,latency_ms=3")
     back = pair("pipeline0.stage1", "draft0", more=",one_way=true,latency_ms=4")
-    links = plan_of(f"links.pairs=[{there},{back}]").links
+    links = deployment_of(f"links.pairs=[{there},{back}]").links
     assert [times.latency_ms for times in links.values()] == [3, 4]
 
 

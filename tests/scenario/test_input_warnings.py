@@ -24,8 +24,8 @@ ESTIMATED = (
 
 def test_simulation_and_theory_say_the_same_of_estimates_in_one_line(tmp_path: Path) -> None:
     written = Written(tmp_path, "chain", *ESTIMATED, "schedule.width=3")
-    plan = deploy(written.scenario)
-    expected = input_warnings(written.scenario, plan)
+    deployment = deploy(written.scenario)
+    expected = input_warnings(written.scenario, deployment)
     assert (
         "inputs are estimates: device jetson-agx-orin ±40 %, device l40 ±40 %, link wifi ±100 %; "
         "no interval includes this"
@@ -38,16 +38,16 @@ def test_simulation_and_theory_say_the_same_of_estimates_in_one_line(tmp_path: P
 
 def test_devices_of_which_the_same_is_true_share_a_sentence(tmp_path: Path) -> None:
     written = Written(tmp_path, "chain", *ESTIMATED)
-    plan = deploy(written.scenario)
-    layers = [w for w in plan.warnings if "no layer was measured" in w]
+    deployment = deploy(written.scenario)
+    layers = [w for w in deployment.warnings if "no layer was measured" in w]
     assert len(layers) == 1
     assert layers[0].startswith("devices jetson-agx-orin, l40: ")
 
 
 def test_measured_inputs_are_no_estimates(tmp_path: Path) -> None:
     written = Written(tmp_path, "pp")
-    plan = deploy(written.scenario)
-    assert input_warnings(written.scenario, plan) == []
+    deployment = deploy(written.scenario)
+    assert input_warnings(written.scenario, deployment) == []
 
 
 @pytest.mark.parametrize("schedule", ["pp", "chain"])

@@ -1,4 +1,4 @@
-"""Memory of a plan: weights, caches, buffers, of stages and drafts, and what is refused."""
+"""Memory of a deployment: weights, caches, buffers, of stages and drafts, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ LLAMA = (
 
 
 def _sized(
-    plan: Deployment, target: Footprint, drafts: dict[str, tuple[Footprint, int]]
+    deployment: Deployment, target: Footprint, drafts: dict[str, tuple[Footprint, int]]
 ) -> Deployment:
-    return replace(plan, footprint=target, draft_footprints=drafts)
+    return replace(deployment, footprint=target, draft_footprints=drafts)
 
 
-def plan_of(*overrides: str) -> Deployment:
+def deployment_of(*overrides: str) -> Deployment:
     return deploy(Scenario.load(DEMO, [*LLAMA, *overrides]))
 
 
 def test_needs_by_hand() -> None:
     """16 layers of Llama 3.1 8B per stage; 128 entries for each of two requests; no tree."""
-    plan = plan_of()
-    needs = memory_needs(_sized(plan, Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 1000), {}))
+    deployment = deployment_of()
+    needs = memory_needs(_sized(deployment, Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 1000), {}))
     assert [need.role for need in needs] == ["pipeline0.stage1", "pipeline0.stage2"]
     first = needs[0]
     assert (first.weights, first.layers) == (16 * 3, 16)
@@ -47,7 +47,7 @@ def test_needs_by_hand() -> None:
     # A chunk of 64 rows: states in and out, and a mask entry per cache entry.
     assert first.buffers * MIB == pytest.approx(64 * (2 * 100 + 4 * 128))
     draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, 1000), 4)}
-    need = memory_needs(_sized(plan, Footprint(3 * MIB, 1, 100.0, 5 * MIB, 1000), draft))[-1]
+    need = memory_needs(_sized(deployment, Footprint(3 * MIB, 1, 100.0, 5 * MIB, 1000), draft))[-1]
     assert need.weights == 4 + 7 + 5, "its own, and the target's two ends"
     assert need.caches == 2 * 128 * 4 / 32
     assert need.buffers * MIB == pytest.approx(64 * (4 * 1000 + 2 * 100))
@@ -72,8 +72,8 @@ def hardware(memory_mib: float) -> str:
 def test_a_draft_that_does_not_fit_is_refused() -> None:
     small = f'drafts=[{{device={hardware(3000)},model.profile="llama-3.2-1b"}}]'
     with pytest.raises(UserError, match=r"draft0 needs .* 16 layers .* has 3000 MiB"):
-        plan_of(small)
-    plan_of(small.replace("3000", "5000"))  # 2.3 GiB of its own, 2 GiB of the target's ends
+        deployment_of(small)
+    deployment_of(small.replace("3000", "5000"))  # 2.3 GiB of its own, 2 GiB of the target's ends
 
 
 @pytest.mark.parametrize(
@@ -87,36 +87,36 @@ def test_open_requests_that_do_not_fit_name_what_bounds_them(workload: str, why:
     small = f"pipelines=[{{stages=[{{device={hardware(7000)},count=2}}]}}]"
     settings = (small, "workload.requests=500", f"workload.{workload}")
     with pytest.raises(UserError, match=rf"500 requests .* 7000 MiB; {why}") as refused:
-        plan_of(*settings)
+        deployment_of(*settings)
     fit = int(str(refused.value).split(" would fit")[0].split()[-1])
     assert 1 <= fit < 500
     assert "serving.places (per pipeline) or serving.admission" in str(refused.value)
-    plan_of(*settings, f"serving.places={fit}")
+    deployment_of(*settings, f"serving.places={fit}")
     with pytest.raises(UserError, match=f"{fit} would fit"):
-        plan_of(*settings, f"serving.places={fit + 1}")
+        deployment_of(*settings, f"serving.places={fit + 1}")
 
 
 def test_a_model_that_does_not_fit_is_no_matter_of_requests() -> None:
     small = f"pipelines=[{{stages=[{{device={hardware(600)},count=2}}]}}]"
     with pytest.raises(UserError, match=r"has 600 MiB$"):
-        plan_of(small, "workload.concurrency=500", "workload.requests=500")
+        deployment_of(small, "workload.concurrency=500", "workload.requests=500")
 
 
 def test_roles_of_a_host_share_its_memory() -> None:
     """Two halves of 6.5 GiB each fit two devices of 8 GiB, but not one."""
     stages = "pipelines=[{stages=[{device=%s,count=2%s}]}]"
-    plan_of(stages % (hardware(8192), ""))
+    deployment_of(stages % (hardware(8192), ""))
     with pytest.raises(
         UserError, match=r"stage1 needs .*; pipeline0.stage2 needs .* host 'box' has"
     ):
-        plan_of(stages % (hardware(8192), ',host="box"'))
-    plan_of(stages % (hardware(16384), ',host="box"'))
+        deployment_of(stages % (hardware(8192), ',host="box"'))
+    deployment_of(stages % (hardware(16384), ',host="box"'))
 
 
 def test_what_cannot_be_checked_is_said() -> None:
     drafts = "drafts=[{device={draft_ms={1=3.0},memory_mib=100}}]"
     assert (
         "memory of draft0 was not checked: nothing tells the model's size"
-        in plan_of(drafts).warnings
+        in deployment_of(drafts).warnings
     )
-    assert not any("memory of" in sentence for sentence in plan_of().warnings)
+    assert not any("memory of" in sentence for sentence in deployment_of().warnings)

@@ -31,7 +31,7 @@ SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "The scenario file": (Scenario,),
     "Models": (scenario.Model,),
     "Draft servers, pipelines, hosts": (
-        scenario.Draft,
+        scenario.DraftSection,
         scenario.Pipeline,
         scenario.Stage,
         scenario.HostSection,
@@ -52,7 +52,7 @@ SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "`[acceptance]`": (
         scenario.Bernoulli,
         scenario.HitRatio,
-        scenario.Pool,
+        scenario.PoolSection,
         scenario.Replay,
     ),
     "`[sampling]`": (scenario.SamplingSection,),

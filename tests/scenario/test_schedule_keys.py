@@ -131,15 +131,15 @@ def small_demo() -> Scenario:
     return Scenario.load(DEMO, [*SMALL, "pipelines.0.stages.0.count=2"])
 
 
-def planned(section: dict[str, Any]) -> tuple[Scenario, Deployment]:
+def deployed(section: dict[str, Any]) -> tuple[Scenario, Deployment]:
     scenario = small_demo().model_copy(update={"schedule": ScheduleSection.model_validate(section)})
     return scenario, deploy(scenario)
 
 
 def behaviour(section: dict[str, Any]) -> list[tuple[object, ...]]:
     """All that a simulation does."""
-    _, plan = planned(section)
-    trace = simulate(plan, PoolSource(hit_ratio_pool({1: 0.7, 4: 0.9}), 1, 0))
+    _, deployment = deployed(section)
+    trace = simulate(deployment, PoolSource(hit_ratio_pool({1: 0.7, 4: 0.9}), 1, 0))
     return [(s.device, s.kind, s.start_ms, s.end_ms, s.tokens) for s in trace.spans]
 
 
@@ -167,7 +167,7 @@ def test_a_key_that_is_not_read_changes_nothing_and_is_warned_of(base: dict[str,
         other = {**base, key: OTHER[key]}
         chosen = ScheduleSection.model_validate(other)
         read = key in chosen.system.keys and key not in chosen.unread
-        scenario, _ = planned(other)
+        scenario, _ = deployed(other)
         warned = [w for w in unused_warnings(scenario) if w.startswith(f"key schedule.{key} ")]
         assert bool(warned) != read
         if not read:

@@ -48,12 +48,12 @@ def gaps_s(path: Path, arrivals: str) -> np.ndarray[tuple[int], np.dtype[np.floa
 
 def test_the_same_seed_is_the_same_workload_whatever_the_schedule(path: Path) -> None:
     settings = (f"workload.prompt_tokens{LOGNORMAL}", f"workload.new_tokens{LOGNORMAL}", POISSON)
-    plans = [
+    deployments = [
         deploy(Scenario.load(path, (f"schedule.name={name}", *settings)), seed)
         for name, seed in (("flowspec", 7), ("pp", 7), ("pp", 8))
     ]
-    assert plans[0].requests == plans[1].requests
-    assert plans[0].requests != plans[2].requests
+    assert deployments[0].requests == deployments[1].requests
+    assert deployments[0].requests != deployments[2].requests
 
 
 def test_a_stream_for_each_concern_and_more_requests_begin_with_the_same_ones(path: Path) -> None:

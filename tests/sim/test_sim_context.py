@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.clusters import cluster_plan, cluster_roles
-from tests.worlds.timed_pipeline import DECIDE, EVALUATE, HOP, STAGES, make_plan, plain, run, static
+from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.timed_pipeline import (
+    DECIDE,
+    EVALUATE,
+    HOP,
+    STAGES,
+    make_deployment,
+    plain,
+    run,
+    static,
+)
 from treepipe.core.schedules.pp import Autoregressive
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.physics.timing import DeviceTimes, ServiceTable, TimeTable
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Span, Trace
@@ -31,18 +40,18 @@ def growing(base: float, per_token: float) -> ServiceTable:
     return ServiceTable({0: {1: base}, 1000: {1: base + 1000 * per_token}})
 
 
-def with_times(plan: Deployment, stage: TimeTable, draft: TimeTable) -> Deployment:
+def with_times(deployment: Deployment, stage: TimeTable, draft: TimeTable) -> Deployment:
     times = DeviceTimes(stage, draft, TimeTable({1: EVALUATE}), DECIDE, 0.0)
     pipelines = tuple(
-        tuple(replace(stage, times=times) for stage in stages) for stages in plan.pipelines
+        tuple(replace(stage, times=times) for stage in stages) for stages in deployment.pipelines
     )
-    drafts = tuple(replace(draft, times=times) for draft in plan.drafts)
-    return replace(plan, drafts=drafts, pipelines=pipelines)
+    drafts = tuple(replace(draft, times=times) for draft in deployment.drafts)
+    return replace(deployment, drafts=drafts, pipelines=pipelines)
 
 
 def in_context(new_schedule: object = plain, tokens: int = 6) -> Deployment:
-    plan = make_plan(new_schedule, tokens=tokens)  # type: ignore[arg-type]
-    return with_times(plan, growing(PASS, PER_TOKEN), growing(3.0, 0.1))
+    deployment = make_deployment(new_schedule, tokens=tokens)  # type: ignore[arg-type]
+    return with_times(deployment, growing(PASS, PER_TOKEN), growing(3.0, 0.1))
 
 
 def spans(trace: Trace, device: str, kind: str) -> list[Span]:
@@ -72,8 +81,8 @@ def test_every_token_of_plain_decoding_takes_longer_than_the_one_before() -> Non
 
 def test_a_prompt_in_chunks_flows_through_the_pipeline() -> None:
     """Two chunks of 50: 20 ms and, behind 50 tokens, 20.5 ms per stage."""
-    plan = replace(in_context(), requests=(RequestSpec((0,) * 100, 1),))
-    trace = run(plan, 1.0)
+    deployment = replace(in_context(), requests=(RequestSpec((0,) * 100, 1),))
+    trace = run(deployment, 1.0)
     # The second leaves the stages at 41.5, 63, 84.5 and 106: it is the slower one, so that no
     # stage lets it wait behind the first but stage 1.
     assert run_metrics(trace)["time_to_first_token_ms"] == pytest.approx(106 + 1 + 2 + 1)
@@ -84,9 +93,9 @@ def test_a_prompt_in_chunks_flows_through_the_pipeline() -> None:
 @pytest.mark.parametrize(("chunk", "first_token_ms"), [(100, 88.0), (50, 110.0), (25, 151.75)])
 def test_smaller_chunks_come_sooner_but_are_more(chunk: int, first_token_ms: float) -> None:
     """Stages of 20 ms whatever the tokens: chunks only cost; the slope of a table decides."""
-    plan = in_context(lambda session, stages: Autoregressive(session, chunk))
-    plan = replace(plan, requests=(RequestSpec((0,) * 100, 1),))
-    measured = run_metrics(run(plan, 1.0))["time_to_first_token_ms"]
+    deployment = in_context(lambda session, stages: Autoregressive(session, chunk))
+    deployment = replace(deployment, requests=(RequestSpec((0,) * 100, 1),))
+    measured = run_metrics(run(deployment, 1.0))["time_to_first_token_ms"]
     assert measured == pytest.approx(first_token_ms)
 
 
@@ -114,12 +123,14 @@ def test_draft_passes_see_what_the_draft_has_read_and_its_scratch_nodes() -> Non
 @pytest.mark.parametrize("name", ["pp", "naive_pp", "starsd"])
 def test_both_worlds_agree_on_every_context(pair: tuple[Path, Path], name: str) -> None:
     """The replay of an emulated run takes the same passes at the same contexts."""
-    plan = with_times(cluster_plan(name, clients=2), growing(6.0, 0.02), growing(2.0, 0.02))
-    with Cluster(cluster_roles(pair, plan), plan) as cluster:
-        trace, recording = cluster.run(plan)
-    replay = simulate(plan, ReplaySource(recording))
-    for placed in plan.placed:
-        kind = "draft" if placed in plan.drafts else "compute"
+    deployment = with_times(
+        small_deployment(name, clients=2), growing(6.0, 0.02), growing(2.0, 0.02)
+    )
+    with Controller(worker_roles(pair, deployment), deployment) as controller:
+        trace, recording = controller.run(deployment)
+    replay = simulate(deployment, ReplaySource(recording))
+    for placed in deployment.placed:
+        kind = "draft" if placed in deployment.drafts else "compute"
         real, simulated = (
             sorted(lengths(spans(each, placed.name, kind))) for each in (trace, replay)
         )

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from tests.worlds.timed_pipeline import make_plan, plain, run
+from tests.worlds.timed_pipeline import make_deployment, plain, run
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import JitterKind, LinkTimes
 from treepipe.scenario.deployment import HEADER_BYTES, Deployment
@@ -144,9 +144,9 @@ def test_links_of_one_medium_take_turns_and_latency_does_not_hold_it() -> None:
 
 def there_and_back(**changes: Any) -> Deployment:
     """A draft and one stage; a row takes 10 ms on a link of 1 Mbit/s, besides 1 ms of latency."""
-    plan = replace(make_plan(plain, tokens=4), row_bytes=1250 - HEADER_BYTES - 8)
-    plan = replace(plan, pipelines=(plan.pipelines[0][:1],))
-    return replace(plan, default_link=LinkTimes(1.0, 1.0, **changes))
+    deployment = replace(make_deployment(plain, tokens=4), row_bytes=1250 - HEADER_BYTES - 8)
+    deployment = replace(deployment, pipelines=(deployment.pipelines[0][:1],))
+    return replace(deployment, default_link=LinkTimes(1.0, 1.0, **changes))
 
 
 def test_half_duplex_changes_nothing_where_only_one_message_is_under_way() -> None:
@@ -156,30 +156,38 @@ def test_half_duplex_changes_nothing_where_only_one_message_is_under_way() -> No
 
 
 def test_directions_of_a_half_duplex_link_take_turns() -> None:
-    plan = there_and_back(half_duplex=True)
-    assert plan.held("draft", "stage1") == plan.held("stage1", "draft") == ("draft<->stage1",)
-    assert plan.held("draft", "stage2") == ("draft<->stage2",)
+    deployment = there_and_back(half_duplex=True)
+    assert (
+        deployment.held("draft", "stage1")
+        == deployment.held("stage1", "draft")
+        == ("draft<->stage1",)
+    )
+    assert deployment.held("draft", "stage2") == ("draft<->stage2",)
     sends = [(0, 0.0, 125), (1, 0.25, 125)]
-    found = shared_arrivals(plan.default_link, ["draft<->stage1"] * 2, sends)
+    found = shared_arrivals(deployment.default_link, ["draft<->stage1"] * 2, sends)
     assert found == [(0, 0, 2), (1, pytest.approx(1.0), pytest.approx(3.0))]
 
 
 def test_a_medium_is_held_by_all_pairs_that_name_it() -> None:
-    plan = replace(there_and_back(), links={("draft", "stage1"): LinkTimes(1.0, medium="air")})
-    plan = replace(plan, default_link=LinkTimes(1.0, medium="air"))
-    assert plan.held("draft", "stage1") == plan.held("stage3", "stage4") == ("medium air",)
-    central = replace(plan, central_transfers=True)
+    deployment = replace(
+        there_and_back(), links={("draft", "stage1"): LinkTimes(1.0, medium="air")}
+    )
+    deployment = replace(deployment, default_link=LinkTimes(1.0, medium="air"))
+    assert (
+        deployment.held("draft", "stage1") == deployment.held("stage3", "stage4") == ("medium air",)
+    )
+    central = replace(deployment, central_transfers=True)
     assert central.held("draft", "stage1") == ("draft", "stage1", "medium air")
-    assert plan.queues_transfers
+    assert deployment.queues_transfers
     assert not there_and_back().queues_transfers
 
 
 def test_a_span_of_a_transfer_begins_when_it_does() -> None:
     """Four stages' words leave a shared medium one behind another."""
     for medium in (None, "air"):
-        plan = replace(make_plan(plain, tokens=4), row_bytes=1250 - HEADER_BYTES - 8)
-        plan = replace(plan, default_link=LinkTimes(1.0, 1.0, medium=medium))
-        closing = [s for s in run(plan, 1.0).spans if s.kind == "transfer" and not s.tokens]
+        deployment = replace(make_deployment(plain, tokens=4), row_bytes=1250 - HEADER_BYTES - 8)
+        deployment = replace(deployment, default_link=LinkTimes(1.0, 1.0, medium=medium))
+        closing = [s for s in run(deployment, 1.0).spans if s.kind == "transfer" and not s.tokens]
         occupied = HEADER_BYTES * 8e-3
         begins = [span.start_ms - closing[0].start_ms for span in closing]
         apart = occupied if medium else 0.0
@@ -199,11 +207,11 @@ def test_pairs_name_profiles_and_roles_of_a_host_have_a_local_link() -> None:
             '{device="emulated-20ms"}]}]',
         ],
     )
-    plan = deploy(scenario)
-    assert plan.link("draft0", "pipeline0.stage1").jitter == "exponential"
-    assert plan.held("pipeline0.stage1", "draft0") == ("medium wifi",)
-    assert plan.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.05
-    assert plan.link("pipeline0.stage2", "pipeline0.stage3").latency_ms == 1.0
+    deployment = deploy(scenario)
+    assert deployment.link("draft0", "pipeline0.stage1").jitter == "exponential"
+    assert deployment.held("pipeline0.stage1", "draft0") == ("medium wifi",)
+    assert deployment.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.05
+    assert deployment.link("pipeline0.stage2", "pipeline0.stage3").latency_ms == 1.0
 
 
 @pytest.mark.parametrize(

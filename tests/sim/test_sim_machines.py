@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.timed_pipeline import STAGES, make_plan, plain, static, times
+from tests.worlds.timed_pipeline import STAGES, make_deployment, plain, static, times
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import LinkTimes
 from treepipe.results.metrics import run_metrics, utilization
@@ -27,14 +27,14 @@ DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 NAMES = ["draft", *(f"stage{n}" for n in range(1, STAGES + 1))]
 
 
-def shared(plan: Deployment, *roles: str, capacity: int = 1) -> Deployment:
-    """The plan with these roles on one machine, and no time on links."""
+def shared(deployment: Deployment, *roles: str, capacity: int = 1) -> Deployment:
+    """The deployment with these roles on one machine, and no time on links."""
     machine = Machine("box", roles, capacity)
-    return replace(plan, machines=(machine,), default_link=LinkTimes(0.0))
+    return replace(deployment, machines=(machine,), default_link=LinkTimes(0.0))
 
 
-def decode(plan: Deployment, beta: float = 1.0) -> Trace:
-    return simulate(plan, PoolSource(bernoulli_pool(beta), 1, 0))
+def decode(deployment: Deployment, beta: float = 1.0) -> Trace:
+    return simulate(deployment, PoolSource(bernoulli_pool(beta), 1, 0))
 
 
 def work(machine: Machine, asks: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
@@ -69,8 +69,8 @@ def test_as_many_at_once_as_the_capacity() -> None:
 
 def test_a_pipeline_on_one_machine_loses_its_overlap() -> None:
     """A static tree's segments follow one behind another; on one machine nothing overlaps."""
-    plan = replace(make_plan(static, times(prune=0.0)), default_link=LinkTimes(0.0))
-    alone, together = decode(plan), decode(shared(plan, *NAMES[1:]))
+    deployment = replace(make_deployment(static, times(prune=0.0)), default_link=LinkTimes(0.0))
+    alone, together = decode(deployment), decode(shared(deployment, *NAMES[1:]))
     assert [r.tokens for r in alone.requests] == [r.tokens for r in together.requests]
     spans = [span for span in together.spans if span.kind == "compute"]
     assert sum(s.end_ms - s.start_ms for s in spans) == pytest.approx(20.0 * len(spans))
@@ -82,8 +82,8 @@ def test_a_pipeline_on_one_machine_loses_its_overlap() -> None:
 
 
 def test_plain_decoding_of_one_request_needs_no_more_than_one_machine() -> None:
-    plan = replace(make_plan(plain), default_link=LinkTimes(0.0))
-    alone, together = decode(plan), decode(shared(plan, *NAMES))
+    deployment = replace(make_deployment(plain), default_link=LinkTimes(0.0))
+    alone, together = decode(deployment), decode(shared(deployment, *NAMES))
     assert run_metrics(alone) == run_metrics(together)
     busy = utilization(together)
     assert busy["box"] == pytest.approx(sum(busy[name] for name in NAMES))
@@ -94,17 +94,17 @@ def test_plain_decoding_of_one_request_needs_no_more_than_one_machine() -> None:
 def test_two_pipelines_on_one_machine_take_turns() -> None:
     """Two requests of plain decoding, a stage each: alone 20 + 3 ms per token, together the
     machine is the bottleneck with 40 ms for two tokens."""
-    one = make_plan(plain, [times(), times()], requests=2, tokens=101)
+    one = make_deployment(plain, [times(), times()], requests=2, tokens=101)
     second = replace(one.pipelines[0][0], name="other1")
-    plan = replace(one, pipelines=(one.pipelines[0], (second,)), serving=Serving(2))
-    plan = replace(plan, default_link=LinkTimes(0.0))
+    deployment = replace(one, pipelines=(one.pipelines[0], (second,)), serving=Serving(2))
+    deployment = replace(deployment, default_link=LinkTimes(0.0))
     gaps = [
         run_metrics(decode(each))["time_between_tokens_ms"]
-        for each in (plan, shared(plan, "stage1", "other1"))
+        for each in (deployment, shared(deployment, "stage1", "other1"))
     ]
     assert gaps[0] == pytest.approx(23.0, rel=0.01), "stage, evaluation, decision"
     assert gaps[1] == pytest.approx(40.0, rel=0.01)
-    metrics = utilization(decode(shared(plan, "stage1", "other1", capacity=2)))
+    metrics = utilization(decode(shared(deployment, "stage1", "other1", capacity=2)))
     assert metrics["box"] == pytest.approx((metrics["stage1"] + metrics["other1"]) / 2)
 
 
@@ -118,9 +118,9 @@ def test_a_pass_behind_an_idle_gap_takes_longer() -> None:
 
 def test_a_turn_of_the_draft_is_as_cold_as_its_beginning() -> None:
     """Seven passes of 3 ms each; whatever comes back took 20 ms, so all turns are cold."""
-    plan = replace(make_plan(static, times(prune=0.0)), default_link=LinkTimes(0.0))
+    deployment = replace(make_deployment(static, times(prune=0.0)), default_link=LinkTimes(0.0))
     cold = Machine("draft", ("draft",), idle_factor=((0.0, 1.0), (5.0, 1.5)))
-    trace = decode(replace(plan, machines=(cold,)))
+    trace = decode(replace(deployment, machines=(cold,)))
     drafts = [s for s in trace.spans if s.kind == "draft"]
     lengths = [s.end_ms - s.start_ms for s in drafts]
     assert len(drafts) % 7 == 0
@@ -137,12 +137,12 @@ def demo(*overrides: str) -> Deployment:
 
 
 def test_a_host_is_shared_by_all_that_name_it() -> None:
-    plan = demo(HOSTS, "hosts.box.capacity=2", 'drafts.0.host="box"')
-    box = plan.machine("draft0")
+    deployment = demo(HOSTS, "hosts.box.capacity=2", 'drafts.0.host="box"')
+    box = deployment.machine("draft0")
     assert box.roles == ("draft0", *(f"pipeline0.stage{n}" for n in (1, 2, 3)))
     assert box.capacity == 2
     assert box.contended
-    assert plan.machine("pipeline0.stage4").roles == ("pipeline0.stage4",)
+    assert deployment.machine("pipeline0.stage4").roles == ("pipeline0.stage4",)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_the_example_of_the_documentation_is_a_plan(tmp_path: Path) -> None:
     (example,) = [part.split("```")[0] for part in text.split("```toml")[1:] if "[hosts." in part]
     path = tmp_path / "example.toml"
     path.write_text(example)
-    plan = deploy(Scenario.load(path))
-    assert plan.machine("pipeline0.stage2").name == "workstation"
-    assert plan.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.03
-    assert plan.held("pipeline0.stage2", "pipeline0.stage3") == ("medium wifi",)
+    deployment = deploy(Scenario.load(path))
+    assert deployment.machine("pipeline0.stage2").name == "workstation"
+    assert deployment.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.03
+    assert deployment.held("pipeline0.stage2", "pipeline0.stage3") == ("medium wifi",)

@@ -37,10 +37,10 @@ class Counting(Simulation):
 
 def _alive(schedule: str, new_tokens: int) -> Counter[str]:
     overrides = [f'schedule.name="{schedule}"', f"workload.new_tokens={new_tokens}"]
-    plan = deploy(Scenario.load(SCENARIO, ["workload.requests=1", *overrides]))
+    deployment = deploy(Scenario.load(SCENARIO, ["workload.requests=1", *overrides]))
     source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, 0)
     gc.collect()
-    simulation = Counting(plan, source, record_spans=False)
+    simulation = Counting(deployment, source, record_spans=False)
     simulation.run()
     assert simulation.alive
     return simulation.alive

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.worlds.timed_pipeline import HOP, flowspec, make_plan, plain, pruned, run, static
+from tests.worlds.timed_pipeline import HOP, flowspec, make_deployment, plain, pruned, run, static
 from tests.worlds.timed_pipeline import times as device_times
 from treepipe.core.errors import RunError
 from treepipe.core.messages import Segment
@@ -26,7 +26,7 @@ from treepipe.sim.world import simulate
 @pytest.mark.parametrize("schedule", [static, pruned, flowspec])
 def test_a_closed_session_is_dropped_where_its_messages_are(schedule: NewSchedule) -> None:
     devices = [device_times(), device_times(60.0), *[device_times()] * 3]
-    trace = run(make_plan(schedule, devices, requests=3, tokens=12), 0.6)
+    trace = run(make_deployment(schedule, devices, requests=3, tokens=12), 0.6)
     assert [len(request.tokens) for request in trace.requests] == [12] * 3
     ends = {request.session: request.finished_ms for request in trace.requests}
     passes = [span for span in trace.spans if span.kind == "compute"]
@@ -42,9 +42,9 @@ def test_words_that_come_after_the_next_request_began(
     schedule: NewSchedule, latency_ms: float
 ) -> None:
     # The end of request 1 reaches stage 4 long after the first segment of request 2.
-    plan = make_plan(schedule, requests=3)
-    slow = replace(plan, links={("draft", "stage4"): LinkTimes(latency_ms)})
-    found, expected = (run(each, 0.6).requests for each in (slow, plan))
+    deployment = make_deployment(schedule, requests=3)
+    slow = replace(deployment, links={("draft", "stage4"): LinkTimes(latency_ms)})
+    found, expected = (run(each, 0.6).requests for each in (slow, deployment))
     assert [request.rounds for request in found] == [request.rounds for request in expected]
 
 
@@ -79,9 +79,9 @@ class Hushed:
 
 
 def test_a_deadlock_says_who_waits_for_what() -> None:
-    plan = make_plan(lambda *made: Hushed(flowspec(*made), Announce))
+    deployment = make_deployment(lambda *made: Hushed(flowspec(*made), Announce))
     with pytest.raises(RunError, match="deadlock at") as caught:
-        run(plan, 0.6)
+        run(deployment, 0.6)
     sentence = str(caught.value)
     assert "draft waits for segments of requests [1]" in sentence
     assert "stage1 holds segments of requests {1: " in sentence
@@ -89,9 +89,9 @@ def test_a_deadlock_says_who_waits_for_what() -> None:
 
 
 def test_nothing_to_do_is_a_deadlock_too() -> None:
-    plan = make_plan(lambda *made: Hushed(plain(*made), object))
+    deployment = make_deployment(lambda *made: Hushed(plain(*made), object))
     with pytest.raises(RunError, match=r"deadlock at 0\.000 ms: .* stage4 waits for a segment"):
-        run(plan, 0.6)
+        run(deployment, 0.6)
 
 
 class Failing(Hushed):
@@ -103,7 +103,7 @@ class Failing(Hushed):
 
 def test_a_defect_is_not_called_a_deadlock() -> None:
     with pytest.raises(RuntimeError, match="a defect"):
-        run(make_plan(lambda *made: Failing(plain(*made), object)), 0.6)
+        run(make_deployment(lambda *made: Failing(plain(*made), object)), 0.6)
 
 
 # --- replay --------------------------------------------------------------------------------------
@@ -129,10 +129,12 @@ def _recorded_pool() -> Pool:
 def test_replay_repeats_every_step_under_other_durations(
     schedule: NewSchedule, stage: float, draft: float
 ) -> None:
-    plan = make_plan(schedule, tokens=60, requests=2)
+    deployment = make_deployment(schedule, tokens=60, requests=2)
     source = RecordingSource(PoolSource(_recorded_pool(), 16, 3))
-    trace = simulate(plan, source)
-    other = replace(make_plan(schedule, device_times(stage, draft), tokens=60, requests=2), seed=9)
+    trace = simulate(deployment, source)
+    other = replace(
+        make_deployment(schedule, device_times(stage, draft), tokens=60, requests=2), seed=9
+    )
     other = replace(other, default_link=LinkTimes(0.3, 50.0, 1.0), row_bytes=900)
     replayed = simulate(other, ReplaySource(source.recording(trace)))
     for before, after in zip(trace.requests, replayed.requests, strict=True):
@@ -145,11 +147,15 @@ def test_replay_repeats_every_step_under_other_durations(
 
 def test_a_turn_waits_from_when_its_flight_arrived() -> None:
     """Also if the server was busy then: its flight is not looked at before it looks up."""
-    plan = make_plan(static, tokens=30, requests=3)
-    second = tuple(replace(stage, name=f"other{n}") for n, stage in enumerate(plan.pipelines[0]))
-    plan = replace(plan, pipelines=(plan.pipelines[0], second), serving=Serving(clients=3))
-    trace = run(plan, 0.7)
+    deployment = make_deployment(static, tokens=30, requests=3)
+    second = tuple(
+        replace(stage, name=f"other{n}") for n, stage in enumerate(deployment.pipelines[0])
+    )
+    deployment = replace(
+        deployment, pipelines=(deployment.pipelines[0], second), serving=Serving(clients=3)
+    )
+    trace = run(deployment, 0.7)
     delivered = {s.end_ms for s in trace.spans if s.device.endswith("->draft")}
-    turns = [turn for turn in trace.turns if turn.pipeline >= 0]
+    turns = [turn for turn in trace.turns if turn.pipeline is not None]
     assert {turn.arrived_ms for turn in turns} <= delivered
     assert any(turn.started_ms > turn.arrived_ms + 1.0 for turn in turns), "some had to wait"

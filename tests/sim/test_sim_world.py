@@ -21,7 +21,7 @@ from tests.worlds.timed_pipeline import (
     every,
     flowspec,
     gaps,
-    make_plan,
+    make_deployment,
     plain,
     pruned,
     run,
@@ -39,9 +39,9 @@ from treepipe.sim.world import simulate
 
 def test_plain_decoding_is_the_sum_of_uneven_stages_and_links() -> None:
     devices = [times(), times(10.0), times(25.0), times(7.0), times(31.0)]
-    plan = make_plan(plain, devices)
-    plan = replace(plan, links={("stage2", "stage3"): LinkTimes(4.5)})
-    (request,) = run(plan, 1.0).requests
+    deployment = make_deployment(plain, devices)
+    deployment = replace(deployment, links={("stage2", "stage3"): LinkTimes(4.5)})
+    (request,) = run(deployment, 1.0).requests
     # Stages 10 + 25 + 7 + 31, four hops of 1 and one of 4.5, the row's evaluation, the decision.
     period = 73.0 + 4 * HOP + 4.5 + EVALUATE + DECIDE
     assert request.first_token_ms == pytest.approx(period)  # the prompt is one segment
@@ -49,8 +49,8 @@ def test_plain_decoding_is_the_sum_of_uneven_stages_and_links() -> None:
 
 
 def test_long_prompts_are_pipelined_in_chunks() -> None:
-    plan = replace(make_plan(plain, tokens=1), requests=(RequestSpec((0,) * 150, 1),))
-    (request,) = run(plan, 1.0).requests
+    deployment = replace(make_deployment(plain, tokens=1), requests=(RequestSpec((0,) * 150, 1),))
+    (request,) = run(deployment, 1.0).requests
     # Chunks of 50, 50, 50 one behind another: the last one leaves stage 4 two passes after the
     # first one. Evaluation of the earlier chunks (2 ms + 1 ms) hides in the 20 ms between them.
     assert request.first_token_ms == pytest.approx((4 + 2) * 20 + 5 * HOP + EVALUATE + DECIDE)
@@ -60,7 +60,7 @@ def test_naive_round_follows_the_timeline_of_uneven_stages() -> None:
     # c_n(rows) = base_n + 0.1 ms per row beyond the first; the segments have 16, 16, 16, 16, 17.
     bases = [12.0, 30.0, 9.0, 18.0]
     devices = [times(), *(times({1: base, 101: base + 10.0}) for base in bases)]
-    (request,) = run(make_plan(static, devices), 0.0).requests
+    (request,) = run(make_deployment(static, devices), 0.0).requests
     free = [0.0] * STAGES
     for rows in (16, 16, 16, 16, 17):
         arrival = 7 * 3.0 + HOP  # all enter at once, after catch-up and 6 layers
@@ -78,8 +78,8 @@ def test_naive_round_waits_for_pruning_that_drafting_does_not_hide(
     # A word and the next round's segments take the same hop; drafting lasts 7 * 0.5 ms after the
     # word was sent, pruning 10 ms. So stage 1 starts 10 ms after the word's arrival, and the last
     # of 5 segments leaves stage 4 after 8 passes and 3 hops.
-    plan = make_plan(static, times(draft=0.5, prune=10.0), tokens=33)
-    (request,) = run(plan, beta).requests
+    deployment = make_deployment(static, times(draft=0.5, prune=10.0), tokens=33)
+    (request,) = run(deployment, beta).requests
     period = HOP + 10.0 + 8 * 20.0 + 4 * HOP + EVALUATE + DECIDE
     assert gaps(request)[1:] == every(period, 32 // tokens_per_round - 1)
     assert {record.tokens for record in request.rounds} == {tokens_per_round}
@@ -91,7 +91,7 @@ def test_a_miss_costs_the_pipeline_fill(schedule: NewSchedule, draft: float, hid
     # The first segment's way (4 passes, 5 hops), evaluation, decision; before it the longer of
     # drafting (7 passes) and pruning at stage 1 (10 ms), both from the word on. By the time the
     # word comes every stage is done with what it may run before (4, 3, 2 and 1 segments).
-    (request,) = run(make_plan(schedule, times(draft=draft, prune=10.0)), 0.0).requests
+    (request,) = run(make_deployment(schedule, times(draft=draft, prune=10.0)), 0.0).requests
     period = hidden + 4 * 20.0 + 5 * HOP + EVALUATE + DECIDE
     assert gaps(request)[1:] == every(period, 19)
     assert {record.committed_per_step for record in request.rounds} == {(1,)}
@@ -100,7 +100,7 @@ def test_a_miss_costs_the_pipeline_fill(schedule: NewSchedule, draft: float, hid
 def test_flowspec_step_of_equal_stages() -> None:
     # A segment is evaluated and decided on, the word takes a hop to stage 4, which prunes, runs
     # the segment that waits there, and sends it back over a hop.
-    (request,) = run(make_plan(chain_flowspec, tokens=60), 1.0).requests
+    (request,) = run(make_deployment(chain_flowspec, tokens=60), 1.0).requests
     period = EVALUATE + DECIDE + HOP + PRUNE + 20.0 + HOP
     assert gaps(request)[1:-1] == every(period, len(request.emitted) - 3)
 
@@ -110,7 +110,7 @@ def test_flowspec_step_is_bound_by_the_slowest_stage() -> None:
     # after a hop, stage 4 (20.5 ms), and a hop; evaluation, decision and the word's hop bring the
     # next but one word to it after 26.5 ms, before it is done with the segment in its hands.
     devices = [times(), times(), times(), times(45.0), times()]
-    (request,) = run(make_plan(chain_flowspec, devices, tokens=60), 1.0).requests
+    (request,) = run(make_deployment(chain_flowspec, devices, tokens=60), 1.0).requests
     found = gaps(request)[3:-1]  # the fill runs free, without words
     assert found == every(PRUNE + 45.0, len(found))
     assert len(found) > 20
@@ -119,8 +119,8 @@ def test_flowspec_step_is_bound_by_the_slowest_stage() -> None:
 def test_flowspec_step_is_bound_by_drafting_where_that_is_slower() -> None:
     # Catch-up and 6 layers of 10 ms against 20 ms at the stages: the next segment is back before
     # the draft device is ready, so a step is evaluation, decision and drafting.
-    plan = make_plan(chain_flowspec, times(draft=10.0), tokens=60)
-    (request,) = run(plan, 1.0).requests
+    deployment = make_deployment(chain_flowspec, times(draft=10.0), tokens=60)
+    (request,) = run(deployment, 1.0).requests
     (only,) = request.rounds
     assert only.tokens == 59
     assert gaps(request)[1:-1] == every(EVALUATE + DECIDE + 7 * 10.0, len(request.emitted) - 3)
@@ -128,13 +128,13 @@ def test_flowspec_step_is_bound_by_drafting_where_that_is_slower() -> None:
 
 def test_fill_of_a_perfect_chain() -> None:
     # First token, then drafting and the first segment's way.
-    (request,) = run(make_plan(chain_flowspec, tokens=60), 1.0).requests
+    (request,) = run(make_deployment(chain_flowspec, tokens=60), 1.0).requests
     assert gaps(request)[0] == pytest.approx(7 * 3.0 + 4 * 20.0 + 5 * HOP + EVALUATE + DECIDE)
 
 
 def test_every_link_of_a_lap_pays_for_rows() -> None:
-    plan = replace(make_plan(plain), row_bytes=125_000 - HEADER_BYTES - 8)
-    (request,) = run(replace(plan, default_link=LinkTimes(0.0, 1000.0)), 1.0).requests
+    deployment = replace(make_deployment(plain), row_bytes=125_000 - HEADER_BYTES - 8)
+    (request,) = run(replace(deployment, default_link=LinkTimes(0.0, 1000.0)), 1.0).requests
     assert gaps(request) == every(4 * 20.0 + 5 * 1.0 + EVALUATE + DECIDE, 20)
 
 
@@ -142,8 +142,8 @@ def test_every_link_of_a_lap_pays_for_rows() -> None:
 
 
 def _shaky(seed: int) -> Deployment:
-    plan = make_plan(flowspec, requests=2)
-    return replace(plan, default_link=LinkTimes(1.0, 100.0, 0.3), seed=seed)
+    deployment = make_deployment(flowspec, requests=2)
+    return replace(deployment, default_link=LinkTimes(1.0, 100.0, 0.3), seed=seed)
 
 
 def test_equal_seeds_give_equal_bytes_and_other_seeds_do_not() -> None:
@@ -171,7 +171,7 @@ def test_leaving_out_spans_changes_nothing_else() -> None:
 
 @pytest.mark.parametrize("schedule", [plain, static, pruned, flowspec])
 def test_no_device_does_two_things_at_once(schedule: NewSchedule) -> None:
-    trace = run(make_plan(schedule, requests=2), 0.6)
+    trace = run(make_deployment(schedule, requests=2), 0.6)
     for device in trace.devices:
         spans = sorted((s.start_ms, s.end_ms) for s in trace.spans if s.device == device)
         assert spans

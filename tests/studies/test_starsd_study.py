@@ -14,10 +14,10 @@ from treepipe.studies.starsd.counting import UNITS, figures, linear
 from treepipe.studies.starsd.fit import Column, Effort, calibrate, columns
 from treepipe.studies.starsd.packing import Packing, Pair
 from treepipe.studies.starsd.testbed import SecondServer, Simulated, simulate_columns
-from treepipe.studies.starsd.testbed import Testbed as Cluster
+from treepipe.studies.starsd.testbed import Testbed as Bed
 from treepipe.studies.study import STUDIES, find_study
 
-BED = Cluster(step_ms=1.4, service_ms=10.4, cold=1.6, return_ms=31.0, tokens=4.0, turns=400)
+BED = Bed(step_ms=1.4, service_ms=10.4, cold=1.6, return_ms=31.0, tokens=4.0, turns=400)
 
 
 @pytest.fixture(autouse=True)

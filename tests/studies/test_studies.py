@@ -41,10 +41,10 @@ def test_all_schedules_end_to_end(tmp_path: Path) -> None:
 def test_every_schedule_has_a_case(name: str) -> None:
     settings = all_schedules.Settings(prompts=60, plain_prompts=6)
     prepared = _prepare(all_schedules._case(settings, name))
-    plan = prepared.launch.deployment
+    deployment = prepared.launch.deployment
     assert prepared.scenario.schedule.name == name
-    assert len(plan.requests) == (6 if name == "pp" else 60)
-    assert (len(plan.pipelines), plan.serving.clients) == {
+    assert len(deployment.requests) == (6 if name == "pp" else 60)
+    assert (len(deployment.pipelines), deployment.serving.clients) == {
         "starsd": (3, 3),
         "specpipe_db": (1, 4),
     }.get(name, (1, 1))

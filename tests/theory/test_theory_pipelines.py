@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.theory_scenarios import EXACTLY, Written
-from tests.worlds.timed_pipeline import DECIDE, EVALUATE, HOP, make_plan, run, static, times
+from tests.worlds.timed_pipeline import DECIDE, EVALUATE, HOP, make_deployment, run, static, times
 from treepipe.core.requests import RequestTrace
 from treepipe.results.estimates import summarize
 from treepipe.results.metrics import run_metrics, utilization
@@ -266,6 +266,6 @@ def test_specpipe_between_tokens(tmp_path: Path) -> None:
 
 def test_naive_round_is_the_timeline_of_equal_segments() -> None:
     expected = naive_round_ms(7 * 3.0, 4, 20.0, HOP, EVALUATE + DECIDE)
-    found: Trace = run(make_plan(static, times()), 0.0)
+    found: Trace = run(make_deployment(static, times()), 0.0)
     (request,) = found.requests
     assert gaps(request) == pytest.approx([expected] * 20, rel=EXACTLY)

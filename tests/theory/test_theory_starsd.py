@@ -22,7 +22,7 @@ SERVICE_MS, GAMMA = 12.0, 4
 def whole_iterations(trace: Trace, targets: int, count: int = 5) -> list[Turn]:
     """So many of the steady state, and the turn that follows them; not the very last ones, since
     a request's last turn drafts nothing."""
-    turns = [turn for turn in steady(trace).turns if turn.pipeline >= 0]
+    turns = [turn for turn in steady(trace).turns if turn.pipeline is not None]
     first = len(turns) - (count + 2) * targets
     assert first > 2 * targets
     return turns[first : first + count * targets + 1]

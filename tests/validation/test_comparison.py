@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.made_runs import POOL, SMALL, judged, made_plan, made_run, say
+from tests.worlds.made_runs import POOL, SMALL, judged, made_deployment, made_run, say
 from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.measure.machine import hardware, is_this_machine
@@ -34,7 +34,7 @@ from treepipe.validation.judgement import METRIC, judge, overruns
 
 
 def test_a_run_with_the_predicted_durations_has_no_duration_error() -> None:
-    row = judged(made_plan())
+    row = judged(made_deployment())
     assert row.duration_error == pytest.approx(0, abs=1e-12)
     assert row.error == pytest.approx(row.predicted.mean / row.measured - 1)
     assert row.error == row.error_of(METRIC) != 0
@@ -45,7 +45,7 @@ def test_a_run_with_the_predicted_durations_has_no_duration_error() -> None:
 
 
 def test_slower_links_are_a_duration_error() -> None:
-    slow = judged(made_plan("links.default={ latency_ms = 9.0 }"))
+    slow = judged(made_deployment("links.default={ latency_ms = 9.0 }"))
     assert slow.duration_error < -0.1
     assert slow.lossless
 
@@ -54,7 +54,7 @@ def test_a_cut_holds_for_prediction_replay_and_run() -> None:
     def first_request(trace: Trace) -> Trace:
         return replace(trace, requests=trace.requests[:1])
 
-    row = judged(made_plan(), first_request)
+    row = judged(made_deployment(), first_request)
     assert row.duration_error == pytest.approx(0, abs=1e-12)
     assert row.measured == run_metrics(first_request(row.execution))[METRIC]
     assert row.measured != run_metrics(row.execution)[METRIC]
@@ -62,17 +62,17 @@ def test_a_cut_holds_for_prediction_replay_and_run() -> None:
 
 @pytest.mark.parametrize("fault", ["another token", "too short"])
 def test_a_wrong_text_is_noticed(fault: str) -> None:
-    plan = made_plan()
-    executed, recording = made_run(plan)
+    deployment = made_deployment()
+    executed, recording = made_run(deployment)
     texts = {
         (spec.prompt, spec.end_tokens): trace.tokens
-        for spec, trace in zip(plan.requests, executed.requests, strict=True)
+        for spec, trace in zip(deployment.requests, executed.requests, strict=True)
     }
     last = executed.requests[-1]
     tokens = (*last.tokens[:-1], 10**6) if fault == "another token" else last.tokens[:-1]
     executed.requests[-1] = replace(last, tokens=tokens)
-    prediction = predict_case(plan, Scenario.load(SCENARIO, SMALL), POOL, say, lambda t: t)
-    row = judge("made", "flowspec", plan, prediction, (executed, recording), texts)
+    prediction = predict_case(deployment, Scenario.load(SCENARIO, SMALL), POOL, say, lambda t: t)
+    row = judge("made", "flowspec", deployment, prediction, (executed, recording), texts)
     assert not row.lossless
 
 
@@ -124,9 +124,10 @@ def test_a_profile_of_this_machine_is_known_as_such(tmp_path: Path) -> None:
 
 
 def test_predictions_do_not_end_at_a_token_that_is_a_rank() -> None:
-    plan = made_plan()
+    deployment = made_deployment()
     ending = replace(
-        plan, requests=tuple(replace(r, end_tokens=frozenset({0})) for r in plan.requests)
+        deployment,
+        requests=tuple(replace(r, end_tokens=frozenset({0})) for r in deployment.requests),
     )
     trace = predict_case(
         ending, Scenario.load(SCENARIO, SMALL), POOL, say, lambda trace: trace
@@ -222,7 +223,7 @@ def test_a_run_without_a_steady_part_is_refused() -> None:
 
 
 def test_return_times_are_per_pipeline_and_without_beginnings() -> None:
-    turns = [Turn(0, -1, 0, 0, 1), Turn(0, 0, 40, 40, 50), Turn(0, 1, 45, 50, 60)]
+    turns = [Turn(0, None, 0, 0, 1), Turn(0, 0, 40, 40, 50), Turn(0, 1, 45, 50, 60)]
     turns += [Turn(0, 0, 92, 92, 100), Turn(0, 1, 103, 103, 110)]
     assert return_times(Trace(("draft0",), turns=turns)) == [42, 43]
 
@@ -239,10 +240,10 @@ def test_the_closed_form_idles_as_starsd_says() -> None:
 
 def test_the_profile_s_cycle_is_what_the_simulator_measures() -> None:
     settings = shared_draft.Settings(prompts=2, new_tokens=24, runs=1)
-    plan = replace(deploy(shared_draft._case(settings, 1).scenario), row_bytes=768)
-    trace = simulate(plan, PoolSource(POOL.pool, 1, 3))
-    cycle = shared_draft.profile_cycle(plan, 1.0)
+    deployment = replace(deploy(shared_draft._case(settings, 1).scenario), row_bytes=768)
+    trace = simulate(deployment, PoolSource(POOL.pool, 1, 3))
+    cycle = shared_draft.profile_cycle(deployment, 1.0)
     times = sorted(return_times(steady(trace)))
     assert cycle.back_ms == pytest.approx(times[len(times) // 2], rel=0.01)
-    services = sorted(t.ended_ms - t.started_ms for t in trace.turns if t.pipeline >= 0)
+    services = sorted(t.ended_ms - t.started_ms for t in trace.turns if t.pipeline is not None)
     assert cycle.service_ms == pytest.approx(services[len(services) // 2], rel=0.01)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.worlds.command_line import assert_sentence, call, run_with
-from tests.worlds.made_runs import judged, made_plan
+from tests.worlds.made_runs import judged, made_deployment
 from treepipe.core.errors import UserError
 from treepipe.validation.judgement import METRIC
 from treepipe.validation.validate import changes, explain
@@ -34,7 +34,7 @@ def cell(name: str, predicted: float, measured: float, replayed: float = 10.0) -
 
 
 def test_the_parts_of_an_error_add_up() -> None:
-    found = entry(judged(made_plan(SLOW)))
+    found = entry(judged(made_deployment(SLOW)))
     for each in found["metrics"].values():
         if each["error"] is not None:
             parts = each["duration_error"] + each["acceptance_error"]
@@ -48,7 +48,7 @@ def test_the_parts_of_an_error_add_up() -> None:
 
 
 def test_replayed_acceptance_leaves_no_error_where_durations_are_right() -> None:
-    found = entry(judged(made_plan()))
+    found = entry(judged(made_deployment()))
     time = found["metrics"][METRIC]
     assert time["duration_error"] == pytest.approx(0, abs=1e-12)
     assert time["acceptance_error"] == pytest.approx(time["error"]) != 0
@@ -60,7 +60,7 @@ def test_the_explanation_names_the_work_that_took_longer() -> None:
     slow = "drafts.0.device={ draft_ms = 6.0, evaluate_ms = 1.0, decide_ms = 2.0, prune_ms = 0.5 }"
     slow = slow.replace("draft_ms = 6.0", "draft_ms = { 1 = 6.0 }")
     slow = slow.replace("evaluate_ms = 1.0", "evaluate_ms = { 1 = 1.0, 64 = 2.0 }")
-    sentences = explain(entry(judged(made_plan(slow))))
+    sentences = explain(entry(judged(made_deployment(slow))))
     (draft,) = [each for each in sentences if each.startswith("draft:")]
     assert "6.00 ms measured, 3.1" in draft
     assert not [each for each in sentences if each.startswith(("compute:", "prune:"))]
@@ -68,7 +68,7 @@ def test_the_explanation_names_the_work_that_took_longer() -> None:
 
 
 def test_the_explanation_says_so_if_no_work_took_longer() -> None:
-    row = judged(made_plan())
+    row = judged(made_deployment())
     assert not any("waiting between pieces of work" in each for each in explain(entry(row)))
     late = {name: 1.1 * value for name, value in row.measured_metrics.items()}
     sentences = explain(entry(replace(row, measured_metrics=late)))
@@ -128,7 +128,7 @@ def test_what_is_no_validation_is_refused(text: str | None, sentence: str, tmp_p
 
 
 def test_sampled_texts_are_not_compared_with_greedy_ones() -> None:
-    row = replace(judged(made_plan()), lossless=None)
+    row = replace(judged(made_deployment()), lossless=None)
     assert entry(row)["lossless"] is None
     assert "every text equals plain greedy decoding" not in explain(entry(row))
 

@@ -28,24 +28,24 @@ def say(what: str, steps: int) -> None:
     assert what or steps
 
 
-def made_plan(*overrides: str) -> Deployment:
+def made_deployment(*overrides: str) -> Deployment:
     scenario = Scenario.load(SCENARIO, (*SMALL, *overrides))
     prompts = tuple(RequestSpec((7,) * (9 + n), 12) for n in range(scenario.workload.requests))
     return resolve(scenario).asked(prompts)
 
 
-def made_run(plan: Deployment) -> tuple[Trace, Recording]:
+def made_run(deployment: Deployment) -> tuple[Trace, Recording]:
     source = RecordingSource(PoolSource(POOL.pool, 1, 99))
-    trace = simulate(plan, source)
+    trace = simulate(deployment, source)
     return trace, source.recording(trace)
 
 
 def judged(executed: Deployment, cut: Callable[[Trace], Trace] = lambda trace: trace) -> Row:
-    """A run of ``executed``, held against predictions of the plan without overrides."""
-    plan, run = made_plan(), made_run(executed)
-    prediction = predict_case(plan, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
+    """A run of ``executed``, held against predictions of the deployment without overrides."""
+    deployment, run = made_deployment(), made_run(executed)
+    prediction = predict_case(deployment, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
     texts = {
         (spec.prompt, spec.end_tokens): trace.tokens
-        for spec, trace in zip(plan.requests, run[0].requests, strict=True)
+        for spec, trace in zip(deployment.requests, run[0].requests, strict=True)
     }
-    return judge("made", "flowspec", plan, prediction, run, texts, cut)
+    return judge("made", "flowspec", deployment, prediction, run, texts, cut)

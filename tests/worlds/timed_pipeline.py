@@ -66,7 +66,7 @@ def chain_flowspec(session: int, stages: int) -> Schedule:
     return Continuous(session, 64, CHAIN, PARTS, Expansion(WIDE, size=7))
 
 
-def make_plan(
+def make_deployment(
     new_schedule: NewSchedule,
     devices: DeviceTimes | Sequence[DeviceTimes] | None = None,
     *,
@@ -89,8 +89,8 @@ def make_plan(
     )
 
 
-def run(plan: Deployment, beta: float, *, record_spans: bool = True) -> Trace:
-    return simulate(plan, PoolSource(bernoulli_pool(beta), 1, 0), record_spans=record_spans)
+def run(deployment: Deployment, beta: float, *, record_spans: bool = True) -> Trace:
+    return simulate(deployment, PoolSource(bernoulli_pool(beta), 1, 0), record_spans=record_spans)
 
 
 def gaps(request: RequestTrace) -> list[float]:

@@ -59,7 +59,7 @@ class DraftDesk:
         """Args: ``draft``: number of this server; ``groups``: groups of stages per pipeline."""
         self._draft, self._groups, self._queue = draft, groups, queue
         self.turns: list[Turn] = []
-        self._turn: tuple[int, float, float] | None = None
+        self._turn: tuple[int | None, float, float] | None = None
         self._sessions: dict[int, _Session] = {}
         self._lanes = [_Lane() for _ in groups]
         self._passes: deque[tuple[tuple[int, DraftPass], ...]] = deque()
@@ -100,7 +100,7 @@ class DraftDesk:
             arrived_ms, work = queued
             if self._is_open(work):
                 self._end_turn(now_ms)
-                pipeline = work.flight.pipeline if isinstance(work, Evaluate) else -1
+                pipeline = work.flight.pipeline if isinstance(work, Evaluate) else None
                 self._turn = pipeline, arrived_ms, now_ms
                 return work
         if self._passes:

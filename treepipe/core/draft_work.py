@@ -45,11 +45,11 @@ Work: TypeAlias = Begin | Evaluate | Draft
 class Turn:
     """One turn of a draft server: when it began to wait, to be served, and when it was over.
 
-    ``pipeline`` is -1 for a request's beginning.
+    ``pipeline`` is the one whose flight came back, None for a request's beginning.
     """
 
     draft: int
-    pipeline: int
+    pipeline: int | None
     arrived_ms: float
     started_ms: float
     ended_ms: float

@@ -15,6 +15,9 @@ from treepipe.core.errors import ProtocolError
 
 NO_PARENT = -1
 """Parent of a root, and of a draft node that hangs at the newest committed token."""
+NO_TOKEN = -1
+"""Stands for the target's token at a row that nobody asks about, which was pruned or lies off the
+true path; no draft proposes it."""
 
 
 def require(condition: bool, sentence: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from treepipe.core.errors import ProtocolError
-from treepipe.core.messages import Segment, Word
+from treepipe.core.messages import NO_PARENT, Segment, Word
 
 Note = TypeVar("Note")
 
@@ -97,7 +97,7 @@ def _renumber(parents: list[int], missed: Sequence[Word]) -> tuple[int, ...]:
     for word in missed:
         kept, accepted = word.retained, word.accepted
         if kept is not None:
-            parents = [p if p < 0 else bisect_left(kept, p) - accepted for p in parents]
+            parents = [p if p == NO_PARENT else bisect_left(kept, p) - accepted for p in parents]
     return tuple(parents)
 
 

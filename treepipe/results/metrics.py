@@ -254,7 +254,7 @@ def _draft_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
     """
     servers: dict[int, list[Turn]] = {}
     for turn in trace.turns:
-        if turn.pipeline >= 0:
+        if turn.pipeline is not None:
             servers.setdefault(turn.draft, []).append(turn)
     turns = [turn for each in servers.values() for turn in each]
     if not turns:

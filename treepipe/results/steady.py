@@ -65,8 +65,8 @@ def return_times(trace: Trace) -> list[float]:
     found = []
     ended: dict[tuple[int, int], float] = {}
     for turn in sorted(trace.turns, key=lambda turn: turn.started_ms):
-        key = turn.draft, turn.pipeline
-        if turn.pipeline >= 0:
+        if turn.pipeline is not None:
+            key = turn.draft, turn.pipeline
             if key in ended:
                 found.append(turn.arrived_ms - ended[key])
             ended[key] = turn.ended_ms

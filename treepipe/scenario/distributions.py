@@ -25,14 +25,14 @@ Variation: TypeAlias = Annotated[float, Field(gt=0, le=1000)]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 
-class Distribution(Section):
+class LengthDistribution(Section):
     """A number of tokens per request: drawn, rounded, and moved into ``min``..``max``."""
 
     min: Several = 1
     max: Several | None = None
 
     @model_validator(mode="after")
-    def _bounds(self) -> Distribution:
+    def _bounds(self) -> LengthDistribution:
         if self.max is not None and self.max < self.min:
             raise ValueError(f"max = {self.max} is less than min = {self.min}")
         return self
@@ -47,7 +47,7 @@ class Distribution(Section):
         return [int(length) for length in lengths]
 
 
-class Uniform(Distribution):
+class Uniform(LengthDistribution):
     """Every length from ``min`` to ``max`` is as likely."""
 
     distribution: Literal["uniform"]
@@ -57,7 +57,7 @@ class Uniform(Distribution):
         return rng.integers(self.min, self.max + 1, count).astype(float)
 
 
-class LogNormal(Distribution):
+class LogNormal(LengthDistribution):
     """Many short ones and few long ones, as texts are."""
 
     distribution: Literal["lognormal"]
@@ -69,7 +69,7 @@ class LogNormal(Distribution):
         return rng.lognormal(np.log(self.mean) - variance / 2, np.sqrt(variance), count)
 
 
-class Geometric(Distribution):
+class Geometric(LengthDistribution):
     """Each token is the last one with the same probability, 1 / ``mean``."""
 
     distribution: Literal["geometric"]

@@ -35,7 +35,7 @@ from treepipe.scenario.deployment import Placed
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Home, Machine, make_machines
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import Draft, Model, Pipeline
+from treepipe.scenario.schema import DraftSection, Model, Pipeline
 
 NO_WORK = TimeTable({1: 0.0})
 """Times of what a role never does."""
@@ -162,7 +162,7 @@ class _Placing:
             return given
         return Footprint.of_shape(self.target.shape, self.target.dtype)
 
-    def draft(self, draft: Draft, role: str, key: str) -> _Role:
+    def draft(self, draft: DraftSection, role: str, key: str) -> _Role:
         """Args: ``role``: the server's name; ``key``: of its section in the file."""
         device = self._device(draft.device, f"{key}.device")
         if isinstance(device, Device):
@@ -203,7 +203,7 @@ class _Placing:
         stage = self._stages_known[known]
         return DeviceTimes(stage, NO_WORK, NO_WORK, hardware.decide_ms, hardware.prune_ms)
 
-    def _draft_times(self, hardware: Hardware, draft: Draft, key: str) -> DeviceTimes:
+    def _draft_times(self, hardware: Hardware, draft: DraftSection, key: str) -> DeviceTimes:
         service = self._service(hardware, draft.device, f"{key}.device")
         target = self._known_target(f"{key}.device")
         passes = NO_WORK
@@ -214,7 +214,7 @@ class _Placing:
         return DeviceTimes(NO_WORK, passes, evaluation, hardware.decide_ms, hardware.prune_ms)
 
     def _draft_footprint(
-        self, draft: Draft, device: Device | Hardware, key: str
+        self, draft: DraftSection, device: Device | Hardware, key: str
     ) -> tuple[Footprint, int] | None:
         if draft.source == "ngram":
             return Footprint(0.0, 0.0), 0
@@ -260,7 +260,7 @@ class _Placing:
             raise self._unknown("target.profile", key)
         return self.target
 
-    def _draft_model(self, draft: Draft, key: str) -> ServedModel:
+    def _draft_model(self, draft: DraftSection, key: str) -> ServedModel:
         if draft.source == "eagle":
             section = draft.model.model_copy(update={"checkpoint": draft.head})
             model = self._model(section, f"{key}.model", "eagle")

@@ -19,7 +19,7 @@ from treepipe.files.toml_file import read_toml, toml_value, validated
 from treepipe.profiles.library import find_acceptance
 from treepipe.scenario.schema import (
     Acceptance,
-    Draft,
+    DraftSection,
     HostSection,
     Links,
     Model,
@@ -63,7 +63,7 @@ class Scenario(Section):
     )
     check_causality: bool = Field(False, description="executor: assert every row's mask (slow)")
     target: Model
-    drafts: Annotated[tuple[Draft, ...], Field(min_length=1)] = (Draft(),)
+    drafts: Annotated[tuple[DraftSection, ...], Field(min_length=1)] = (DraftSection(),)
     pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)]
     hosts: dict[str, HostSection] = Field({}, description="by the name that roles give")
     links: Links = Links()

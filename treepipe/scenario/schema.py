@@ -131,7 +131,7 @@ class HostSection(Section):
     capacity: Count = Field(1, description="pieces of work at once, e.g. cores; others wait")
 
 
-class Draft(Section):
+class DraftSection(Section):
     """A draft server, or ``count`` equal ones."""
 
     model: Model = Model()
@@ -271,7 +271,7 @@ class HitRatio(Section):
         return self
 
 
-class Pool(Section):
+class PoolSection(Section):
     source: Literal["pool"]
     file: str
     block: Several = Field(16, description="positions drawn together")
@@ -292,7 +292,7 @@ class Replay(Section):
 
 
 Acceptance: TypeAlias = Annotated[
-    Bernoulli | HitRatio | Pool | Replay, Field(discriminator="source")
+    Bernoulli | HitRatio | PoolSection | Replay, Field(discriminator="source")
 ]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.cluster import Cluster
+from treepipe.executor.controller import Controller
 from treepipe.executor.launch import prepare
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.measure.machine import is_this_machine
@@ -60,8 +60,8 @@ class Case:
 def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> Iterator[Row]:
     """Predict all cases, then run them; yields a row after each run.
 
-    Cases that differ in nothing the workers are started with share one cluster, so rows come
-    cluster by cluster.
+    Cases that differ in nothing the workers are started with share one controller, so rows come
+    controller by controller.
 
     Args:
         cases: of different labels.
@@ -163,14 +163,14 @@ def _run_group(
 ) -> Iterator[Row]:
     roles = _roles_for(group)
     say(f"starting {len(roles)} processes", 1)
-    with Cluster(roles, group[0].launch.deployment) as cluster:
+    with Controller(roles, group[0].launch.deployment) as controller:
         say("", 1)
         for each in group:
             deployment, label = each.launch.deployment, each.label
             plain = texts[each.launch.target.directory] if _is_greedy(each) else None
             say(f"running {label}", len(deployment.requests))
-            _warm_up(cluster, deployment)
-            run = cluster.run(deployment, lambda: say("", 1))
+            _warm_up(controller, deployment)
+            run = controller.run(deployment, lambda: say("", 1))
             name = each.scenario.schedule.name
             timed = _timed(each.scenario)
             yield judge(label, name, deployment, predictions[label], run, plain, cut, timed)
@@ -192,7 +192,7 @@ def _timed(scenario: Scenario) -> Timed:
     return "here"
 
 
-def _warm_up(cluster: Cluster, deployment: Deployment) -> None:
+def _warm_up(controller: Controller, deployment: Deployment) -> None:
     """Decode a few tokens on every pipeline: a process's first passes take longer."""
     count = max(deployment.serving.clients, len(deployment.pipelines))
     requests = tuple(
@@ -203,7 +203,7 @@ def _warm_up(cluster: Cluster, deployment: Deployment) -> None:
         )
         for request in deployment.requests[:count]
     )
-    cluster.run(deployment.asked(requests))
+    controller.run(deployment.asked(requests))
 
 
 def _roles_for(group: Sequence[Prepared]) -> list[RoleSettings]:

@@ -73,7 +73,7 @@ def perform(request: Request) -> dict[str, Any]:
     ]
     with Progress(request.quiet) as say:
         rows = {row.label: row for row in compare(cases, say)}
-    rows = {case.label: rows[case.label] for case in cases}  # they came cluster by cluster
+    rows = {case.label: rows[case.label] for case in cases}  # they came controller by controller
     content = validation([entry(row) for row in rows.values()])
     if earlier is not None:
         content["against"] = against(earlier, content)

@@ -97,10 +97,9 @@ class ChainAhead(TreeDecoding):
         self._chain, self._used = self._chain[committed:], self._used - committed
         self._slots -= committed
         flying.unread = flying.unread[committed:]
-        token, parent = self._chain[self._slots][0], self._slots - 1
+        token, parent = self._chain[self._slots][0], self._slots - 1 if self._slots else NO_PARENT
         self._slots += 1
-        parents = (parent if parent >= 0 else NO_PARENT,)
-        return DraftPass(ticket, (), (token,), parents, False, 1, keep, committed, self._drawn)
+        return DraftPass(ticket, (), (token,), (parent,), False, 1, keep, committed, self._drawn)
 
 
 def _make(parameters: ChainKeys, seat: Seat) -> ChainAhead:

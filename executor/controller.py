@@ -1,4 +1,4 @@
-"""Starting, watching and ending the worker processes of a plan on this host.
+"""Starting, watching and ending the worker processes of a deployment on this host.
 
 Law of this file: whatever happens (an exception, Ctrl-C, a worker's death or silence), no process
 and no port is left behind, an error appears once, with the worker's name, and what was committed
@@ -58,18 +58,18 @@ class RunEndedError(RunError):
         self.trace, self.recording = trace, recording
 
 
-class Cluster:
-    """The draft servers and the stages of a plan, a process each; a context manager.
+class Controller:
+    """The draft servers and the stages of a deployment, a process each; a context manager.
 
-    >>> with Cluster(roles, plan) as cluster:           # doctest: +SKIP
-    ...     trace, recording = cluster.run(plan)
+    >>> with Controller(roles, deployment) as controller:  # doctest: +SKIP
+    ...     trace, recording = controller.run(deployment)
     """
 
-    def __init__(self, roles: Sequence[RoleSettings], plan: Deployment) -> None:
-        """Args: ``roles``: one per device of the plan."""
+    def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
+        """Args: ``roles``: one per device of the deployment."""
         token = secrets.token_bytes(TOKEN_BYTES)
-        self._roles, self._plan = [replace(role, token=token) for role in roles], plan
-        if plan.queues_transfers and roles[0].emulate:
+        self._roles, self._deployment = [replace(role, token=token) for role in roles], deployment
+        if deployment.queues_transfers and roles[0].emulate:
             self._roles.append(self._roles[0].as_switch())
         self._processes: dict[str, BaseProcess] = {}
         self._controls: dict[str, Connection] = {}
@@ -80,7 +80,7 @@ class Cluster:
         self._sessions = 0
         self.load_memory: dict[str, tuple[int, int]] = {}
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Controller:
         context = fork_server(PRELOAD)
         try:
             for role in self._roles:
@@ -118,7 +118,7 @@ class Cluster:
             addresses[name] = self._answer(name, "listening")
         for name in addresses:
             peers = self._peers(name)
-            links = {peer: self._plan.link(name, peer) for peer in peers}
+            links = {peer: self._deployment.link(name, peer) for peer in peers}
             switch = addresses.get(SWITCH) if name != SWITCH else None
             ways = {peer: switch or addresses[peer] for peer in peers}
             self._send(name, (ways, links))
@@ -127,10 +127,10 @@ class Cluster:
 
     def _peers(self, name: str) -> list[str]:
         """Whom a worker sends to: a draft to all stages, a stage to the next or to the drafts."""
-        drafts = [draft.name for draft in self._plan.drafts]
-        pipelines = [[stage.name for stage in stages] for stages in self._plan.pipelines]
+        drafts = [draft.name for draft in self._deployment.drafts]
+        pipelines = [[stage.name for stage in stages] for stages in self._deployment.pipelines]
         if name == SWITCH:
-            return [*self._plan.devices]
+            return [*self._deployment.devices]
         if name in drafts:
             return [stage for stages in pipelines for stage in stages]
         stages = next(stages for stages in pipelines if name in stages)
@@ -139,21 +139,21 @@ class Cluster:
     # --- runs ------------------------------------------------------------------------------------
 
     def run(
-        self, plan: Deployment, progress: Callable[[], None] = lambda: None
+        self, deployment: Deployment, progress: Callable[[], None] = lambda: None
     ) -> tuple[Trace, Recording]:
-        """Decode the requests of a plan for these workers; times count from the start.
+        """Decode the requests of a deployment for these workers; times count from the start.
 
         ``progress`` is called after each request. A pipeline that loses a worker is given up and
         the trace says so; the others go on.
 
         Raises:
             RunEndedError: a draft server or the last pipeline is lost, or a worker failed; it
-                holds what was committed. The cluster is of no more use then.
+                holds what was committed. The workers are of no more use then.
         """
         start, base = now_ms(), self._sessions
-        self._sessions += len(plan.requests)
+        self._sessions += len(deployment.requests)
         self._watch.begin()
-        run = _Run(self, plan, base, start, progress)
+        run = _Run(self, deployment, base, start, progress)
         try:
             run.decode()
             self._collect(run.trace, start)
@@ -174,7 +174,7 @@ class Cluster:
                     f"{count} foreign or malformed messages were dropped by {name}, each of which "
                     f"{reason}"
                 )
-        for draft in self._plan.drafts:
+        for draft in self._deployment.drafts:
             turns = self._ask(draft.name, "turns")
             trace.turns += [turn.shifted(-start) for turn in turns if turn.started_ms >= start]
         trace.spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
@@ -230,7 +230,7 @@ class Cluster:
 
     def give_up(self, pipeline: int) -> None:
         """End what is left of a pipeline that lost a worker, and tell the draft servers."""
-        for stage in self._plan.pipelines[pipeline]:
+        for stage in self._deployment.pipelines[pipeline]:
             self.forget(stage.name)
 
     def peak_memory_bytes(self) -> dict[str, int]:
@@ -338,7 +338,7 @@ class Cluster:
 
 
 class _Run:
-    """One run of a plan's requests over a cluster: a closed loop, or requests that arrive.
+    """One run of a deployment's requests by these workers: a closed loop, or requests that arrive.
 
     Here times count from the run's start and requests from 1; the workers know the host's clock,
     and sessions of all runs.
@@ -346,19 +346,22 @@ class _Run:
 
     def __init__(
         self,
-        cluster: Cluster,
-        plan: Deployment,
+        controller: Controller,
+        deployment: Deployment,
         base: int,
         start: float,
         progress: Callable[[], None],
     ) -> None:
         """Args: ``base``: sessions before this run; ``start``: now, in ms."""
-        self._cluster, self._plan, self._base, self._start = cluster, plan, base, start
-        self._drafts = [draft.name for draft in plan.drafts]
-        self._front = plan.front_desk()
+        self._controller, self._deployment = controller, deployment
+        self._base, self._start = base, start
+        self._drafts = [draft.name for draft in deployment.drafts]
+        self._front = deployment.front_desk()
         self._over = 0  # so many requests were reported as progress
         self._progress = progress
-        self.trace = Trace(plan.devices, machines=plan.machines, requests=self._front.over)
+        self.trace = Trace(
+            deployment.devices, machines=deployment.machines, requests=self._front.over
+        )
         self.recording = Recording()
 
     def decode(self) -> None:
@@ -368,7 +371,7 @@ class _Run:
             at = front.next_arrival_ms
             until_ms = None if at is None else at + self._start
             try:
-                found = self._cluster.next_finished(self._drafts, until_ms)
+                found = self._controller.next_finished(self._drafts, until_ms)
             except LostWorkerError as death:
                 self._lose(death)
                 continue
@@ -382,8 +385,8 @@ class _Run:
     def salvage(self, error: RunError) -> None:
         """Note what is committed of the requests that were open when the run failed."""
         if isinstance(error, WorkerError):
-            self._cluster.forget(error.name)
-        for found in self._cluster.open_texts(self._drafts):
+            self._controller.forget(error.name)
+        for found in self._controller.open_texts(self._drafts):
             if found[0].session > self._base:
                 self.trace.requests.append(self._note(*found))
         self.trace.complete = self.recording.complete = False
@@ -405,29 +408,29 @@ class _Run:
         self._over = len(self._front.over)
         for assignment in assignments:
             assert assignment.draft is not None  # it is served
-            spec, session = self._plan.requests[assignment.request], assignment.session
+            spec, session = self._deployment.requests[assignment.request], assignment.session
             given = replace(assignment, asked_ms=assignment.asked_ms + self._start)
             content = (
                 self._base + session,
-                self._plan.new_schedule,
+                self._deployment.new_schedule,
                 spec,
                 given,
                 now_ms + self._start,
             )
-            self._cluster.order(self._drafts[assignment.draft], "open", content)
+            self._controller.order(self._drafts[assignment.draft], "open", content)
 
     def _lose(self, death: LostWorkerError) -> None:
         """Go on without the pipeline of a lost stage, if there is another."""
         lost = [
             pipeline
-            for pipeline, stages in enumerate(self._plan.pipelines)
+            for pipeline, stages in enumerate(self._deployment.pipelines)
             if any(stage.name == death.name for stage in stages)
         ]
         if not lost or not self._front.lose(lost[0]):
             raise death
-        self._cluster.give_up(lost[0])
+        self._controller.give_up(lost[0])
         for draft in self._drafts:
-            self._cluster.order(draft, "lose", (lost[0], death.name))
+            self._controller.order(draft, "lose", (lost[0], death.name))
         self.trace.warnings.append(
             f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{lost[0]} "
             f"ended with what they had, their state was freed, and the other pipelines went on"

@@ -1,4 +1,4 @@
-"""Small clusters of real processes: a plan for every system, and the roles of its workers."""
+"""Small deployments of real processes, for every system, and the roles of their workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROMPT = tuple(int(t) for t in np.random.default_rng(4).integers(61, size=70))
 REQUESTS = (RequestSpec(PROMPT, 16), RequestSpec(PROMPT[:5], 12), RequestSpec(PROMPT[5:30], 14))
 
 
-def cluster_plan(
+def small_deployment(
     name: str,
     *,
     clients: int = 1,
@@ -65,18 +65,21 @@ def cluster_plan(
     )
 
 
-def cluster_roles(
-    pair: tuple[Path, Path], plan: Deployment, sampling: SamplingSection = GREEDY, **changes: object
+def worker_roles(
+    pair: tuple[Path, Path],
+    deployment: Deployment,
+    sampling: SamplingSection = GREEDY,
+    **changes: object,
 ) -> list[RoleSettings]:
     remembers = sampling.rule not in ("exact", "relaxed_best")
-    source = SourceSettings("model", pair[1], None, 3, 0.5, sampling, remembers, plan.seed)
+    source = SourceSettings("model", pair[1], None, 3, 0.5, sampling, remembers, deployment.seed)
     places: list[tuple[Placed, int | None, int]] = [
-        (placed, None, number) for number, placed in enumerate(plan.drafts)
+        (placed, None, number) for number, placed in enumerate(deployment.drafts)
     ]
-    for p, stages in enumerate(plan.pipelines):
+    for p, stages in enumerate(deployment.pipelines):
         places += [(stage, p, n) for n, stage in enumerate(stages, start=1)]
     base = [
-        RoleSettings(placed, number, pipeline, plan, pair[0], source, 300, 0, True)
+        RoleSettings(placed, number, pipeline, deployment, pair[0], source, 300, 0, True)
         for placed, pipeline, number in places
     ]
     return [replace(role, **changes) for role in base]  # type: ignore[arg-type]
