@@ -8,7 +8,6 @@ until then comes with it.
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
@@ -17,20 +16,36 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.executor.clock import now_ms
+from treepipe.executor.control import (
+    Ask,
+    Connect,
+    Failed,
+    Finished,
+    Holdings,
+    Listen,
+    Listening,
+    Loaded,
+    Lose,
+    Notes,
+    Open,
+    OpenTexts,
+)
 from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.executor.worker import worker_main
-from treepipe.results.recording import RecordedRequest, Recording
-from treepipe.results.trace import Span, Trace
+from treepipe.results.recording import Recording
+from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment
 
+Asked = TypeVar("Asked", OpenTexts, Notes, Holdings)
+Said = TypeVar("Said")
 PRELOAD = [
     "treepipe.executor.stage_worker",
     "treepipe.executor.draft_worker",
@@ -73,12 +88,9 @@ class Controller:
             self._roles.append(self._roles[0].as_switch())
         self._processes: dict[str, BaseProcess] = {}
         self._controls: dict[str, Connection] = {}
-        self._kept: dict[str, deque[tuple[str, Any]]] = {
-            r.placed.name: deque() for r in self._roles
-        }
+        self._kept: dict[str, list[Any]] = {role.placed.name: [] for role in self._roles}
         self._watch = Watch(roles[0].timeout_s)
         self._sessions = 0
-        self.load_memory: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> Controller:
         context = fork_server(PRELOAD)
@@ -114,16 +126,16 @@ class Controller:
         # One after another: of two runs that want the same ports, the first one gets them all.
         for role in sorted(self._roles, key=lambda role: role.port):
             name = role.placed.name
-            self.order(name, "listen", None)
-            addresses[name] = self._answer(name, "listening")
+            self.order(name, Listen())
+            addresses[name] = self._answer(name, Listening).address
         for name in addresses:
             peers = self._peers(name)
             links = {peer: self._deployment.link(name, peer) for peer in peers}
             switch = addresses.get(SWITCH) if name != SWITCH else None
             ways = {peer: switch or addresses[peer] for peer in peers}
-            self._send(name, (ways, links))
+            self.order(name, Connect(ways, links))
         for name in addresses:
-            self.load_memory[name] = self._answer(name, "loaded")
+            self._answer(name, Loaded)
 
     def _peers(self, name: str) -> list[str]:
         """Whom a worker sends to: a draft to all stages, a stage to the next or to the drafts."""
@@ -167,32 +179,24 @@ class Controller:
     def _collect(self, trace: Trace, start: float) -> None:
         """What the workers noted since ``start``."""
         for name in self._controls:
-            spans: list[Span] = self._ask(name, "spans")
-            trace.spans += [span.shifted(-start) for span in spans if span.end_ms >= start]
-            for reason, count in self._ask(name, "dropped").items():
+            notes = self._ask(name, Notes)
+            trace.spans += [span.shifted(-start) for span in notes.spans if span.end_ms >= start]
+            trace.turns += [
+                turn.shifted(-start) for turn in notes.turns if turn.started_ms >= start
+            ]
+            for reason, count in notes.dropped.items():
                 trace.warnings.append(
                     f"{count} foreign or malformed messages were dropped by {name}, each of which "
                     f"{reason}"
                 )
-        for draft in self._deployment.drafts:
-            turns = self._ask(draft.name, "turns")
-            trace.turns += [turn.shifted(-start) for turn in turns if turn.started_ms >= start]
         trace.spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
 
-    def order(self, name: str, what: str, content: Any) -> None:
-        """Tell a worker to do something that has no direct answer."""
-        self._send(name, (what, content))
-
-    def next_finished(
-        self, drafts: Sequence[str], until_ms: float | None
-    ) -> tuple[RequestTrace, RecordedRequest] | None:
+    def next_finished(self, drafts: Sequence[str], until_ms: float | None) -> Finished | None:
         """Wait until then for any draft server to finish one. Raises ``WorkerError``."""
         while True:
             for name in drafts:
-                finished = self._take(name, "finished")
-                if finished is not None:
-                    request: tuple[RequestTrace, RecordedRequest] = finished[1]
-                    return request
+                if (finished := self._take(name, Finished)) is not None:
+                    return finished
             if until_ms is not None and until_ms <= now_ms():
                 return None
             self._listen(until_ms)
@@ -202,15 +206,15 @@ class Controller:
                     f"but every worker waits for a message"
                 )
 
-    def open_texts(self, drafts: Sequence[str]) -> list[tuple[RequestTrace, RecordedRequest]]:
+    def open_texts(self, drafts: Sequence[str]) -> list[Finished]:
         """What the draft servers that still answer have committed of their open requests, and
         what they finished that nobody took yet."""
         until_ms = now_ms() + 1e3 * min(SALVAGE_S, self._watch.timeout_s)
-        found: list[tuple[RequestTrace, RecordedRequest]] = []
+        found: list[Finished] = []
         asked = [name for name in drafts if name in self._controls]
         for name in [*asked]:
             try:
-                self.order(name, "texts", None)
+                self.order(name, Ask(OpenTexts))
             except WorkerError as lost:
                 self.forget(lost.name)
         while now_ms() < until_ms and any(name in self._controls for name in asked):
@@ -219,13 +223,12 @@ class Controller:
             except WorkerError as lost:
                 self.forget(lost.name)
             for name in [*asked]:
-                answer = self._take(name, "texts")
-                if answer is not None:
-                    found += answer[1]
+                if (answer := self._take(name, OpenTexts)) is not None:
+                    found += answer.requests
                     asked.remove(name)
         for name in drafts:
-            while (finished := self._take(name, "finished")) is not None:
-                found.append(finished[1])
+            while (finished := self._take(name, Finished)) is not None:
+                found.append(finished)
         return found
 
     def give_up(self, pipeline: int) -> None:
@@ -235,11 +238,12 @@ class Controller:
 
     def peak_memory_bytes(self) -> dict[str, int]:
         """Highest resident memory of every worker so far."""
-        return {name: self._ask(name, "memory") for name in self._controls if name != SWITCH}
+        workers = [name for name in self._controls if name != SWITCH]
+        return {name: self._ask(name, Holdings).peak_memory_bytes for name in workers}
 
     def open_sessions(self) -> dict[str, int]:
         """How many requests each worker holds state of."""
-        return {name: self._ask(name, "sessions") for name in self._controls}
+        return {name: self._ask(name, Holdings).sessions for name in self._controls}
 
     def kill(self, name: str) -> None:
         """Kill one worker, as a power cut would (fault injection)."""
@@ -263,13 +267,13 @@ class Controller:
 
     # --- talking to workers ----------------------------------------------------------------------
 
-    def _ask(self, name: str, what: str) -> Any:
-        self.order(name, what, None)
-        return self._answer(name, what)
+    def _ask(self, name: str, kind: type[Asked]) -> Asked:
+        self.order(name, Ask(kind))
+        return self._answer(name, kind)
 
-    def _send(self, name: str, content: Any) -> None:
+    def order(self, name: str, order: Listen | Connect | Open | Lose | Ask) -> None:
         """Tell a worker something. Raises ``LostWorkerError`` if it is gone or takes nothing."""
-        data, control = ForkingPickler.dumps(content), self._controls[name]
+        data, control = ForkingPickler.dumps(order), self._controls[name]
         if len(data) < PIPE_TAKES_BYTES:
             self._send_bytes(name, control, data)
             return
@@ -290,12 +294,11 @@ class Controller:
         except ConnectionError:
             raise self._died(name) from None
 
-    def _take(self, name: str, tag: str) -> tuple[str, Any] | None:
-        """The first message of that kind that a worker has sent, None if there is none."""
-        found = next((waiting for waiting in self._kept[name] if waiting[0] == tag), None)
-        if found is not None:
-            self._kept[name].remove(found)
-        return found
+    def _take(self, name: str, kind: type[Said]) -> Said | None:
+        """The first record of that kind that a worker has sent, None if there is none."""
+        kept = self._kept[name]
+        place = next((i for i, said in enumerate(kept) if isinstance(said, kind)), None)
+        return None if place is None else kept.pop(place)
 
     def forget(self, name: str) -> None:
         """A worker is of no more use: it is told nothing, and ends."""
@@ -304,11 +307,11 @@ class Controller:
             control.close()
         self._watch.forget(name)
 
-    def _answer(self, name: str, tag: str) -> Any:
+    def _answer(self, name: str, kind: type[Said]) -> Said:
         """Wait for one worker's answer while watching all of them."""
-        while (found := self._take(name, tag)) is None:
+        while (found := self._take(name, kind)) is None:
             self._listen()
-        return found[1]
+        return found
 
     def _listen(self, until_ms: float | None = None) -> None:
         """Read every pipe that is ready by then, or soon; what belongs to a later turn is kept."""
@@ -321,16 +324,16 @@ class Controller:
             assert isinstance(pipe, Connection)
             self._kept[pipes[pipe]].append(self._receive(pipes[pipe], pipe))
 
-    def _receive(self, name: str, control: Connection) -> tuple[str, Any]:
+    def _receive(self, name: str, control: Connection) -> Any:
         try:
-            tag, content = control.recv()
+            said = control.recv()
         except (EOFError, ConnectionResetError):
             raise self._died(name) from None
-        if tag == "user error":
-            raise UserError(content)
-        if tag == "failed":
-            raise WorkerError(name, f"failed: {content}")
-        return tag, content
+        if not isinstance(said, Failed):
+            return said
+        if said.by_user:
+            raise UserError(said.sentence)
+        raise WorkerError(name, f"failed: {said.sentence}")
 
     def _died(self, name: str) -> LostWorkerError:
         self._processes[name].join(END_S)
@@ -378,7 +381,7 @@ class _Run:
             if found is None:
                 self._arrivals(now_ms() - self._start)
                 continue
-            request = self._note(*found)
+            request = self._note(found)
             self._arrivals(request.finished_ms)
             self._open(front.finished(request), request.finished_ms)
 
@@ -387,15 +390,15 @@ class _Run:
         if isinstance(error, WorkerError):
             self._controller.forget(error.name)
         for found in self._controller.open_texts(self._drafts):
-            if found[0].session > self._base:
-                self.trace.requests.append(self._note(*found))
+            if found.trace.session > self._base:
+                self.trace.requests.append(self._note(found))
         self.trace.complete = self.recording.complete = False
 
-    def _note(self, request: RequestTrace, recorded: RecordedRequest) -> RequestTrace:
+    def _note(self, found: Finished) -> RequestTrace:
         """Take a request into the recording; returns it as this run counts."""
-        number = request.session - self._base
-        self.recording.requests[number] = recorded
-        return replace(request.shifted(-self._start), session=number)
+        number = found.trace.session - self._base
+        self.recording.requests[number] = found.recorded
+        return replace(found.trace.shifted(-self._start), session=number)
 
     def _arrivals(self, until_ms: float) -> None:
         """Take in what has arrived by then, each request at its own time."""
@@ -410,14 +413,9 @@ class _Run:
             assert assignment.draft is not None  # it is served
             spec, session = self._deployment.requests[assignment.request], assignment.session
             given = replace(assignment, asked_ms=assignment.asked_ms + self._start)
-            content = (
-                self._base + session,
-                self._deployment.new_schedule,
-                spec,
-                given,
-                now_ms + self._start,
-            )
-            self._controller.order(self._drafts[assignment.draft], "open", content)
+            given_ms, new_schedule = now_ms + self._start, self._deployment.new_schedule
+            order = Open(self._base + session, new_schedule, spec, given, given_ms)
+            self._controller.order(self._drafts[assignment.draft], order)
 
     def _lose(self, death: LostWorkerError) -> None:
         """Go on without the pipeline of a lost stage, if there is another."""
@@ -430,7 +428,7 @@ class _Run:
             raise death
         self._controller.give_up(lost[0])
         for draft in self._drafts:
-            self._controller.order(draft, "lose", (lost[0], death.name))
+            self._controller.order(draft, Lose(lost[0], death.name))
         self.trace.warnings.append(
             f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{lost[0]} "
             f"ended with what they had, their state was freed, and the other pipelines went on"

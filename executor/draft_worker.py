@@ -16,13 +16,13 @@ from treepipe.core.messages import Beat, Close, Flight, Segment
 from treepipe.core.protocol import Offer
 from treepipe.core.requests import (
     RUN_ENDED,
-    Assignment,
     OpenRequest,
     OpenRequests,
     RequestTrace,
 )
 from treepipe.core.words import NodeNotes
 from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.control import Finished, Open
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.sources import open_source
 from treepipe.executor.stage_model import TargetEnds
@@ -30,7 +30,6 @@ from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
 from treepipe.executor.verifier import Verifier
 from treepipe.results.recording import RecordedRequest, Recorder
-from treepipe.scenario.deployment import NewSchedule, RequestSpec
 
 Observe: TypeAlias = Callable[[int, torch.Tensor], None]
 """Session, and the target's final states [n, hidden] of its next n committed tokens."""
@@ -66,23 +65,17 @@ class DraftWorker:
         """Requests that are not finished."""
         return len(self._open.by_session)
 
-    def open(
-        self,
-        session: int,
-        new_schedule: NewSchedule,
-        spec: RequestSpec,
-        assignment: Assignment,
-        now_ms: float,
-    ) -> None:
-        """Take a request into the queue; ``now_ms`` is when it was handed to this server."""
-        self._station.clock.wake(now_ms)
+    def open(self, order: Open) -> None:
+        """Take a request into the queue."""
+        session, spec, assignment = order.session, order.spec, order.assignment
+        self._station.clock.wake(order.now_ms)
         stages = len(self._stages[assignment.pipeline])
-        schedule = new_schedule(session, stages)
+        schedule = order.new_schedule(session, stages)
         prompt_tokens = len(spec.prompt)
         self._open.open(OpenRequest(session, schedule, assignment, prompt_tokens, NodeNotes()))
         self._source.open(session)
         self._verifier.open(session, spec.prompt)
-        self._desk.open(session, assignment.pipeline, schedule, spec.started, now_ms)
+        self._desk.open(session, assignment.pipeline, schedule, spec.started, order.now_ms)
 
     def lose(self, pipeline: int, worker: str) -> None:
         """A pipeline is gone: its requests end with what they have."""
@@ -92,14 +85,15 @@ class DraftWorker:
         turns, self._desk.turns = self._desk.turns, []
         return turns
 
-    def texts(self) -> list[tuple[RequestTrace, RecordedRequest]]:
+    def texts(self) -> list[Finished]:
         """What the open requests have emitted so far."""
         heard, now = self._recorder.recording.requests, self._station.clock.now_ms()
         found = []
         for session, request in self._open.by_session.items():
             trace = request.trace(now, RUN_ENDED)
             answers = heard[session].answers if session in heard else []
-            found.append((trace, RecordedRequest(trace.prompt_tokens, trace.tokens, answers)))
+            recorded = RecordedRequest(trace.prompt_tokens, trace.tokens, answers)
+            found.append(Finished(trace, recorded))
         return found
 
     def serve(self) -> None:
@@ -226,4 +220,4 @@ class DraftWorker:
         self._verifier.close(session)
         self._recorder.finished(session, trace.prompt_tokens, trace.tokens)
         recorded = self._recorder.recording.requests.pop(session)
-        self._station.control.send(("finished", (trace, recorded)))
+        self._station.control.send(Finished(trace, recorded))

@@ -9,7 +9,7 @@ from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
-from treepipe.executor.station import RoleSettings
+from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.profiles.library import checkpoint_directory
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec
 from treepipe.scenario.footprint import Footprint
@@ -173,26 +173,31 @@ def _roles(
     base, deployment = scenario.base_port, runs[0]
     tree = max(cache_entries(each, deployment.bounds.tree_tokens) for each in runs)
     scratch = max(cache_entries(each, deployment.bounds.scratch_tokens) for each in runs)
-    places: list[tuple[Placed, int | None, int]] = []
-    places += [(placed, None, number) for number, placed in enumerate(deployment.drafts)]
-    places += [
-        (placed, pipeline, number)
-        for pipeline, stages in enumerate(deployment.pipelines)
-        for number, placed in enumerate(stages, start=1)
-    ]
-    return tuple(
-        RoleSettings(
+
+    def settings(
+        placed: Placed, kind: WorkerKind, number: int, pipeline: int | None = None
+    ) -> RoleSettings:
+        return RoleSettings(
             placed,
+            kind,
             number,
             pipeline,
             deployment,
             target.directory,
-            sources[number if pipeline is None else 0],
-            scratch if pipeline is None else tree,
-            base + place if base else 0,
+            sources[number if kind == "draft" else 0],
+            scratch if kind == "draft" else tree,
+            0,
             scenario.emulate,
             scenario.check_causality,
             scenario.run.timeout_s,
         )
-        for place, (placed, pipeline, number) in enumerate(places)
-    )
+
+    roles = [settings(placed, "draft", number) for number, placed in enumerate(deployment.drafts)]
+    roles += [
+        settings(placed, "stage", number, pipeline)
+        for pipeline, stages in enumerate(deployment.pipelines)
+        for number, placed in enumerate(stages, start=1)
+    ]
+    if base:
+        roles = [replace(role, port=base + place) for place, role in enumerate(roles)]
+    return tuple(roles)

@@ -18,7 +18,7 @@ class StageWorker:
 
     def __init__(self, station: Station) -> None:
         settings = station.settings
-        assert settings.pipeline is not None
+        assert settings.pipeline is not None  # as every stage's
         self._station, self._deployment = station, settings.deployment
         stages = settings.deployment.pipelines[settings.pipeline]
         following = stages[settings.number :]

@@ -13,7 +13,7 @@ from functools import cached_property
 from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from treepipe.results.trace import Kind, Span
 from treepipe.scenario.deployment import SWITCH, Deployment, Placed, message_bytes
 from treepipe.scenario.schema import DEFAULT_TIMEOUT_S
 
+WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
 MOST_TOGETHER = 256
 """A message holds rows of at most so many requests, or of all that there are."""
 
@@ -39,8 +40,9 @@ class RoleSettings:
 
     Attributes:
         placed: its name, layers and (for emulation) service times.
+        kind: what it works as; a switch lets transfers wait for each other.
         number: of the draft server from 0, or of the stage from 1 along its pipeline.
-        pipeline: the stage's pipeline, None for a draft server and for the switch.
+        pipeline: the stage's pipeline, None for the other kinds.
         deployment: what all workers share: groups of stages, queues, sampling.
         target: the target's checkpoint directory.
         source: what a draft server drafts with.
@@ -53,6 +55,7 @@ class RoleSettings:
     """
 
     placed: Placed
+    kind: WorkerKind
     number: int
     pipeline: int | None
     deployment: Deployment
@@ -68,12 +71,7 @@ class RoleSettings:
     def as_switch(self) -> RoleSettings:
         """The settings of a switch beside workers like this one."""
         placed = Placed(SWITCH, self.placed.times)
-        return replace(self, placed=placed, number=0, pipeline=None, port=0)
-
-    @property
-    def is_switch(self) -> bool:
-        """True for the process that lets transfers wait for each other."""
-        return self.placed.name == SWITCH
+        return replace(self, placed=placed, kind="switch", number=0, pipeline=None, port=0)
 
     def gate(self) -> Gate:
         """What may come in here."""
@@ -81,12 +79,13 @@ class RoleSettings:
         drafts = frozenset(draft.name for draft in deployment.drafts)
         receivers = frozenset([name])
         kinds: tuple[type, ...] = (Flight, Beat, Close)
-        if self.is_switch:
+        if self.kind == "switch":
             senders = receivers = frozenset(deployment.devices)
-        elif self.pipeline is None:
+        elif self.kind == "draft":
             senders = frozenset(stages[-1].name for stages in deployment.pipelines)
             kinds = (Flight,)
         else:
+            assert self.pipeline is not None  # as every stage's
             before = deployment.pipelines[self.pipeline][: self.number - 1][-1:]
             senders = drafts.union(stage.name for stage in before)
         together = max(MOST_TOGETHER, len(deployment.requests))
@@ -181,7 +180,7 @@ class Station:
         start = self.clock.now_ms()
         if self.fresh:
             self._factor = self._idle(start - self._ended_ms)
-            self.fresh = self.settings.pipeline is not None  # a stage's passes stand alone
+            self.fresh = self.settings.kind == "stage"  # its passes stand alone
         yield
         self._ended_ms = end = self.clock.spend(start, emulated_ms * self._factor)
         self.spans.append(Span(self.settings.placed.name, kind, start, end, session, tokens))

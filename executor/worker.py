@@ -9,11 +9,25 @@ import contextlib
 import resource
 import signal
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.executor.clock import LOOK_MS
+from treepipe.executor.control import (
+    Ask,
+    Connect,
+    Failed,
+    Holdings,
+    Listen,
+    Listening,
+    Loaded,
+    Lose,
+    Notes,
+    Open,
+    OpenTexts,
+)
 from treepipe.executor.fork_server import end_with_fork_server
 from treepipe.executor.pulse import Pulse
 from treepipe.executor.station import RoleSettings, Station
@@ -28,15 +42,15 @@ def worker_main(role: RoleSettings, control: Connection, pulse_pipe: Connection)
 
     torch.set_num_threads(1)
     try:
-        baseline = peak_memory()
-        _told(control)  # to listen
+        assert isinstance(_told(control), Listen)
         station = Station.open(role, control)
         try:
-            control.send(("listening", station.inbox.address))
-            station.connect(*_told(control))
+            control.send(Listening(station.inbox.address))
+            connect: Connect = _told(control)
+            station.connect(connect.addresses, connect.links)
             worker = _worker(station)
             pulse.idle = station.inbox.rests
-            control.send(("loaded", (baseline, peak_memory())))
+            control.send(Loaded())
             while True:
                 worker.serve()
                 _obey(station, worker, control.recv())
@@ -45,11 +59,16 @@ def worker_main(role: RoleSettings, control: Connection, pulse_pipe: Connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the controller is gone
     except UserError as error:
-        _report(control, "user error", str(error))
+        _report(control, Failed(str(error), by_user=True))
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
-        _report(control, "failed", f"{type(error).__name__}: {error} ({place})")
+        _report(control, Failed(f"{type(error).__name__}: {error} ({place})", by_user=False))
+
+
+def _report(control: Connection, failure: Failed) -> None:
+    with contextlib.suppress(OSError):  # nobody may be there to hear it
+        control.send(failure)
 
 
 def _told(control: Connection) -> Any:
@@ -60,44 +79,43 @@ def _told(control: Connection) -> Any:
 
 
 def _worker(station: Station) -> Any:
-    if station.settings.is_switch:
-        from treepipe.executor.switch_worker import SwitchWorker
+    """The role that this process has; it imports no other one's modules."""
+    match station.settings.kind:
+        case "draft":
+            from treepipe.executor.draft_worker import DraftWorker
 
-        return SwitchWorker(station)
-    if station.settings.pipeline is None:
-        from treepipe.executor.draft_worker import DraftWorker
+            return DraftWorker(station)
+        case "stage":
+            from treepipe.executor.stage_worker import StageWorker
 
-        return DraftWorker(station)
-    from treepipe.executor.stage_worker import StageWorker
+            return StageWorker(station)
+        case "switch":
+            from treepipe.executor.switch_worker import SwitchWorker
 
-    return StageWorker(station)
-
-
-def _obey(station: Station, worker: Any, order: tuple[str, Any]) -> None:
-    """One order of the controller; questions are answered under their own name."""
-    what, content = order
-    if what == "open":
-        worker.open(*content)
-    elif what == "lose":
-        worker.lose(*content)
-    elif what == "spans":
-        station.control.send((what, station.take_spans()))
-    elif what == "turns":
-        station.control.send((what, worker.take_turns()))
-    elif what == "texts":
-        station.control.send((what, worker.texts()))
-    elif what == "dropped":
-        station.control.send((what, station.take_dropped()))
-    elif what == "memory":
-        station.control.send((what, peak_memory()))
-    else:
-        assert what == "sessions"
-        station.control.send((what, worker.open_sessions))
+            return SwitchWorker(station)
 
 
-def _report(control: Connection, tag: str, sentence: str) -> None:
-    with contextlib.suppress(OSError):  # nobody may be there to hear it
-        control.send((tag, sentence))
+def _obey(station: Station, worker: Any, order: Open | Lose | Ask) -> None:
+    """Carry out one order of the controller."""
+    match order:
+        case Open():
+            worker.open(order)
+        case Lose(pipeline, lost):
+            worker.lose(pipeline, lost)
+        case Ask(kind):
+            station.control.send(ANSWERS[kind](station, worker))
+
+
+def _notes(station: Station, worker: Any) -> Notes:
+    turns = worker.take_turns() if station.settings.kind == "draft" else []
+    return Notes(station.take_spans(), turns, station.take_dropped())
+
+
+ANSWERS: dict[type, Callable[[Station, Any], OpenTexts | Notes | Holdings]] = {
+    OpenTexts: lambda station, worker: OpenTexts(worker.texts()),
+    Notes: _notes,
+    Holdings: lambda station, worker: Holdings(peak_memory(), worker.open_sessions),
+}
 
 
 def peak_memory() -> int:

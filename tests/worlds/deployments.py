@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from treepipe.executor.sources import SourceSettings
-from treepipe.executor.station import RoleSettings
+from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Serving
 from treepipe.scenario.schema import SamplingSection, ScheduleSection
@@ -73,13 +73,10 @@ def worker_roles(
 ) -> list[RoleSettings]:
     remembers = sampling.rule not in ("exact", "relaxed_best")
     source = SourceSettings("model", pair[1], None, 3, 0.5, sampling, remembers, deployment.seed)
-    places: list[tuple[Placed, int | None, int]] = [
-        (placed, None, number) for number, placed in enumerate(deployment.drafts)
+    places: list[tuple[Placed, WorkerKind, int, int | None]] = [
+        (placed, "draft", number, None) for number, placed in enumerate(deployment.drafts)
     ]
     for p, stages in enumerate(deployment.pipelines):
-        places += [(stage, p, n) for n, stage in enumerate(stages, start=1)]
-    base = [
-        RoleSettings(placed, number, pipeline, deployment, pair[0], source, 300, 0, True)
-        for placed, pipeline, number in places
-    ]
+        places += [(stage, "stage", n, p) for n, stage in enumerate(stages, start=1)]
+    base = [RoleSettings(*place, deployment, pair[0], source, 300, 0, True) for place in places]
     return [replace(role, **changes) for role in base]  # type: ignore[arg-type]

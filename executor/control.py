@@ -1,0 +1,112 @@
+"""What the controller and a worker tell each other on the worker's control pipe: records only.
+
+A worker is told to listen, to connect, and then to serve; it answers each with a record of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from treepipe.core.draft_work import Turn
+from treepipe.core.requests import Assignment, RequestTrace
+from treepipe.physics.timing import LinkTimes
+from treepipe.results.recording import RecordedRequest
+from treepipe.results.trace import Span
+from treepipe.scenario.deployment import NewSchedule, RequestSpec
+
+# --- what a worker says --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The worker's port is open."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The worker's part of the models is in memory; it serves from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request is over (or, if asked for ``OpenTexts``, has come so far)."""
+
+    trace: RequestTrace
+    recorded: RecordedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTexts:
+    """What a draft server has committed of its open requests."""
+
+    requests: list[Finished]
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What a worker noted since the last time; ``dropped``: messages not let in, by the reason."""
+
+    spans: list[Span]
+    turns: list[Turn]
+    dropped: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """The worker's highest resident memory so far, and how many requests it holds state of."""
+
+    peak_memory_bytes: int
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The worker ends; ``by_user``: because of something that the user gave."""
+
+    sentence: str
+    by_user: bool
+
+
+# --- what a worker is told -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """The worker is to open its port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """The worker is to send to these, by name: where a message goes first, and over which link."""
+
+    addresses: Mapping[str, str]
+    links: Mapping[str, LinkTimes]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A draft server is to take a request into its queue; it was handed over at ``now_ms``."""
+
+    session: int
+    new_schedule: NewSchedule
+    spec: RequestSpec
+    assignment: Assignment
+    now_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """A draft server is to go on without a pipeline that lost this worker."""
+
+    pipeline: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The worker is to answer with a record of this kind."""
+
+    kind: type[OpenTexts | Notes | Holdings]
