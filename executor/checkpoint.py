@@ -71,6 +71,11 @@ class Checkpoint:
         return int(self.config.vocab_size)
 
     @property
+    def embedding_bytes(self) -> int:
+        """Weights of the embedding, in float32; the output projection is as large."""
+        return 4 * self.vocabulary * self.hidden_size
+
+    @property
     def kv_bytes(self) -> int:
         """Keys and values of one token in one layer, in float32."""
         return 2 * 4 * int(self.config.num_key_value_heads) * head_size(self.config)

@@ -1,4 +1,4 @@
-"""A draft server's process: draft model, the target's two ends, and the schedules.
+"""A draft server's process: draft model, schedules, and the target's ends if they are here.
 
 It is strictly sequential; what comes next is the choice of ``core/draft_desk.py``, as in the
 simulator.
@@ -6,13 +6,13 @@ simulator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
 
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn
-from treepipe.core.messages import Beat, Close, Flight, Segment
+from treepipe.core.messages import Beat, Close, Flight, Segment, Verified
 from treepipe.core.protocol import Offer
 from treepipe.core.requests import (
     RUN_ENDED,
@@ -35,8 +35,8 @@ Observe: TypeAlias = Callable[[int, torch.Tensor], None]
 """Session, and the target's final states [n, hidden] of its next n committed tokens."""
 
 
-Features: TypeAlias = NodeNotes[torch.Tensor]
-"""The target's final states of one request's tree nodes that came back."""
+Features: TypeAlias = NodeNotes[torch.Tensor | None]
+"""The target's final states of one request's tree nodes that came back; None: did not travel."""
 
 
 class DraftWorker:
@@ -50,11 +50,13 @@ class DraftWorker:
             [stage.name for stage in stages] for stages in settings.deployment.pipelines
         ]
         target = Checkpoint.open(settings.target)
-        self._ends = TargetEnds(target)
         self._source = open_source(settings.source, target, settings.capacity)
-        remembers = self._source if isinstance(self._source, RememberingDraft) else None
-        section, seed = settings.source.sampling, settings.deployment.seed
-        self._verifier = Verifier(self._ends, section, seed, remembers)
+        self._ends = TargetEnds(target) if settings.deployment.ends == "draft" else None
+        self._verifier = None
+        if self._ends is not None:
+            remembers = self._source if isinstance(self._source, RememberingDraft) else None
+            section, seed = settings.source.sampling, settings.deployment.seed
+            self._verifier = Verifier(self._ends, section, seed, remembers)
         observe: Observe | None = getattr(self._source, "observe", None)
         self._observe = observe
         self._open = OpenRequests[Features]()
@@ -74,7 +76,8 @@ class DraftWorker:
         prompt_tokens = len(spec.prompt)
         self._open.open(OpenRequest(session, schedule, assignment, prompt_tokens, NodeNotes()))
         self._source.open(session)
-        self._verifier.open(session, spec.prompt)
+        if self._verifier is not None:
+            self._verifier.open(session, spec.prompt)
         self._desk.open(session, assignment.pipeline, schedule, spec.started, order.now_ms)
 
     def lose(self, pipeline: int, worker: str) -> None:
@@ -118,9 +121,9 @@ class DraftWorker:
                 self._arrive(received)
 
     def _arrive(self, received: Received) -> None:
-        envelope = received.envelope
-        assert isinstance(envelope.body, Flight)
-        self._desk.arrive(envelope.body, received.hidden, envelope.due_ms)
+        body, due_ms = received.message, received.envelope.due_ms
+        assert isinstance(body, Flight | Verified)
+        self._desk.arrive(body if isinstance(body, Flight) else body.flight, received, due_ms)
 
     def _draft(self, work: Draft) -> None:
         times = self._station.settings.placed.times
@@ -135,16 +138,27 @@ class DraftWorker:
         self._carry_out(self._desk.drafted(answers))
 
     def _evaluate(self, work: Evaluate) -> None:
-        times, flight = self._station.settings.placed.times, work.flight
-        session = flight.session
-        if self._observe is not None and work.payload is not None:
-            self._note_features(flight, work.payload, self._observe)
-        segments = self._rows(flight, work.payload)
-        rows = sum(len(hidden) for _, hidden in segments)
+        """Serve what came back; the target's tokens are taken here if the pipeline has not."""
+        received: Received = work.payload
+        flight, body = work.flight, received.message
+        if isinstance(body, Verified):
+            if self._observe is not None and received.hidden is not None:
+                self._note_accepted(body, received.hidden, self._observe)
+            self._carry_out(self._desk.returned(flight, body.answers))
+            return
+        times, session = self._station.settings.placed.times, flight.session
+        hidden = received.hidden
+        assert self._verifier is not None  # flights come back where nothing is verified before
+        if self._observe is not None and hidden is not None:
+            self._note_features(flight, hidden, self._observe)
+        segments = self._rows(flight, hidden)
+        rows = sum(len(states) for _, states in segments)
         answers: list[tuple[int, ...]] = [() for _ in segments]
         if rows:
             with self._station.work("evaluate", session, rows, times.evaluate(rows)):
-                answers = [self._answers(segment, hidden) for segment, hidden in segments]
+                answers = [
+                    self._answers(self._verifier, segment, states) for segment, states in segments
+                ]
         with self._station.work("decide", session, rows, times.decide):
             orders = self._desk.returned(flight, answers)
         self._carry_out(orders)
@@ -164,16 +178,28 @@ class DraftWorker:
     def _note_features(self, flight: Flight, hidden: torch.Tensor, observe: Observe) -> None:
         """For a draft that reads the target's states: those of committed tokens are known now,
         those of tree nodes once a word accepts them."""
-        split = hidden.split([len(segment.tokens) for segment in flight.segments])
-        for segment, states in zip(flight.segments, split, strict=True):
-            request = self._open.by_session.get(segment.session)
-            if request is None or not len(states):
-                continue
-            features = self._ends.features(states)
-            if segment.committed:
-                observe(segment.session, features)
-            else:
-                request.own.write(segment, list(features))
+        assert self._ends is not None  # as where the target's tokens are taken
+        split = self._ends.features(hidden).split([len(each.tokens) for each in flight.segments])
+        for segment, features in zip(flight.segments, split, strict=True):
+            self._note(segment, list(features), observe)
+
+    def _note_accepted(self, body: Verified, features: torch.Tensor, observe: Observe) -> None:
+        """The same of the rows that the pipeline's end knows to be accepted."""
+        split = features.split([len(rows) for rows in body.states])
+        for segment, rows, own in zip(body.flight.segments, body.states, split, strict=True):
+            known = dict(zip(rows, own, strict=True))
+            self._note(segment, [known.get(row) for row in range(len(segment.tokens))], observe)
+
+    def _note(
+        self, segment: Segment, features: Sequence[torch.Tensor | None], observe: Observe
+    ) -> None:
+        request = self._open.by_session.get(segment.session)
+        if request is None or not features:
+            return
+        if segment.committed:
+            observe(segment.session, torch.stack([each for each in features if each is not None]))
+        else:
+            request.own.write(segment, features)
 
     def _announced(self, beat: Beat, observe: Observe) -> None:
         """Tell the draft the states of what the words accept."""
@@ -181,19 +207,23 @@ class DraftWorker:
             request = self._open.by_session.get(word.session)
             accepted = request.own.announce(word) if request is not None else []
             if accepted:
-                observe(word.session, torch.stack(accepted))
+                states = [each for each in accepted if each is not None]
+                assert len(states) == len(accepted)  # what is accepted travels with its states
+                observe(word.session, torch.stack(states))
 
-    def _answers(self, segment: Segment, hidden: torch.Tensor) -> tuple[int, ...]:
+    def _answers(
+        self, verifier: Verifier, segment: Segment, hidden: torch.Tensor
+    ) -> tuple[int, ...]:
         request = self._open.by_session.get(segment.session)
         if request is None or not len(hidden):
             return ()
         offers: list[Offer | None] = []
-        if not self._verifier.greedy:
+        if not verifier.greedy:
             if segment.committed:
                 offers = [Offer((), segment.positions[-1], ())]
             else:
                 offers = list(request.schedule.offers(segment, children=True))
-        return self._verifier.next_tokens(segment.session, hidden, offers)
+        return verifier.next_tokens(segment.session, hidden, offers)
 
     def _carry_out(self, orders: Orders, lost: int | None = None) -> None:
         station, now = self._station, self._station.clock.now_ms()
@@ -202,22 +232,24 @@ class DraftWorker:
                 continue
             if isinstance(message, Flight):
                 tokens = [token for segment in message.segments for token in segment.tokens]
-                hidden = self._ends.embed(tokens) if tokens else None
+                hidden = self._ends.embed(tokens) if self._ends is not None and tokens else None
                 station.send(self._stages[pipeline][0], message, hidden)
             elif isinstance(message, (Beat, Close)):
                 if self._observe is not None and isinstance(message, Beat):
                     self._announced(message, self._observe)
                 for stage in self._stages[pipeline]:
                     station.send(stage, message)
-        for session, text in orders.emitted:
-            self._verifier.emitted(session, text)
+        if self._verifier is not None:
+            for session, text in orders.emitted:
+                self._verifier.emitted(session, text)
         for finished in self._open.carry_out(orders, now):
             self._finish(finished)
 
     def _finish(self, trace: RequestTrace) -> None:
         session = trace.session
         self._source.close(session)
-        self._verifier.close(session)
+        if self._verifier is not None:
+            self._verifier.close(session)
         self._recorder.finished(session, trace.prompt_tokens, trace.tokens)
         recorded = self._recorder.recording.requests.pop(session)
         self._station.control.send(Finished(trace, recorded))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treepipe.core.errors import UserError
+from treepipe.core.verification import RULES
 from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
@@ -54,7 +55,13 @@ def prepare(scenario: Scenario) -> Launch:
     opened = OpenedTarget(
         target.layers,
         4 * target.hidden_size,  # hidden states travel in float32
-        Footprint(target.layer_bytes, target.kv_bytes),
+        Footprint(
+            target.layer_bytes,
+            target.kv_bytes,
+            ends_bytes=target.embedding_bytes * (1 if target.tied else 2),
+            embedding_bytes=target.embedding_bytes,
+            tied=target.tied,
+        ),
     )
     deployment = resolve(scenario, opened)
     deployment = replace(deployment, warnings=(*deployment.warnings, *target.warnings))
@@ -102,7 +109,7 @@ def _source_settings(scenario: Scenario, index: int) -> SourceSettings:
         model = _directory(draft.model.checkpoint, "draft", f"{key}.model.checkpoint", path)
     if draft.source == "eagle":
         head = _directory(draft.head, "eagle", f"{key}.head", path)
-    remembers = sampling.rule not in ("exact", "relaxed_best")
+    remembers = RULES[sampling.rule].needs_draft
     return SourceSettings(
         draft.source, model, head, draft.ngram, draft.weight, sampling, remembers, scenario.seed
     )

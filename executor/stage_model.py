@@ -146,22 +146,35 @@ def load_layer(checkpoint: Checkpoint, number: int, dtype: torch.dtype, device: 
 
 
 class TargetEnds:
-    """A model's embedding, final norm and output projection."""
+    """A model's embedding, final norm and output projection, or one end of it."""
 
     def __init__(
-        self, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, device: str = "cpu"
+        self,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        *,
+        embeds: bool = True,
+        projects: bool = True,
     ) -> None:
+        """Args: ``embeds``, ``projects``: which ends are read; the other's methods are not for use.
+
+        Raises:
+            UserError: a tensor holds values that are no numbers.
+        """
         config = checkpoint.config
 
         def read(prefix: str) -> torch.Tensor:
             tensor: torch.Tensor = checkpoint.tensors(prefix)["weight"].to(device, dtype)
             return tensor
 
-        norm = FAMILIES[checkpoint.architecture].norm
-        self._embedding = read("model.embed_tokens.")
-        self._norm = norm(checkpoint.hidden_size, config.rms_norm_eps)
-        self._norm.weight = torch.nn.Parameter(read("model.norm."), requires_grad=False)
-        self._projection = self._embedding if checkpoint.tied else read("lm_head.")
+        if embeds or checkpoint.tied:
+            self._embedding = read("model.embed_tokens.")
+        if projects:
+            norm = FAMILIES[checkpoint.architecture].norm
+            self._norm = norm(checkpoint.hidden_size, config.rms_norm_eps)
+            self._norm.weight = torch.nn.Parameter(read("model.norm."), requires_grad=False)
+            self._projection = self._embedding if checkpoint.tied else read("lm_head.")
 
     @torch.inference_mode()
     def embed(self, tokens: Sequence[int]) -> torch.Tensor:

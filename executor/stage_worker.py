@@ -1,16 +1,26 @@
-"""A stage process: its layers, its caches, and the rules of ``treepipe.core.stage_desk``."""
+"""A stage process: its layers, its caches, and the rules of ``treepipe.core.stage_desk``.
+
+Where the target's ends are the pipeline's, the first stage embeds, and the last one takes the
+target's tokens and sends them instead of hidden states.
+"""
 
 from __future__ import annotations
 
 import torch
 
-from treepipe.core.messages import Close, Flight
+from treepipe.core.accepted_rows import AcceptedRows
+from treepipe.core.messages import Close, Flight, Segment, Verified
+from treepipe.core.protocol import Offer
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move, StageWork
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.stage_model import Part, StageModel
+from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
+from treepipe.executor.verifier import Verifier
+
+ALONE = Offer((), 0, ())
+"""What a rule is told of a row that can run away from the tree: nothing."""
 
 
 class StageWorker:
@@ -27,6 +37,13 @@ class StageWorker:
         checkpoint = Checkpoint.open(settings.target)
         self._model = StageModel(checkpoint, settings.placed.layers, settings.capacity)
         self._model.check_causality = settings.check_causality
+        self._embeds = settings.number == 1 and self._deployment.ends == "pipeline"
+        verifies = self._deployment.verifies(settings.pipeline, settings.number)
+        ends = TargetEnds(checkpoint, embeds=self._embeds, projects=verifies)
+        self._ends = ends
+        sampling, seed = settings.source.sampling, self._deployment.seed
+        self._verifier = Verifier(ends, sampling, seed, None) if verifies else None
+        self._accepted = AcceptedRows() if self._deployment.reads_states else None
 
     @property
     def open_sessions(self) -> int:
@@ -56,14 +73,25 @@ class StageWorker:
             payloads = [None] * len(counts) if hidden is None else list(hidden.split(counts))
         for session in self._desk.receive(body, payloads):
             self._model.open(session)
+            if self._verifier is not None:
+                self._verifier.open(session)
         if isinstance(body, Close):
-            self._model.close(body.session)
+            self._close(body.session)
+
+    def _close(self, session: int) -> None:
+        self._model.close(session)
+        if self._verifier is not None:
+            self._verifier.close(session)
+        if self._accepted is not None:
+            self._accepted.close(session)
 
     def _perform(self, action: StageWork) -> None:
         times = self._station.settings.placed.times
         if isinstance(action, Prune):
             with self._station.work("prune", action.session, len(action.keep), times.prune):
                 self._model.cache(action.session).prune(action.keep, action.accepted)
+            if self._verifier is not None and self._accepted is not None:
+                self._accepted.prune(action)
             return
         flight, tokens = action.flight, action.tokens
         hidden = None
@@ -72,8 +100,43 @@ class StageWorker:
             duration = times.stage.over(self._desk.parts(flight))
             with self._station.work("compute", session, tokens, duration):
                 hidden = self._compute(action)
+        if self._verifier is not None:
+            self._verify(self._verifier, flight, hidden)
+            return
         receiver = self._successor or self._deployment.drafts[flight.draft].name
         self._station.send(receiver, flight, hidden)
+
+    def _verify(self, verifier: Verifier, flight: Flight, hidden: torch.Tensor | None) -> None:
+        """Send the target's tokens back, and the states of accepted rows to a draft that reads
+        them."""
+        times = self._station.settings.placed.times
+        receiver = self._deployment.drafts[flight.draft].name
+        answers: list[tuple[int, ...]] = [() for _ in flight.segments]
+        states, found = None, list[tuple[int, ...]]()
+        if hidden is not None:
+            counts = [len(segment.tokens) for segment in flight.segments]
+            split = hidden.split(counts)
+            rows = sum([1 if each.committed else len(each.tokens) for each in flight.segments])
+            with self._station.work("evaluate", flight.session, rows, times.evaluate(rows)):
+                answers = [
+                    self._answers(verifier, segment, own)
+                    for segment, own in zip(flight.segments, split, strict=True)
+                ]
+            with self._station.work("decide", flight.session, rows, times.decide):
+                if self._accepted is not None:
+                    pairs = zip(flight.segments, answers, strict=True)
+                    found = [self._accepted.of(*pair) for pair in pairs]
+                    picked = [own[list(rows)] for own, rows in zip(split, found, strict=True)]
+                    states = self._ends.features(torch.cat(picked))
+        if states is not None and not len(states):
+            states = None
+        self._station.send(receiver, Verified(flight, tuple(answers), tuple(found)), states)
+
+    def _answers(
+        self, verifier: Verifier, segment: Segment, hidden: torch.Tensor
+    ) -> tuple[int, ...]:
+        states = hidden[-1:] if segment.committed else hidden
+        return verifier.next_tokens(segment.session, states, [ALONE] * len(states))
 
     def _compute(self, move: Move) -> torch.Tensor:
         """All rows of the flight in one pass."""
@@ -82,7 +145,10 @@ class StageWorker:
             move.flight.segments, move.rows, move.payloads, strict=True
         ):
             if segment.tokens:
-                states = hidden if rows is None else hidden[list(rows)]
+                if self._embeds:
+                    states = self._ends.embed(segment.tokens)
+                else:
+                    states = hidden if rows is None else hidden[list(rows)]
                 parents = None if segment.committed else segment.parents
                 parts.append(Part(segment.session, states, segment.positions, parents))
         return torch.cat(self._model.forward_batch(parts))

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import zmq
 
-from treepipe.core.messages import Beat, Close, Flight, Message
+from treepipe.core.messages import Beat, Close, Flight, Message, Verified
 from treepipe.executor.clock import DeviceClock
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Gate, Inbox, Outbox, Received
@@ -78,19 +78,22 @@ class RoleSettings:
         deployment, name = self.deployment, self.placed.name
         drafts = frozenset(draft.name for draft in deployment.drafts)
         receivers = frozenset([name])
-        kinds: tuple[type, ...] = (Flight, Beat, Close)
+        kinds: tuple[type, ...] = (Flight, Verified, Beat, Close)
+        bare = drafts if deployment.ends == "pipeline" else frozenset[str]()
         if self.kind == "switch":
             senders = receivers = frozenset(deployment.devices)
         elif self.kind == "draft":
             senders = frozenset(stages[-1].name for stages in deployment.pipelines)
-            kinds = (Flight,)
+            kinds = (Flight if deployment.ends == "draft" else Verified,)
         else:
             assert self.pipeline is not None  # as every stage's
+            kinds = (Flight, Beat, Close)
             before = deployment.pipelines[self.pipeline][: self.number - 1][-1:]
             senders = drafts.union(stage.name for stage in before)
         together = max(MOST_TOGETHER, len(deployment.requests))
         width = deployment.row_bytes // 4  # they travel in float32
-        return Gate(self.token, senders, receivers, kinds, width, self.capacity * together)
+        most_rows = self.capacity * together
+        return Gate(self.token, senders, receivers, kinds, width, most_rows, bare)
 
 
 @dataclass
@@ -141,7 +144,7 @@ class Station:
 
     def send(self, receiver: str, message: Message, hidden: torch.Tensor | None = None) -> None:
         """Send now; the emulated link counts it with the deployment's bytes."""
-        size = message_bytes(message, self.settings.deployment.row_bytes)
+        size = message_bytes(message, self._row_bytes)
         self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
 
     def wait(self) -> Received | None:
@@ -161,12 +164,17 @@ class Station:
 
     def _note_transfer(self, received: Received) -> None:
         """The link's span, noted by the receiver when the message is delivered."""
-        envelope, session = received.envelope, received.message.session
+        envelope, message = received.envelope, received.message
+        rows = message.rows if isinstance(message, Flight | Verified) else 0
         device = f"{envelope.sender}->{self.settings.placed.name}"
         due = envelope.due_ms if self.settings.emulate else self.clock.now_ms()
-        self.spans.append(Span(device, "transfer", envelope.sent_ms, due, session, envelope.rows))
+        self.spans.append(Span(device, "transfer", envelope.sent_ms, due, message.session, rows))
 
     # --- work ------------------------------------------------------------------------------------
+
+    @cached_property
+    def _row_bytes(self) -> int:
+        return self.settings.deployment.sent_row_bytes(self.settings.placed.name)
 
     @cached_property
     def _idle(self) -> IdleFactor:

@@ -48,7 +48,7 @@ class SwitchWorker:
         deployment, now = self._station.settings.deployment, self._station.clock.now_ms()
         for held, received in transfers:
             envelope = received.envelope
-            size = message_bytes(received.message, deployment.row_bytes)
+            size = message_bytes(received.message, deployment.sent_row_bytes(envelope.sender))
             wire = self._wire(envelope.sender, envelope.receiver)
             begin, free, due = wire.transfer(now, size)
             heapq.heappush(self._ends, (due if deployment.central_transfers else free, held))

@@ -23,7 +23,7 @@ import zmq
 from pydantic import TypeAdapter, ValidationError
 
 from treepipe.core.errors import ProtocolError, UserError
-from treepipe.core.messages import Beat, Close, Flight, Message
+from treepipe.core.messages import Beat, Close, Flight, Message, Verified
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
 from treepipe.physics.transfers import Wire
 
@@ -67,7 +67,7 @@ class Envelope:
     receiver: str
     sent_ms: float
     due_ms: float
-    body: Flight | Beat | Close | Ping
+    body: Flight | Verified | Beat | Close | Ping
     rows: int = 0
     width: int = 0
     number: int = 0
@@ -100,6 +100,7 @@ class Gate:
         kinds: what a message may say.
         width: of the target's hidden states.
         most_rows: that one message can hold.
+        bare: senders whose flights hold no hidden states, since the first stage embeds.
     """
 
     token: bytes
@@ -108,6 +109,7 @@ class Gate:
     kinds: tuple[type, ...]
     width: int
     most_rows: int
+    bare: frozenset[str] = frozenset()
 
     @property
     def most_bytes(self) -> int:
@@ -121,7 +123,11 @@ class Gate:
         body = envelope.body
         if not isinstance(body, self.kinds):
             return "says what this worker is never told"
-        rows = body.rows if isinstance(body, Flight) else 0
+        rows = 0
+        if isinstance(body, Verified):
+            rows = body.state_rows
+        elif isinstance(body, Flight) and envelope.sender not in self.bare:
+            rows = body.rows
         if envelope.rows != rows or envelope.width != (self.width if rows else 0):
             return "does not hold the hidden states of its rows"
         return None

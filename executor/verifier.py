@@ -69,7 +69,8 @@ class Verifier:
     def greedy(self) -> bool:
         return self._section.rule == "exact" and not self._section.temperature
 
-    def open(self, session: int, prompt: Sequence[int]) -> None:
+    def open(self, session: int, prompt: Sequence[int] = ()) -> None:
+        """A request begins; its prompt matters to rules that want the draft's distributions."""
         rng = np.random.default_rng([self._seed, session, 0])
         self._judges[session] = _Judge(new_rule(self._section, rng), [*prompt])
 

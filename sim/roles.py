@@ -10,16 +10,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from treepipe.core.accepted_rows import AcceptedRows
 from treepipe.core.draft_work import Begin, Draft, Orders, Turn
-from treepipe.core.messages import Flight, Message, Segment
+from treepipe.core.messages import Close, Flight, Message, Segment, Verified
 from treepipe.core.requests import Assignment, OpenRequest, OpenRequests, RequestTrace
 from treepipe.core.stage import Prune
 from treepipe.results.trace import Kind
-from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.sim.acceptance import AcceptanceSource, Oracle, next_tokens
-from treepipe.sim.clock import Clock
+from treepipe.sim.clock import Callback, Clock
 from treepipe.sim.device import RolePlace
 
 
@@ -35,9 +36,52 @@ class World(Protocol):
 
     def finished(self, request: RequestTrace) -> None: ...
 
+    def verified(self, flight: Flight) -> Answers: ...
+
+
+Answers: TypeAlias = tuple[tuple[int, ...], ...]
+"""The target's tokens per segment and row."""
+
+
+@dataclass(slots=True)
+class Verification:
+    """Taking the target's tokens of a flight, and the decision, where a role does both.
+
+    Attributes:
+        done: called when the time for it is over.
+    """
+
+    world: World
+    placed: Placed
+    place: RolePlace
+    flight: Flight
+    answers: Answers
+    done: Callback
+
+    def begin(self) -> bool:
+        """Returns whether it takes time; nothing is called if it does not."""
+        times, rows = self.placed.times, sum([len(each) for each in self.answers])
+        costs: list[tuple[Kind, float]] = [
+            ("evaluate", times.evaluate(rows)),
+            ("decide", times.decide),
+        ]
+        parts = [(kind, cost) for kind, cost in costs if cost]
+        if parts:
+            self.place.work(parts[0][1], partial(self._spent, rows, parts))
+        return bool(parts)
+
+    def _spent(self, rows: int, parts: list[tuple[Kind, float]], event: object) -> None:
+        """A part of the time is over."""
+        start = self.place.started_ms
+        self.world.note(self.placed.name, parts[0][0], start, self.flight.session, rows)
+        if parts[1:]:
+            self.place.work(parts[1][1], partial(self._spent, rows, parts[1:]))
+        else:
+            self.done(event)
+
 
 class StageRole:
-    """A pipeline stage."""
+    """A pipeline stage; the last one takes the target's tokens if the ends are the pipeline's."""
 
     def __init__(
         self, world: World, deployment: Deployment, pipeline: int, number: int, place: RolePlace
@@ -49,6 +93,8 @@ class StageRole:
         drafts = [(draft.name,) for draft in deployment.drafts]
         self._successors = [(stages[number].name,)] * len(drafts) if stages[number:] else drafts
         self._by_context = self._placed.times.stage.last_context is not None
+        self._verifies = deployment.verifies(pipeline, number)
+        self._accepted = AcceptedRows() if self._verifies and deployment.reads_states else None
         self._idle = True
 
     @property
@@ -59,6 +105,8 @@ class StageRole:
     def deliver(self, message: Message) -> None:
         """Take a message; it is acted upon when the stage is idle."""
         self._desk.receive(message)
+        if self._accepted is not None and isinstance(message, Close):
+            self._accepted.close(message.session)
         if self._idle and self._desk.has_work:
             self._idle = False
             self._world.clock.after(0, self._go_on)
@@ -68,6 +116,8 @@ class StageRole:
         times, desk, place = self._placed.times, self._desk, self._place
         while (action := desk.next_action()) is not None:
             if isinstance(action, Prune):
+                if self._accepted is not None:
+                    self._accepted.prune(action)
                 if times.prune:
                     place.work(times.prune, partial(self._pruned, action))
                     return
@@ -79,6 +129,9 @@ class StageRole:
                     duration = times.stage.over(desk.parts(action.flight))
                 place.work(duration, partial(self._computed, action.flight, tokens))
                 return
+            elif self._verifies:
+                nothing = ((),) * len(action.flight.segments)
+                self._send(Verified(action.flight, nothing))
             else:
                 self._send(action.flight)
         self._idle = True
@@ -91,20 +144,28 @@ class StageRole:
     def _computed(self, flight: Flight, tokens: int, event: object) -> None:
         start = self._place.started_ms
         self._world.note(self._placed.name, "compute", start, flight.session, tokens)
-        self._send(flight)
+        if self._verifies:
+            answers = self._world.verified(flight)
+            done = partial(self._verified, flight, answers)
+            if Verification(self._world, self._placed, self._place, flight, answers, done).begin():
+                return
+            done(event)
+        else:
+            self._send(flight)
+            self._go_on(event)
+
+    def _verified(self, flight: Flight, answers: Answers, event: object) -> None:
+        """The target's tokens travel back, with the states that a draft reads."""
+        states: Answers = ()
+        if self._accepted is not None:
+            pairs = zip(flight.segments, answers, strict=True)
+            states = tuple([self._accepted.of(*pair) for pair in pairs])
+        self._send(Verified(flight, answers, states))
         self._go_on(event)
 
-    def _send(self, flight: Flight) -> None:
-        self._world.send(self._placed.name, self._successors[flight.draft], flight)
-
-
-@dataclass(frozen=True, slots=True)
-class _Evaluation:
-    """A flight that came back and the target's tokens per segment and row."""
-
-    flight: Flight
-    answers: list[tuple[int, ...]]
-    rows: int
+    def _send(self, message: Flight | Verified) -> None:
+        flight = message.flight if isinstance(message, Verified) else message
+        self._world.send(self._placed.name, self._successors[flight.draft], message)
 
 
 class DraftServer:
@@ -125,7 +186,7 @@ class DraftServer:
         self._stages = [[stage.name for stage in stages] for stages in deployment.pipelines]
         self._by_context = self._placed.times.draft.last_context is not None
         self._open = OpenRequests[Oracle]()
-        self._inbox: deque[tuple[Flight, float]] = deque()
+        self._inbox: deque[tuple[Flight | Verified, float]] = deque()
         self._idle = True
 
     @property
@@ -152,7 +213,7 @@ class DraftServer:
     def deliver(self, message: Message) -> None:
         """Take a flight that came back; it joins the queue when the server looks up, as one that
         has waited there since."""
-        assert isinstance(message, Flight)
+        assert isinstance(message, Flight | Verified)
         self._inbox.append((message, self._world.clock.now))
         self._wake()
 
@@ -166,8 +227,11 @@ class DraftServer:
         inbox, desk, clock = self._inbox, self._desk, self._world.clock
         while True:
             while inbox:
-                flight, arrived_ms = inbox.popleft()
-                desk.arrive(flight, None, arrived_ms)
+                back, arrived_ms = inbox.popleft()
+                if isinstance(back, Verified):
+                    desk.arrive(back.flight, back.answers, arrived_ms)
+                else:
+                    desk.arrive(back, None, arrived_ms)
             work = desk.next(clock.now)
             if not self._world.records:
                 desk.turns.clear()
@@ -184,6 +248,8 @@ class DraftServer:
             self._place.fresh = True  # a turn begins
             if isinstance(work, Begin):
                 self._carry_out(desk.began(work))
+            elif work.payload is not None:
+                self._carry_out(desk.returned(work.flight, work.payload))
             elif self._evaluate(work.flight):
                 return
 
@@ -196,43 +262,28 @@ class DraftServer:
         self._go_on(event)
 
     def _evaluate(self, flight: Flight) -> bool:
-        """Read off the target's tokens and serve the flight; returns whether that takes time."""
-        times = self._placed.times
-        answers = [self._answers(segment) for segment in flight.segments]
-        rows = sum([len(each) for each in answers])
-        costs: list[tuple[Kind, float]] = [
-            ("evaluate", times.evaluate(rows)),
-            ("decide", times.decide),
-        ]
-        parts = [(kind, cost) for kind, cost in costs if cost]
-        if parts:
-            self._spend(parts, _Evaluation(flight, answers, rows))
-        else:
-            self._carry_out(self._desk.returned(flight, answers))
-        return bool(parts)
+        """Take the target's tokens and serve the flight; returns whether that takes time."""
+        answers = self.answers(flight)
+        done = partial(self._evaluated, flight, answers)
+        if Verification(self._world, self._placed, self._place, flight, answers, done).begin():
+            return True
+        self._carry_out(self._desk.returned(flight, answers))
+        return False
+
+    def _evaluated(self, flight: Flight, answers: Answers, event: object) -> None:
+        self._carry_out(self._desk.returned(flight, answers))
+        self._go_on(event)
+
+    def answers(self, flight: Flight) -> Answers:
+        """The target's tokens at a flight's rows, none for requests that are over."""
+        return tuple([self._answers(segment) for segment in flight.segments])
 
     def _answers(self, segment: Segment) -> tuple[int, ...]:
-        """The target's tokens at a segment's rows."""
         request = self._open.by_session.get(segment.session)
         if request is None:
             return ()
         never_misses, prompt = self._deployment.never_misses, request.prompt_tokens
         return next_tokens(request.own, request.schedule, segment, prompt, never_misses)
-
-    def _spend(self, parts: list[tuple[Kind, float]], evaluation: _Evaluation) -> None:
-        self._place.work(parts[0][1], partial(self._spent, parts, evaluation))
-
-    def _spent(
-        self, parts: list[tuple[Kind, float]], evaluation: _Evaluation, event: object
-    ) -> None:
-        """A part of the time for a flight is over."""
-        flight, (kind, _), start = evaluation.flight, parts[0], self._place.started_ms
-        self._world.note(self._placed.name, kind, start, flight.session, evaluation.rows)
-        if parts[1:]:
-            self._spend(parts[1:], evaluation)
-            return
-        self._carry_out(self._desk.returned(flight, evaluation.answers))
-        self._go_on(event)
 
     def _carry_out(self, orders: Orders) -> None:
         for pipeline, message in orders.messages:

@@ -13,7 +13,7 @@ import numpy as np
 from simpy.core import EmptySchedule
 
 from treepipe.core.errors import RunError
-from treepipe.core.messages import Flight, Message
+from treepipe.core.messages import Flight, Message, Verified
 from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.results.trace import Kind, Span, Trace
 from treepipe.scenario.deployment import Deployment, message_bytes
@@ -21,7 +21,7 @@ from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import places
 from treepipe.sim.link import Claim, SimulatedLink, Traffic
-from treepipe.sim.roles import DraftServer, StageRole, World
+from treepipe.sim.roles import Answers, DraftServer, StageRole, World
 
 
 class Simulation(World):
@@ -37,7 +37,7 @@ class Simulation(World):
             deployment.devices, machines=deployment.machines, requests=self._front.over
         )
         self.records = record_spans
-        self._row_bytes = deployment.row_bytes
+        self._row_bytes = {name: deployment.sent_row_bytes(name) for name in deployment.devices}
         staged = {stage.name for stages in deployment.pipelines for stage in stages}
         at = places(
             self.clock, {name: deployment.machine(name) for name in deployment.devices}, staged
@@ -81,13 +81,16 @@ class Simulation(World):
         return self.clock.events
 
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
-        size = message_bytes(message, self._row_bytes)
+        size = message_bytes(message, self._row_bytes[sender])
         for receiver in receivers:
             self._links[sender, receiver].send(message, size)
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
         if self.records:
             self._span(device, kind, start_ms, self.clock.now, session, tokens)
+
+    def verified(self, flight: Flight) -> Answers:
+        return self.drafts[flight.draft].answers(flight)
 
     def finished(self, request: RequestTrace) -> None:
         self._open(self._front.finished(request))
@@ -112,7 +115,7 @@ class Simulation(World):
         self._over = True
 
     def _note_transfer(self, device: str, message: Message, begin: float, due: float) -> None:
-        rows = message.rows if isinstance(message, Flight) else 0
+        rows = message.rows if isinstance(message, Flight | Verified) else 0
         self._span(device, "transfer", begin, due, message.session, rows)
 
     def _span(

@@ -153,12 +153,12 @@ class Alone:
         prefill = len(self.chunks) * passage.decide_ms(1)
         found = {passage.draft.name: prefill + drafting + rounds * passage.decide_ms(rows)}
         words = max(0.0, rounds - 1) if decoding.told else 0.0
-        for stage in passage.stages:
-            times = stage.times
+        prefills = [passage.stage_ms(chunk, 1) for chunk in self.chunks]
+        for number, stage in enumerate(passage.stages):
             found[stage.name] = (
-                sum(times.stage(chunk) for chunk in self.chunks)
-                + rounds * times.stage(rows)
-                + words * times.prune
+                sum(times[number] for times in prefills)
+                + rounds * passage.stage_ms(rows)[number]
+                + words * stage.times.prune
             )
         return found
 
@@ -178,10 +178,10 @@ class Alone:
 
 def dsd_terms(passage: Passage, beta: float, gamma: int) -> dict[str, float]:
     """DSD's own quantities (section 3): t0 of all stages, t1 the mean of the links between them."""
-    between = passage.links[1:-1]
+    between = passage.hops_ms(1)[1:-1]
     nodes = len(passage.stages)
     compute, window = sum(passage.stage_ms(1)), sum(passage.stage_ms(gamma + 1))
-    link = sum(passage.hop_ms(each, 1) for each in between) / len(between) if between else 0.0
+    link = sum(between) / len(between) if between else 0.0
     tokens = committed(beta, gamma)
     speculative = dsd.speculative_ms(0.0, window, nodes, link)
     return {

@@ -75,6 +75,7 @@ class LockStep:
         end_ms: a transfer from or to the draft server.
         prune_ms: of a stage, per word.
         decide_ms: evaluation and decision at the draft server.
+        verify_ms: the same at the last stage; one of both is 0.
         marker_ms: decision on a flight that holds nothing.
         draft_ms: the draft's pass over a layer.
     """
@@ -88,6 +89,7 @@ class LockStep:
     decide_ms: float = 0.0
     marker_ms: float = 0.0
     draft_ms: float = 0.0
+    verify_ms: float = 0.0
 
     @property
     def pipeline_ms(self) -> float:
@@ -101,9 +103,19 @@ class LockStep:
         (25.5, 40.0)
         """
         passed = self.group * self.stage_ms + self._group_hops_ms
-        groups, ends = self.stages // self.group, 2 * self.end_ms + self.decide_ms
+        groups, ends = self.stages // self.group, self.end_to_end_ms
         around = ((groups - 1) * self.hop_ms + ends) / groups
         return passed + self.prune_ms + max(ends, around)
+
+    @property
+    def end_to_end_ms(self) -> float:
+        """From the last stage's pass to its next one, but for pruning: evaluation and decision,
+        wherever they are, and the way to the draft server and back.
+
+        >>> LockStep(4, 1, 20.0, end_ms=1.0, verify_ms=3.0).end_to_end_ms
+        5.0
+        """
+        return 2 * self.end_ms + self.decide_ms + self.verify_ms
 
     @property
     def hit_ms(self) -> float:
@@ -146,10 +158,10 @@ class LockStep:
         Args:
             told_ms: when group 2 hears of the first marker, but for its decision.
         """
-        latest = self._way_ms(self.stages) + self.end_ms
+        latest = self._way_ms(self.stages) + self.verify_ms + self.end_ms
         told = told_ms + self.marker_ms
         for passed in range(self.group, self.stages, self.group):
-            latest = max(latest, told + self._way_ms(self.stages - passed))
+            latest = max(latest, told + self._way_ms(self.stages - passed) + self.verify_ms)
             told += max(self._group_hops_ms + 2 * self.end_ms, self.draft_ms) + self.marker_ms
         return latest + self.end_ms + self.decide_ms
 

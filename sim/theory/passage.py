@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from treepipe.core.tree import split
 from treepipe.physics.timing import LinkTimes
-from treepipe.scenario.deployment import HEADER_BYTES, Deployment, Placed
+from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment, Placed
 from treepipe.sim.theory.flowspec import timeline_ms
 
 
@@ -36,20 +36,40 @@ class Passage:
         names = [self.draft.name, *(stage.name for stage in self.stages), self.draft.name]
         return [self.deployment.link(a, b) for a, b in itertools.pairwise(names)]
 
-    def stage_ms(self, rows: int) -> list[float]:
+    def passes_ms(self, rows: int) -> list[float]:
+        """Of every stage, its layers alone."""
         return [stage.times.stage(rows) for stage in self.stages]
 
-    def hop_ms(self, link: LinkTimes, rows: int) -> float:
-        """A segment's transfer."""
-        return self._occupied_ms(link, rows) + link.mean_delay_ms
+    def verify_ms(self, rows: int) -> float:
+        """Evaluation and decision at the last stage, if they are there."""
+        here = self.deployment.ends == "pipeline"
+        return _verification_ms(self.stages[-1], rows) if here else 0.0
+
+    def stage_ms(self, rows: int, answered: int | None = None) -> list[float]:
+        """Of every stage, the last one's with what it verifies.
+
+        Args: ``answered``: rows that the target's token is taken at; None: all.
+        """
+        *before, last = self.passes_ms(rows)
+        return [*before, last + self.verify_ms(rows if answered is None else answered)]
+
+    def hops_ms(self, rows: int) -> list[float]:
+        """A segment's transfers: to the first stage, between the stages, back."""
+        pairs = zip(self.links, self._occupied_ms(rows), strict=True)
+        return [occupied + link.mean_delay_ms for link, occupied in pairs]
 
     def lap_ms(self, rows: int) -> float:
         """Through all stages and links (PipeDec, section 2.2, with the draft server's two hops)."""
-        return sum(self.stage_ms(rows)) + sum(self.hop_ms(link, rows) for link in self.links)
+        return sum(self.stage_ms(rows)) + sum(self.hops_ms(rows))
 
     def decide_ms(self, rows: int) -> float:
-        """Evaluation of returned rows, and the decision."""
-        return self.draft.times.evaluate(rows) + self.draft.times.decide
+        """Evaluation of returned rows and the decision at the draft server, if they are there."""
+        return 0.0 if self.deployment.ends == "pipeline" else _verification_ms(self.draft, rows)
+
+    @property
+    def marker_ms(self) -> float:
+        """The draft server's decision on a flight that holds nothing."""
+        return 0.0 if self.deployment.ends == "pipeline" else self.draft.times.decide
 
     def round_ms(self, rows: int, drafted_ms: float, told: int) -> float:
         """The time from a decision to the return of the segment that leaves ``drafted_ms`` later.
@@ -61,12 +81,12 @@ class Passage:
             told: indices in the word.
         """
         word = HEADER_BYTES + 4 * told
-        links = self.links
-        here = max(drafted_ms, links[0].occupied_ms(word)) + self.hop_ms(links[0], rows)
-        for stage, link in zip(self.stages, links[1:], strict=True):
+        first, *hops = self.hops_ms(rows)
+        here = max(drafted_ms, self.links[0].occupied_ms(word)) + first
+        for stage, stage_ms, hop in zip(self.stages, self.stage_ms(rows), hops, strict=True):
             broadcast = self.deployment.link(self.draft.name, stage.name)
             pruned = broadcast.occupied_ms(word) + broadcast.mean_delay_ms + stage.times.prune
-            here = max(here, pruned) + stage.times.stage(rows) + self.hop_ms(link, rows)
+            here = max(here, pruned) + stage_ms + hop
         return here
 
     def prefill_ms(self, chunks: list[int]) -> float:
@@ -78,17 +98,28 @@ class Passage:
         links = self.links
         servers: list[list[float]] = []
         for rows in chunks:
-            times = [self._occupied_ms(links[0], rows)]
-            for stage_ms, link in zip(self.stage_ms(rows), links[1:], strict=True):
-                times += [stage_ms, self._occupied_ms(link, rows)]
+            first, *occupied = self._occupied_ms(rows)
+            times = [first]
+            for stage_ms, occupied_ms in zip(self.stage_ms(rows, 1), occupied, strict=True):
+                times += [stage_ms, occupied_ms]
             servers.append([*times, self.decide_ms(1)])
         delays = [links[0].mean_delay_ms]
         for link in links[1:]:
             delays += [0.0, link.mean_delay_ms]
         return timeline_ms(servers, [0.0, *delays, 0.0])[-1]
 
-    def _occupied_ms(self, link: LinkTimes, rows: int) -> float:
-        return link.occupied_ms(HEADER_BYTES + rows * (self.deployment.row_bytes + 8))
+    def _occupied_ms(self, rows: int) -> list[float]:
+        """How long a segment keeps each link busy; the states that an EAGLE head reads are left
+        out where ids travel."""
+        deployment, (first, *between, last) = self.deployment, self.links
+        outer = HEADER_BYTES + rows * (deployment.outer_row_bytes + ROW_BYTES)
+        inner = HEADER_BYTES + rows * (deployment.row_bytes + ROW_BYTES)
+        between_ms = [link.occupied_ms(inner) for link in between]
+        return [first.occupied_ms(outer), *between_ms, last.occupied_ms(outer)]
+
+
+def _verification_ms(placed: Placed, rows: int) -> float:
+    return placed.times.evaluate(rows) + placed.times.decide
 
 
 def chunks_of(prompt_tokens: int, chunk: int) -> list[int]:

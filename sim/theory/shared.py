@@ -42,9 +42,10 @@ def shared_utilization(passage: Passage, cycle: Cycle, targets: int, rows: int) 
     """Busy shares of the draft server and of every target's stages."""
     iteration = cycle.iteration_ms(targets)
     found = {passage.draft.name: cycle.load(targets)}
-    for stages in passage.deployment.pipelines:
-        for stage in stages:
-            found[stage.name] = (stage.times.stage(rows) + stage.times.prune) / iteration
+    for number, stages in enumerate(passage.deployment.pipelines):
+        times = Passage(passage.deployment, number).stage_ms(rows)
+        for stage, stage_ms in zip(stages, times, strict=True):
+            found[stage.name] = (stage_ms + stage.times.prune) / iteration
     return found
 
 

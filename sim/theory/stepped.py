@@ -13,17 +13,18 @@ from treepipe.sim.theory.tokens import DecisionOutcome, decoding_ms
 
 def steps_of(passage: Passage, width: int, group: int) -> LockStep:
     """The steps of a deployment; uneven stages and links count as the slowest one."""
-    first, *between, last = passage.links
+    first, *between, last = passage.hops_ms(width)
     return LockStep(
         stages=len(passage.stages),
         group=group,
-        stage_ms=max(passage.stage_ms(width)),
-        hop_ms=max([passage.hop_ms(link, width) for link in between], default=0.0),
-        end_ms=max(passage.hop_ms(link, width) for link in (first, last)),
+        stage_ms=max(passage.passes_ms(width)),
+        hop_ms=max(between, default=0.0),
+        end_ms=max(first, last),
         prune_ms=max(stage.times.prune for stage in passage.stages),
         decide_ms=passage.decide_ms(width),
-        marker_ms=passage.draft.times.decide,
+        marker_ms=passage.marker_ms,
         draft_ms=passage.draft.times.draft(width),
+        verify_ms=passage.verify_ms(width),
     )
 
 
@@ -73,7 +74,7 @@ def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
     found = []
     first, *between, last = passage.links
     words = [passage.deployment.link(passage.draft.name, stage.name) for stage in passage.stages]
-    uneven = len(set(passage.stage_ms(width))) > 1
+    uneven = len(set(passage.passes_ms(width))) > 1
     uneven |= len({stage.times.prune for stage in passage.stages}) > 1
     if uneven or len({*between}) > 1 or len({first, last, *words}) > 1:
         found.append("the closed form assumes equal stages and links; the slowest one counts")
@@ -82,7 +83,7 @@ def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
             f"the closed form assumes that a layer takes as long as one of {width} rows, however "
             f"few are left"
         )
-    if steps.hop_ms > 2 * steps.end_ms + steps.decide_ms:
+    if steps.hop_ms > steps.end_to_end_ms:
         found.append(
             "the closed form is the long run's: transfers between stages are slower than those to "
             "the draft server and back, so steps differ"
@@ -97,5 +98,4 @@ def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
 
 def _times(passage: Passage, rows: int) -> list[float]:
     """All that a layer of so many rows takes in the pipeline."""
-    hops = [passage.hop_ms(link, rows) for link in passage.links]
-    return [*passage.stage_ms(rows), *hops, passage.decide_ms(rows)]
+    return [*passage.stage_ms(rows), *passage.hops_ms(rows), passage.decide_ms(rows)]

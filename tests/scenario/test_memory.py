@@ -39,18 +39,36 @@ def deployment_of(*overrides: str) -> Deployment:
 def test_needs_by_hand() -> None:
     """16 layers of Llama 3.1 8B per stage; 128 entries for each of two requests; no tree."""
     deployment = deployment_of()
-    needs = memory_needs(_sized(deployment, Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 1000), {}))
+    target = Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 2 * MIB, False, 1000)
+    needs = memory_needs(_sized(deployment, target, {}))
     assert [need.role for need in needs] == ["pipeline0.stage1", "pipeline0.stage2"]
     first = needs[0]
     assert (first.weights, first.layers) == (16 * 3, 16)
     assert (first.caches, first.requests, first.entries) == (2 * 128 * 16 / 64, 2, 128)
     # A chunk of 64 rows: states in and out, and a mask entry per cache entry.
     assert first.buffers * MIB == pytest.approx(64 * (2 * 100 + 4 * 128))
-    draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, 1000), 4)}
-    need = memory_needs(_sized(deployment, Footprint(3 * MIB, 1, 100.0, 5 * MIB, 1000), draft))[-1]
-    assert need.weights == 4 + 7 + 5, "its own, and the target's two ends"
+    assert [need.ends for need in needs] == [2, 2], "the embedding first, the projection last"
+    assert needs[1].buffers * MIB == pytest.approx(64 * (2 * 100 + 4 * 128 + 4 * 1000))
+    draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, vocabulary=500), 4)}
+    need = memory_needs(_sized(deployment, target, draft))[-1]
+    assert (need.weights, need.ends) == (4, 7), "its own"
     assert need.caches == 2 * 128 * 4 / 32
-    assert need.buffers * MIB == pytest.approx(64 * (4 * 1000 + 2 * 100))
+    assert need.buffers * MIB == pytest.approx(64 * (4 * 500 + 2 * 50))
+
+
+def test_who_has_the_targets_ends_needs_memory_for_them() -> None:
+    """At the draft all of them; an EAGLE head borrows them wherever they are; a tied matrix is
+    there once on a pipeline of one stage, and twice on a longer one."""
+    target = Footprint(3 * MIB, MIB / 64, 100.0, 2 * MIB, 2 * MIB, True, 1000)
+    draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, vocabulary=500), 4)}
+    deployment = _sized(deployment_of(), target, draft)
+    at_draft = memory_needs(replace(deployment, ends="draft"))
+    assert [need.ends for need in at_draft] == [0, 0, 7 + 2]
+    assert at_draft[-1].buffers * MIB == pytest.approx(64 * (4 * 1000 + 2 * 100))
+    assert memory_needs(replace(deployment, reads_states=True))[-1].ends == 7 + 2
+    assert [need.ends for need in memory_needs(deployment)] == [2, 2, 7]
+    (alone,) = [(deployment.pipelines[0][0],)]
+    assert memory_needs(replace(deployment, pipelines=(alone,)))[0].ends == 2
 
 
 @pytest.mark.parametrize(
@@ -70,10 +88,13 @@ def hardware(memory_mib: float) -> str:
 
 
 def test_a_draft_that_does_not_fit_is_refused() -> None:
-    small = f'drafts=[{{device={hardware(3000)},model.profile="llama-3.2-1b"}}]'
-    with pytest.raises(UserError, match=r"draft0 needs .* 16 layers .* has 3000 MiB"):
+    small = f'drafts=[{{device={hardware(2000)},model.profile="llama-3.2-1b"}}]'
+    with pytest.raises(UserError, match=r"draft0 needs .* 16 layers .* has 2000 MiB"):
         deployment_of(small)
-    deployment_of(small.replace("3000", "5000"))  # 2.3 GiB of its own, 2 GiB of the target's ends
+    enough = small.replace("2000", "2600")  # 2.3 GiB of its own
+    deployment_of(enough)
+    with pytest.raises(UserError, match=r"draft0 needs .* has 2600 MiB"):
+        deployment_of(enough, "schedule.ends=draft")  # and 2 GiB of the target's ends
 
 
 @pytest.mark.parametrize(
@@ -84,9 +105,9 @@ def test_a_draft_that_does_not_fit_is_refused() -> None:
     ],
 )
 def test_open_requests_that_do_not_fit_name_what_bounds_them(workload: str, why: str) -> None:
-    small = f"pipelines=[{{stages=[{{device={hardware(7000)},count=2}}]}}]"
+    small = f"pipelines=[{{stages=[{{device={hardware(8000)},count=2}}]}}]"
     settings = (small, "workload.requests=500", f"workload.{workload}")
-    with pytest.raises(UserError, match=rf"500 requests .* 7000 MiB; {why}") as refused:
+    with pytest.raises(UserError, match=rf"500 requests .* 8000 MiB; {why}") as refused:
         deployment_of(*settings)
     fit = int(str(refused.value).split(" would fit")[0].split()[-1])
     assert 1 <= fit < 500
@@ -103,7 +124,7 @@ def test_a_model_that_does_not_fit_is_no_matter_of_requests() -> None:
 
 
 def test_roles_of_a_host_share_its_memory() -> None:
-    """Two halves of 6.5 GiB each fit two devices of 8 GiB, but not one."""
+    """Two halves of 7.5 GiB each fit two devices of 8 GiB, but not one."""
     stages = "pipelines=[{stages=[{device=%s,count=2%s}]}]"
     deployment_of(stages % (hardware(8192), ""))
     with pytest.raises(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.theory_scenarios import EXACTLY, Written
+from tests.worlds.theory_scenarios import ENDS, EXACTLY, Written
 from tests.worlds.timed_pipeline import DECIDE, EVALUATE, HOP, make_deployment, run, static, times
 from treepipe.core.requests import RequestTrace
 from treepipe.results.estimates import summarize
@@ -30,7 +30,7 @@ UNEVEN = (
     "pipelines=[{ stages = ["
     "{ device = { stage_ms = { 1 = 9.0, 100 = 19.0 }, prune_ms = 2.0 } }, "
     "{ device = { stage_ms = { 1 = 30.0, 9 = 31.0 }, prune_ms = 25.0 } }, "
-    "{ device = { stage_ms = { 1 = 5.0 } } }] }]"
+    "{ device = { stage_ms = { 1 = 5.0 }, evaluate_ms = { 1 = 2.0, 9 = 6.0 }, decide_ms = 1.0 } }] }]"
 )
 UNEVEN_LINKS = (
     "links={ default = { latency_ms = 1.5, bandwidth_mbit_s = 100.0, message_ms = 0.25 }, pairs = "
@@ -73,11 +73,15 @@ def assert_within(intervals: Mapping[str, Interval], expected: Mapping[str, floa
 # --- one segment per round -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("settings", [(), (UNEVEN,), (UNEVEN, UNEVEN_LINKS, WIDE)])
 @pytest.mark.parametrize("new_tokens", [1, 2, 30])
-def test_plain_decoding(tmp_path: Path, settings: tuple[str, ...], new_tokens: int) -> None:
+def test_plain_decoding(
+    tmp_path: Path, settings: tuple[str, ...], new_tokens: int, ends: str
+) -> None:
     """PipeDec, section 2.2, and a prompt in chunks over uneven stages and links."""
-    assert_equal(Written(tmp_path, "pp", *settings, f"workload.new_tokens={new_tokens}"))
+    given = (f"workload.new_tokens={new_tokens}", f"schedule.ends={ends}")
+    assert_equal(Written(tmp_path, "pp", *settings, *given))
 
 
 def test_plain_latency_is_the_papers_sum(tmp_path: Path) -> None:
@@ -88,15 +92,17 @@ def test_plain_latency_is_the_papers_sum(tmp_path: Path) -> None:
     assert gaps(request) == pytest.approx([expected] * 47, rel=EXACTLY)
 
 
+@pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("name", ["chain", "dsd"])
 @pytest.mark.parametrize("beta", [0, 1])
-@pytest.mark.parametrize("settings", [(), (UNEVEN,), (UNEVEN, UNEVEN_LINKS, WIDE)])
-@pytest.mark.parametrize("new_tokens", [1, 6, 7, 48])
+@pytest.mark.parametrize("settings", [(), (UNEVEN, UNEVEN_LINKS, WIDE)])
+@pytest.mark.parametrize("new_tokens", [1, 7, 48])
 def test_chains_where_nothing_or_everything_is_accepted(
-    tmp_path: Path, name: str, beta: int, settings: tuple[str, ...], new_tokens: int
+    tmp_path: Path, name: str, beta: int, settings: tuple[str, ...], new_tokens: int, ends: str
 ) -> None:
     given = (
         f"schedule.name={name}",
+        f"schedule.ends={ends}",
         f"acceptance.beta={beta}",
         f"workload.new_tokens={new_tokens}",
     )
@@ -105,7 +111,8 @@ def test_chains_where_nothing_or_everything_is_accepted(
 
 def test_a_chain_knows_that_catching_up_takes_longer(tmp_path: Path) -> None:
     for beta in (0, 1):
-        assert_equal(Written(tmp_path, "chain", GROWING_DRAFT, f"acceptance.beta={beta}"))
+        given = "schedule.ends=draft", f"acceptance.beta={beta}"
+        assert_equal(Written(tmp_path, "chain", GROWING_DRAFT, *given))
 
 
 @pytest.mark.parametrize("name", ["chain", "dsd"])
@@ -167,16 +174,17 @@ def test_dsd_savings_of_its_table(nodes: int, ratio: float, share: float) -> Non
 # --- a layer per step ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["pipedec", "specpipe"])
+@pytest.mark.parametrize(("name", "ends"), [("pipedec", "draft"), ("specpipe", "pipeline")])
 @pytest.mark.parametrize("beta", [0, 1])
 @pytest.mark.parametrize("group", [1, 2, 4])
 @pytest.mark.parametrize("latency_ms", [0.0, 1.5, 6.0, 30.0])
 def test_layers_where_everything_misses_or_hits(
-    tmp_path: Path, name: str, beta: int, group: int, latency_ms: float
+    tmp_path: Path, name: str, ends: str, beta: int, group: int, latency_ms: float
 ) -> None:
     written = Written(
         tmp_path,
         name,
+        f"schedule.ends={ends}",
         f"schedule.group_size={group}",
         f"acceptance.beta={beta}",
         f"links.default.latency_ms={latency_ms}",

@@ -124,3 +124,51 @@ def test_expected_tokens_of_a_round_lie_in_the_simulated_interval(tmp_path: Path
     assert found.high is not None
     assert found.low < 1 + accepted(0.7, GAMMA) < found.high
     assert found.high - found.low < 0.1
+
+
+# --- where the targets' verification is ----------------------------------------------------------
+
+SHARED = (
+    "drafts=[{ device = { draft_ms = { 1 = 3.0 }, evaluate_ms = { 1 = 1.1 }, decide_ms = 2 } }]"
+)
+OWN = "{ stage_ms = { 1 = 40.0 }, evaluate_ms = { 1 = 1.1 }, decide_ms = 2.0 }"
+
+
+def verified(folder: Path, ends: str, targets: int, *settings: str) -> Written:
+    """Targets of 40 ms, the same work of verification at either place, links of 1 ms."""
+    return Written(
+        folder,
+        "starsd",
+        *targets_of(targets, 40.0),
+        SHARED,
+        f"pipelines=[{{ count = {targets}, stages = [{{ device = {OWN} }}] }}]",
+        "links.default={ latency_ms = 1.0 }",
+        f"schedule.ends={ends}",
+        *settings,
+    )
+
+
+@pytest.mark.parametrize(("ends", "service_ms"), [("draft", 15.1), ("pipeline", 12.0)])
+def test_verification_at_the_targets_leaves_the_draft_room_for_more_of_them(
+    tmp_path: Path, ends: str, service_ms: float
+) -> None:
+    """By hand: 4 passes of 3 ms, with or without 3.1 ms; a round takes 57.1 ms at either place."""
+    four = verified(tmp_path, ends, 4).expected()
+    assert four.terms["n_full"] == math.ceil(57.1 / service_ms)
+    assert four.utilization["draft0"] == pytest.approx(min(1.0, 4 * service_ms / 57.1))
+    written = verified(tmp_path, ends, 6)
+    (trace,) = written.simulated()
+    turns = whole_iterations(trace, 6)
+    assert turns[-1].started_ms - turns[0].started_ms == pytest.approx(5 * 6 * service_ms)
+
+
+def test_token_ids_travel_instead_of_states(tmp_path: Path) -> None:
+    """5 rows of 4,096 float32 over 100 Mbit/s take 6.6 ms each way; ids take 0.01 ms."""
+    settings = ("target.hidden_size=4096", "links.default.bandwidth_mbit_s=100")
+    rates = {}
+    for ends in ("draft", "pipeline"):
+        (ideal,) = verified(tmp_path, ends, 6).simulated()
+        (trace,) = verified(tmp_path, ends, 6, *settings).simulated()
+        rates[ends] = trace.end_ms / ideal.end_ms
+    assert rates["pipeline"] == pytest.approx(1.0, abs=0.005)
+    assert rates["draft"] > 1.1

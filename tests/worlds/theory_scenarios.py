@@ -19,7 +19,9 @@ layers = 8
 [[drafts]]
 device = { draft_ms = { 1 = 3.0 }, evaluate_ms = { 1 = 2.0 }, decide_ms = 1.0 }
 [[pipelines]]
-stages = [{ device = { stage_ms = { 1 = 20.0 }, prune_ms = 0.5 }, count = 4 }]
+[[pipelines.stages]]
+count = 4
+device = { stage_ms = { 1 = 20.0 }, prune_ms = 0.5, evaluate_ms = { 1 = 2.0 }, decide_ms = 1.0 }
 [links]
 default = { latency_ms = 1.5 }
 [schedule]
@@ -36,6 +38,8 @@ new_tokens = 48
 _CHAIN = ("schedule.gamma=4",)
 _LAYERS = ("schedule.width=8", "schedule.children=8")
 _KEYS = {"chain": _CHAIN, "dsd": _CHAIN, "starsd": _CHAIN, "pipedec": _LAYERS, "specpipe": _LAYERS}
+ENDS = ("draft", "pipeline")
+"""Where the target's ends are; all of them take the same time at either place."""
 SECTIONS = {name: (f"schedule.name={name}", *_KEYS.get(name, ())) for name in ("pp", *_KEYS)}
 """Settings that choose a schedule."""
 

@@ -125,6 +125,38 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
+class Verified:
+    """A flight on its way back from a pipeline's end that has taken the target's tokens itself.
+
+    Attributes:
+        flight: with the segments as they left the last stage.
+        answers: per segment the target's token at each row, of committed rows at the last one only;
+            none for a session that is over.
+        states: per segment the rows whose final hidden states travel, for a draft that reads them:
+            all that the tokens so far accept.
+    """
+
+    flight: Flight
+    answers: tuple[tuple[int, ...], ...]
+    states: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows that were answered for, dropped ones aside."""
+        return self.flight.rows
+
+    @property
+    def state_rows(self) -> int:
+        """Rows that hidden states travel of."""
+        return sum([len(rows) for rows in self.states])
+
+    @property
+    def session(self) -> int:
+        """The first one's, 0 for none; for traces."""
+        return self.flight.session
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """Words of different sessions, broadcast together to all stages of a pipeline.
 
@@ -151,4 +183,4 @@ class Close:
     session: int
 
 
-Message: TypeAlias = Flight | Beat | Close
+Message: TypeAlias = Flight | Verified | Beat | Close

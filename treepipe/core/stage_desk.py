@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from treepipe.core.barrier import Barrier
 from treepipe.core.errors import ProtocolError
-from treepipe.core.messages import Beat, Close, Flight, Message, Segment
+from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Verified
 from treepipe.core.stage import Prune, Run, StageSession
 
 
@@ -129,6 +129,8 @@ class StageDesk:
             self._close(message.session)
         elif isinstance(message, Beat):
             self._beat(message)
+        elif isinstance(message, Verified):
+            raise ProtocolError("what is verified goes to a draft server, not to a stage")
         elif message.beat is None:
             self._release(message, payloads)
         else:

@@ -13,12 +13,21 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from treepipe.core.protocol import Schedule
 
 Block: TypeAlias = Mapping[str, Sequence[Any]]
 """A part of a planner's grid: the product of its keys' values is tried."""
+
+
+Ends: TypeAlias = Literal["draft", "pipeline"]
+"""Where the target's ends are: embedding, output projection, taking its token, and the decision.
+
+"pipeline": the first stage embeds; the last one projects, takes the target's token at each row and
+decides, and token ids travel to and from the draft server. "draft": all of it is the draft server's
+work, and hidden states travel there and back.
+"""
 
 
 def key(default: Any, help: str, *, least: int | None = None) -> Any:  # noqa: A002
@@ -40,6 +49,7 @@ class Parameters:
     """
 
     prefill_chunk: int = key(64, "longest prompt segment", least=1)
+    ends: Ends = key("pipeline", "where embedding, projection, verification and decision are")
 
     def check(self) -> None:
         """Raises ``ValueError`` if the values contradict each other; its sentence begins with

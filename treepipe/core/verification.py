@@ -9,7 +9,7 @@ Lossless rules give a token of exactly the distribution ``p``, whatever the chil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -83,10 +83,13 @@ class Rule(Protocol):
     Attributes:
         lossless: the text has exactly the target's distribution.
         needs_draft: ``next_token`` wants ``q``.
+        needs_tree: it looks at the children, which only the draft's side knows; others can run
+            wherever the target's logits are.
     """
 
     lossless: bool
     needs_draft: bool
+    needs_tree: bool
 
     def next_token(self, p: Distribution, children: Sequence[int], q: Distribution | None) -> int:
         """A child's token (it is accepted), or another (a miss: the new root).
@@ -103,7 +106,7 @@ class Exact:
     PipeDec, SpecPipe and FlowSpec do in effect).
     """
 
-    lossless, needs_draft = True, False
+    lossless, needs_draft, needs_tree = True, False, False
 
     def __init__(self, rng: np.random.Generator, *, greedy: bool) -> None:
         """Args: ``greedy``: the argmax. Lossy rules look at more of ``p`` than that."""
@@ -119,7 +122,7 @@ class MultiCandidate:
     Lossless if the children were drawn without replacement from ``q``, in this order.
     """
 
-    lossless, needs_draft = True, True
+    lossless, needs_draft, needs_tree = True, True, True
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -150,7 +153,7 @@ class RelaxedBest:
     token that is a child stands, where the paper, which decodes greedily, would take the best one.
     """
 
-    lossless, needs_draft = False, False
+    lossless, needs_draft, needs_tree = False, False, True
 
     def __init__(self, exact: Exact) -> None:
         self._exact = exact
@@ -168,7 +171,7 @@ class RelaxedTopP:
     (SpecPipe, section 3.4, option 2.) If there is none: the exact rule.
     """
 
-    lossless, needs_draft = False, True
+    lossless, needs_draft, needs_tree = False, True, True
 
     def __init__(self, exact: Exact, top_p: float) -> None:
         self._exact, self._top_p = exact, top_p
@@ -198,7 +201,7 @@ class Adaptive:
     rule gives.
     """
 
-    needs_draft = True
+    needs_draft, needs_tree = True, True
 
     def __init__(self, exact: Exact, tau_max: float, smoothing: float = 0.1) -> None:
         self._exact, self._tau_max, self._smoothing = exact, tau_max, smoothing
@@ -224,3 +227,13 @@ class Adaptive:
         agreement = 1 - 0.5 * float(np.abs(p - q).sum())
         signals = float(np.exp(-max(contrast, 0.0))) * self._matches * max(agreement, 0.0)
         return self._tau_max * float(np.cbrt(signals))
+
+
+RULES: Mapping[str, type[Rule]] = {
+    "exact": Exact,
+    "rejection": MultiCandidate,
+    "relaxed_best": RelaxedBest,
+    "relaxed_top_p": RelaxedTopP,
+    "adaptive": Adaptive,
+}
+"""The rules by the name that a scenario gives them."""

@@ -8,7 +8,7 @@ about a layer, so there layers are only dealt evenly.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from treepipe.scenario.memory import Need, cache_entries, memory_needs
 from treepipe.scenario.placement import place
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schedule_check import ends_of
 from treepipe.scenario.schema import Pipeline
 from treepipe.scenario.workload import draw_requests
 
@@ -88,7 +89,7 @@ def uneven_partitions(
         _matters(stages) for stages in devices
     ):
         return {}
-    target = place(scenario).target
+    target = place(scenario, ends_of(scenario)).target
     assert target is not None, "hardware was named"
     deployment = resolve(scenario).asked(draw_requests(scenario, scenario.seed))
     rooms = _most_layers(deployment, memory_needs(deployment), share)
@@ -105,6 +106,11 @@ def uneven_partitions(
         ]
         for stages, places in zip(devices, placed, strict=True)
     ]
+    if deployment.ends == "pipeline":
+        for of_pipeline, places in zip(costs, placed, strict=True):
+            times, last = places[-1].times, of_pipeline[-1]
+            verified_ms = times.evaluate(tokens) + times.decide
+            of_pipeline[-1] = replace(last, call_ms=last.call_ms + verified_ms)
     found: dict[PartitionRule, list[list[int]]] = {}
     even = [[len(place.layers) for place in places] for places in placed]
     for rule in rules:
@@ -171,7 +177,7 @@ def _most_layers(deployment: Deployment, needs: Sequence[Need], share: float) ->
             continue
         for need in own:
             others = sum(other.total for other in own if other is not need)
-            room = share * machine.memory_mib - others - need.buffers
+            room = share * machine.memory_mib - others - need.buffers - need.ends
             found[need.role] = int(room / ((need.weights + need.caches) / need.layers))
     return found
 

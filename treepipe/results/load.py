@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import BUSY, Trace
-from treepipe.scenario.deployment import HEADER_BYTES, Deployment
+from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scenario import Scenario
 
@@ -96,14 +96,18 @@ def _arrival_rate_s(scenario: Scenario, deployment: Deployment) -> float | None:
 def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:
     """How long each device, shared machine, link and medium was busy, over its capacity."""
     busy, links = defaultdict[str, float](float), defaultdict[str, float](float)
+    drafts = {draft.name for draft in deployment.drafts}
     for span in trace.spans:
         if span.kind in BUSY:
             busy[span.device] += span.end_ms - span.start_ms
         else:
             sender, receiver = span.device.split("->")
             link = deployment.link(sender, receiver)
-            # A word's indices are left out, they are few bytes; a lost message is sent again.
-            size = HEADER_BYTES + span.tokens * (deployment.row_bytes + 8)
+            # Few bytes are left out: a word's indices, states that an EAGLE head reads of accepted
+            # rows. A lost message is sent again.
+            outer = {sender, receiver} & drafts
+            row_bytes = deployment.outer_row_bytes if outer else deployment.row_bytes
+            size = HEADER_BYTES + span.tokens * (row_bytes + ROW_BYTES)
             occupied = link.occupied_ms(size) / (1 - link.loss)
             for name in {f"link {span.device}", *deployment.held(sender, receiver)}:
                 links[name] += occupied

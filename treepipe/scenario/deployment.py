@@ -12,9 +12,10 @@ from pathlib import Path
 
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
-from treepipe.core.messages import Close, Flight, Message
+from treepipe.core.messages import Beat, Close, Flight, Message
 from treepipe.core.protocol import Schedule, Started
 from treepipe.core.stage_desk import StageDesk
+from treepipe.core.system import Ends
 from treepipe.physics.timing import DeviceTimes, LinkTimes
 from treepipe.physics.transfers import Held
 from treepipe.scenario.footprint import Footprint
@@ -22,6 +23,8 @@ from treepipe.scenario.machines import Machine
 
 HEADER_BYTES = 64
 """Size that a message's header is counted with, on top of its rows."""
+ROW_BYTES = 8
+"""Size of a row's token id and place."""
 SWITCH = "switch"
 """Name of the process that lets transfers wait for each other; no device of a deployment."""
 
@@ -106,6 +109,8 @@ class Deployment:
         row_bytes: bytes of one row's hidden state between stages.
         group_size: stages in a row that work one after another within a step.
         central_transfers: a device takes part in one transfer at a time.
+        ends: where the target's ends are.
+        reads_states: a draft reads the target's states of accepted rows (an EAGLE head).
         never_misses: the verification rule takes a child wherever there is one.
         requests: in the order in which they are asked for; all of them arrive, or none does.
             Empty before a run is chosen.
@@ -129,6 +134,8 @@ class Deployment:
     serving: Serving = Serving()
     group_size: int = 1
     central_transfers: bool = False
+    ends: Ends = "draft"
+    reads_states: bool = False
     never_misses: bool = False
     seed: int = 0
     warnings: tuple[str, ...] = ()
@@ -191,6 +198,20 @@ class Deployment:
         """What a role works on."""
         return next((m for m in self.machines if role in m.roles), Machine(role, (role,)))
 
+    def verifies(self, pipeline: int, number: int) -> bool:
+        """Whether the ``number``-th stage (from 1) of a pipeline takes the target's tokens."""
+        return self.ends == "pipeline" and number == len(self.pipelines[pipeline])
+
+    @property
+    def outer_row_bytes(self) -> int:
+        """Bytes of a row's hidden states between draft server and pipeline; 0 where ids travel."""
+        return 0 if self.ends == "pipeline" else self.row_bytes
+
+    def sent_row_bytes(self, sender: str) -> int:
+        """Bytes of the hidden states of a row that a role sends."""
+        feeds = any(sender == draft.name for draft in self.drafts)
+        return self.outer_row_bytes if feeds else self.row_bytes
+
     @property
     def arrivals_ms(self) -> tuple[float, ...]:
         """Of the requests; empty for a closed loop."""
@@ -228,9 +249,14 @@ class Deployment:
 
 
 def message_bytes(message: Message, row_bytes: int) -> int:
-    """Bytes on a link: hidden states and ids per row, or one index per retained node."""
+    """Bytes on a link: ids and hidden states per row, or one index per retained node.
+
+    Args: ``row_bytes``: of the sender's rows.
+    """
     if isinstance(message, Flight):
-        return HEADER_BYTES + message.rows * (row_bytes + 8)
+        return HEADER_BYTES + message.rows * (row_bytes + ROW_BYTES)
+    if isinstance(message, Beat):
+        return HEADER_BYTES + 4 * sum([len(word.retained or ()) for word in message.words])
     if isinstance(message, Close):
         return HEADER_BYTES
-    return HEADER_BYTES + 4 * sum([len(word.retained or ()) for word in message.words])
+    return HEADER_BYTES + message.rows * ROW_BYTES + message.state_rows * row_bytes

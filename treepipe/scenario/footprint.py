@@ -19,6 +19,8 @@ class Footprint:
         kv_bytes: keys and values of a token in a layer.
         row_bytes: one row's hidden state.
         ends_bytes: embedding and output projection, and what is in front of an EAGLE head's layer.
+        embedding_bytes: the embedding alone; the output projection is as large.
+        tied: the output projection is the embedding, so that who has both has one matrix.
         vocabulary: logits of a row.
     """
 
@@ -26,14 +28,27 @@ class Footprint:
     kv_bytes: float
     row_bytes: float = 0.0
     ends_bytes: float = 0.0
+    embedding_bytes: float = 0.0
+    tied: bool = False
     vocabulary: int = 0
+
+    def stage_ends_bytes(self, first: bool, last: bool) -> float:
+        """What a stage holds besides its layers where the ends are the pipeline's."""
+        return self.embedding_bytes * (1 if self.tied and first and last else first + last)
 
     @classmethod
     def of(cls, model: Model) -> Footprint | None:
         """As a scenario gives it; None if it does not."""
         if model.layer_mib is None or model.kv_kib is None:
             return None
-        return cls(model.layer_mib * MIB, model.kv_kib * KIB)
+        embedding = (model.embedding_mib or 0.0) * MIB
+        return cls(
+            model.layer_mib * MIB,
+            model.kv_kib * KIB,
+            ends_bytes=embedding * (1 if model.tied else 2),
+            embedding_bytes=embedding,
+            tied=bool(model.tied),
+        )
 
     @classmethod
     def of_shape(cls, shape: Shape, dtype: DType) -> Footprint:
@@ -45,5 +60,7 @@ class Footprint:
             shape.kv_bytes(dtype),
             shape.row_bytes(dtype),
             rest * BYTES[compute_dtype(dtype)],
+            shape.head_parameters * BYTES[compute_dtype(dtype)],
+            shape.tied,
             shape.vocabulary,
         )

@@ -7,12 +7,13 @@ machine share its memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from treepipe.core.errors import UserError
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.footprint import MIB
+from treepipe.scenario.footprint import MIB, Footprint
 
 FLOAT_BYTES = 4
 """Of a logit and of an entry of an attention mask."""
@@ -29,17 +30,21 @@ class Need:
     requests: int
     entries: int
     buffers: float
+    ends: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.weights + self.caches + self.buffers
+        return self.weights + self.ends + self.caches + self.buffers
 
     def __str__(self) -> str:
-        return (
-            f"{self.role} needs {self.weights:.1f} MiB for {self.layers} layers and "
-            f"{self.caches:.1f} MiB for the caches of {self.requests} requests of {self.entries} "
-            f"entries" + (f" and {self.buffers:.1f} MiB for buffers" if self.buffers else "")
-        )
+        parts = [f"{self.weights:.1f} MiB for {self.layers} layers"]
+        if self.ends:
+            parts.append(f"{self.ends:.1f} MiB for embedding and output projection")
+        caches = f"{self.caches:.1f} MiB for the caches of {self.requests} requests"
+        parts.append(f"{caches} of {self.entries} entries")
+        if self.buffers:
+            parts.append(f"{self.buffers:.1f} MiB for buffers")
+        return f"{self.role} needs {' and '.join(parts)}"
 
 
 def cache_entries(deployment: Deployment, tree_tokens: int) -> int:
@@ -53,28 +58,52 @@ def memory_needs(deployment: Deployment) -> list[Need]:
 
     Empty if nothing tells the target's size.
     """
-    target, bounds = deployment.footprint, deployment.bounds
+    target = deployment.footprint
     if target is None:
         return []
-    rows = bounds.pass_tokens
-    entries = cache_entries(deployment, bounds.tree_tokens)
-    needs = []
-    for pipeline, stages in enumerate(deployment.pipelines):
-        at_once = deployment.most_open(pipeline)
-        buffers = rows * (2 * target.row_bytes + FLOAT_BYTES * entries) if target.row_bytes else 0.0
-        for stage in stages:
-            count = len(stage.layers)
-            weights, caches = count * target.layer_bytes, count * target.kv_bytes * entries
-            needs.append(_need(stage.name, weights, count, caches, at_once, entries, buffers))
+    pipelines = range(len(deployment.pipelines))
+    stages = [need for pipeline in pipelines for need in _stages(deployment, target, pipeline)]
+    drafts = [
+        _draft(deployment, target, name, own, layers)
+        for name, (own, layers) in deployment.draft_footprints.items()
+    ]
+    return stages + drafts
+
+
+def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterator[Need]:
+    """Where the pipeline's ends are the target's, the first stage embeds and the last projects."""
+    bounds, stages = deployment.bounds, deployment.pipelines[pipeline]
+    rows, entries = bounds.pass_tokens, cache_entries(deployment, bounds.tree_tokens)
+    at_once = deployment.most_open(pipeline)
+    for number, stage in enumerate(stages, start=1):
+        count, ends, buffers = len(stage.layers), 0.0, 0.0
+        if target.row_bytes:
+            buffers = rows * (2 * target.row_bytes + FLOAT_BYTES * entries)
+        if deployment.ends == "pipeline":
+            last = number == len(stages)
+            ends = target.stage_ends_bytes(number == 1, last)
+            buffers += rows * FLOAT_BYTES * target.vocabulary * last
+        caches = at_once * count * target.kv_bytes * entries
+        weights = count * target.layer_bytes
+        yield _need(stage.name, weights, count, caches, at_once, entries, buffers, ends)
+
+
+def _draft(
+    deployment: Deployment, target: Footprint, name: str, own: Footprint, layers: int
+) -> Need:
+    """The draft's model, and what of the target's ends is needed here: an EAGLE head always borrows
+    embedding and output projection."""
+    bounds, rows = deployment.bounds, deployment.bounds.pass_tokens
+    entries = cache_entries(deployment, bounds.scratch_tokens)
     at_once = sum(deployment.most_open(pipeline) for pipeline in range(len(deployment.pipelines)))
     at_once = -(-at_once // len(deployment.drafts))
-    entries = cache_entries(deployment, bounds.scratch_tokens)
-    for name, (draft, layers) in deployment.draft_footprints.items():
-        weights = layers * draft.layer_bytes + draft.ends_bytes + target.ends_bytes
-        caches = layers * draft.kv_bytes * entries
-        buffers = rows * (FLOAT_BYTES * target.vocabulary + 2 * target.row_bytes)
-        needs.append(_need(name, weights, layers, caches, at_once, entries, buffers))
-    return needs
+    borrows = deployment.ends == "draft" or deployment.reads_states
+    ends = own.ends_bytes + (target.ends_bytes if borrows else 0.0)
+    judged = target if borrows else own
+    buffers = rows * (FLOAT_BYTES * judged.vocabulary + 2 * judged.row_bytes)
+    caches = at_once * layers * own.kv_bytes * entries
+    weights = layers * own.layer_bytes
+    return _need(name, weights, layers, caches, at_once, entries, buffers, ends)
 
 
 def _need(
@@ -85,11 +114,11 @@ def _need(
     requests: int,
     entries: int,
     buffers: float,
+    ends: float,
 ) -> Need:
-    """Args: all in bytes, ``caches`` those of one request."""
-    return Need(
-        role, weights / MIB, layers, requests * caches / MIB, requests, entries, buffers / MIB
-    )
+    """Args: all sizes in bytes."""
+    sizes = weights / MIB, layers, caches / MIB, requests, entries, buffers / MIB, ends / MIB
+    return Need(role, *sizes)
 
 
 def fitting(deployment: Deployment) -> Deployment:
@@ -106,24 +135,33 @@ def fitting(deployment: Deployment) -> Deployment:
 
 def check_memory(deployment: Deployment, needs: Sequence[Need]) -> None:
     """Raises ``UserError`` with the numbers if the roles of a machine do not fit it."""
-    for machine in deployment.machines:
-        own = [need for need in needs if need.role in machine.roles]
-        if machine.memory_mib is None or sum(need.total for need in own) <= machine.memory_mib:
-            continue
-        what = "its device has" if len(own) == 1 else f"host {machine.name!r} has"
-        raise UserError(
-            f"{deployment.path}: {'; '.join(map(str, own))}, but {what} {machine.memory_mib:g} MiB"
-            + _way_out(deployment, own, machine.memory_mib)
-        )
+    limited = [
+        (machine, machine.memory_mib, [need for need in needs if need.role in machine.roles])
+        for machine in deployment.machines
+        if machine.memory_mib is not None
+    ]
+    for machine, memory_mib, own in limited:
+        if sum(need.total for need in own) > memory_mib:
+            what = "its device has" if len(own) == 1 else f"host {machine.name!r} has"
+            raise UserError(
+                f"{deployment.path}: {'; '.join(map(str, own))}, but {what} {memory_mib:g} MiB"
+                + _way_out(deployment, min(_fit(own, memory) for _, memory, own in limited))
+            )
 
 
-def _way_out(deployment: Deployment, own: Sequence[Need], memory_mib: float) -> str:
-    """Which keys bound how many requests are open, if fewer of them would fit; else nothing."""
-    fixed = sum(need.weights + need.buffers for need in own)
+def _fit(own: Sequence[Need], memory_mib: float) -> float:
+    """How many requests the roles of a machine could have open at once; below 1 if none."""
+    fixed = sum(need.total - need.caches for need in own)
     each = sum(need.caches / need.requests for need in own if need.requests)
-    if max(need.requests for need in own) < 2 or not each or fixed + each > memory_mib:
+    if not each:
+        return inf if fixed <= memory_mib else 0.0
+    return (memory_mib - fixed) / each
+
+
+def _way_out(deployment: Deployment, fit: float) -> str:
+    """Which keys bound how many requests are open, if fewer of them would fit; else nothing."""
+    if fit < 1:
         return ""
-    fit = int((memory_mib - fixed) / each)
     keys = "serving.places (per pipeline) or serving.admission"
     if deployment.arrivals_ms:
         why = (
@@ -131,7 +169,7 @@ def _way_out(deployment: Deployment, own: Sequence[Need], memory_mib: float) -> 
         )
     else:
         why = f"each of workload.concurrency clients has one open; {keys}"
-    return f"; {why} bounds how many, and {fit} would fit"
+    return f"; {why} bounds how many, and {int(fit)} would fit"
 
 
 def unchecked_memory(deployment: Deployment, needs: Sequence[Need]) -> list[str]:

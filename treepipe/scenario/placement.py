@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from treepipe.core.errors import UserError
+from treepipe.core.system import Ends
 from treepipe.core.tree import split
 from treepipe.physics.timing import DeviceTimes, TimeTable
 from treepipe.profiles.library import (
@@ -70,16 +71,17 @@ class Placement:
     estimates: Mapping[str, float]
 
 
-def place(scenario: Scenario, layers: int | None = None) -> Placement:
+def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placement:
     """Put a scenario's roles on their devices.
 
     Args:
+        ends: where the target's ends are.
         layers: of the target's checkpoint, if it was opened.
 
     Raises:
         UserError: a device, a host or a model is wrong or missing.
     """
-    placing = _Placing(scenario, layers)
+    placing = _Placing(scenario, ends, layers)
     servers = [
         (index, draft) for index, draft in enumerate(scenario.drafts) for _ in range(draft.count)
     ]
@@ -125,8 +127,8 @@ class _Role:
 class _Placing:
     """What is found out on the way: profiles are read once, and each warning is given once."""
 
-    def __init__(self, scenario: Scenario, layers: int | None) -> None:
-        self._scenario, self._path = scenario, scenario.path
+    def __init__(self, scenario: Scenario, ends: Ends, layers: int | None) -> None:
+        self._scenario, self._path, self._ends = scenario, scenario.path, ends
         self.estimates: dict[str, float] = {}
         self._remarks: list[Remark] = []
         self._services: dict[str, ServiceTimes] = {}
@@ -186,7 +188,8 @@ class _Placing:
             if isinstance(device, Device):
                 times = _device_times(device)
             else:
-                times = self._stage_times(device, stage.device, at, count)
+                verifies = number == len(sections) and self._ends == "pipeline"
+                times = self._stage_times(device, stage.device, at, count, verifies)
             role = f"{name}.stage{number}"
             home = Home(role, device, stage.host, f"key {key}.stages.{index}")
             roles.append(_Role(Placed(role, times, range(first, first + count)), home))
@@ -194,14 +197,17 @@ class _Placing:
         return roles
 
     def _stage_times(
-        self, hardware: Hardware, named: AnyDevice, key: str, layers: int
+        self, hardware: Hardware, named: AnyDevice, key: str, layers: int, verifies: bool
     ) -> DeviceTimes:
+        """Args: ``verifies``: it takes the target's tokens, too."""
         service = self._service(hardware, named, key)
         known = (named if isinstance(named, str) else key, layers)
         if known not in self._stages_known:
             self._stages_known[known] = service.stage(self._known_target(key), layers)
-        stage = self._stages_known[known]
-        return DeviceTimes(stage, NO_WORK, NO_WORK, hardware.decide_ms, hardware.prune_ms)
+        stage, evaluation = self._stages_known[known], NO_WORK
+        if verifies:
+            evaluation = service.evaluation(self._known_target(key))
+        return DeviceTimes(stage, NO_WORK, evaluation, hardware.decide_ms, hardware.prune_ms)
 
     def _draft_times(self, hardware: Hardware, draft: DraftSection, key: str) -> DeviceTimes:
         service = self._service(hardware, draft.device, f"{key}.device")
@@ -210,7 +216,7 @@ class _Placing:
         if draft.source != "ngram":
             model = self._draft_model(draft, key)
             passes = service.draft(model, target.shape if model.shape.eagle else None)
-        evaluation = service.evaluation(target)
+        evaluation = service.evaluation(target) if self._ends == "draft" else NO_WORK
         return DeviceTimes(NO_WORK, passes, evaluation, hardware.decide_ms, hardware.prune_ms)
 
     def _draft_footprint(

@@ -22,7 +22,7 @@ from treepipe.scenario.machines import running_warnings
 from treepipe.scenario.memory import fitting
 from treepipe.scenario.placement import place
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schedule_check import check_schedule, unused_warnings
+from treepipe.scenario.schedule_check import check_schedule, ends_of, ends_warnings, unused_warnings
 from treepipe.scenario.unread import unread_warnings
 from treepipe.scenario.workload import draw_requests, workload_warnings
 
@@ -43,7 +43,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         UserError: something the scenario names is wrong.
     """
     check_schedule(scenario)
-    placement = place(scenario, None if opened is None else opened.layers)
+    placement = place(scenario, ends_of(scenario), None if opened is None else opened.layers)
     names = {placed.name for placed in (*placement.drafts, *sum(placement.pipelines, ()))}
     section, path = scenario.schedule, scenario.path
     return Deployment(
@@ -59,6 +59,8 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         serving=_serving(scenario, len(placement.pipelines)),
         group_size=section.parameters.group_size,
         central_transfers=section.parameters.central_transfers,
+        ends=ends_of(scenario),
+        reads_states=any(draft.source == "eagle" for draft in scenario.drafts),
         never_misses=scenario.sampling.rule == "relaxed_best",
         seed=scenario.seed,
         warnings=(
@@ -95,6 +97,7 @@ def input_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
     return [
         *deployment.warnings,
         *unused_warnings(scenario),
+        *ends_warnings(scenario),
         *workload_warnings(scenario),
         *unread_warnings(scenario, deployment),
     ]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
+from treepipe.core.system import Ends
+from treepipe.core.verification import RULES
 from treepipe.scenario.scenario import Scenario
 
 MOST_ROLES = 10_000
@@ -23,6 +25,28 @@ def unused_warnings(scenario: Scenario) -> list[str]:
         f"key schedule.{key} has no effect on {section.name}"
         + (f" with schedule.{by}" if by else "")
         for key, by in sorted(section.unread.items())
+    ]
+
+
+def ends_of(scenario: Scenario) -> Ends:
+    """Where the target's ends are: as the scenario says, else as published, unless the rule of
+    verification needs the tree, which is the draft's."""
+    section, rule = scenario.schedule, scenario.sampling.rule
+    if "ends" not in section.model_fields_set and RULES[rule].needs_tree:
+        return "draft"
+    ends: Ends = section.parameters.ends
+    return ends
+
+
+def ends_warnings(scenario: Scenario) -> list[str]:
+    """Of ends that are not where they are published, for the rule's sake."""
+    section, rule = scenario.schedule, scenario.sampling.rule
+    if ends_of(scenario) == section.parameters.ends:
+        return []
+    return [
+        f"sampling.rule = {rule!r} needs the drafted tree, so embedding, projection and "
+        f"verification are the draft server's (schedule.ends = 'draft'), not the pipeline's as "
+        f"published for {section.name}"
     ]
 
 
@@ -43,6 +67,11 @@ def check_schedule(scenario: Scenario) -> None:
         able = [each.name for each in systems().values() if each.chains]
         raise UserError(
             f"{key} = 'adaptive' is for chains ({', '.join(able)}), not {section.name!r}"
+        )
+    if ends_of(scenario) == "pipeline" and RULES[rule].needs_tree:
+        raise UserError(
+            f"{path}: key schedule.ends = 'pipeline' contradicts sampling.rule = {rule!r}, which "
+            f"needs the drafted tree; 'draft' is where it can run"
         )
     if not system.drafts and rule != "exact":
         raise UserError(f"{key}: plain decoding has no drafted token to judge")

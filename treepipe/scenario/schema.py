@@ -123,6 +123,12 @@ class Model(Section):
     kv_kib: Positive | None = Field(
         None, description="keys and values of a token in a layer; a run reads it off the checkpoint"
     )
+    embedding_mib: Positive | None = Field(
+        None, description="the embedding; the output projection is as large (beside layer_mib)"
+    )
+    tied: bool | None = Field(
+        None, description="the output projection is the embedding (beside embedding_mib)"
+    )
 
 
 class HostSection(Section):
@@ -220,7 +226,7 @@ def _annotation(hint: Any, least: int | None) -> Any:
     """A parameter's type with its smallest value, also inside tuples and unions."""
     if hint is int and least is not None:
         return Annotated[int, Field(ge=least, le=MOST)]
-    if not (inner := get_args(hint)):
+    if get_origin(hint) is Literal or not (inner := get_args(hint)):
         return hint
     bound = tuple(each if each is ... else _annotation(each, least) for each in inner)
     if get_origin(hint) is tuple:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
-from treepipe.core.system import Block, Load, Parameters, Seat, key
+from treepipe.core.system import Block, Ends, Load, Parameters, Seat, key
 
 TREES = ((20, 4), (48, 5), (80, 6))
 """Nodes and depth that a planner tries; the last one is FlowSpec's (section 5)."""
@@ -33,7 +33,10 @@ class TreeKeys(Parameters):
 
 @dataclass(frozen=True)
 class SegmentKeys(TreeKeys):
-    """The tree cut into segments (FlowSpec, section 3.2)."""
+    """The tree cut into segments (FlowSpec, section 3.2); its draft device holds the target's ends
+    (section 3.1: D0)."""
+
+    ends: Ends = key("draft", "where embedding, projection, verification and decision are")
 
     segment_tokens: int = key(16, "l_max", least=1)
     score_order: bool = key(True, "score-based segmentation; false: in tree order")
