@@ -152,7 +152,7 @@ class DraftWorker:
     def _rows(
         self, flight: Flight, hidden: torch.Tensor | None
     ) -> list[tuple[Segment, torch.Tensor]]:
-        """Per segment the states to be evaluated: of committed rows the last one only."""
+        """The states to be evaluated, a segment each: of committed rows the last one only."""
         if hidden is None:
             return [(segment, torch.empty(0, 0)) for segment in flight.segments]
         split = hidden.split([len(segment.tokens) for segment in flight.segments])
@@ -162,8 +162,8 @@ class DraftWorker:
         ]
 
     def _note_features(self, flight: Flight, hidden: torch.Tensor, observe: Observe) -> None:
-        """For a draft that reads the target's states: those of committed tokens are known now,
-        those of tree nodes once a word accepts them."""
+        """Show the target's states to a draft that reads them: those of committed tokens are
+        known now, those of tree nodes once a word accepts them."""
         split = hidden.split([len(segment.tokens) for segment in flight.segments])
         for segment, states in zip(flight.segments, split, strict=True):
             request = self._open.by_session.get(segment.session)

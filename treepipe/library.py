@@ -154,7 +154,7 @@ class Comparison:
 
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
-        """By metric: ``a``, ``b``, ``difference`` and ``relative`` with their intervals."""
+        """``a``, ``b``, ``difference`` and ``relative`` with their intervals, by metric."""
         return dict(self.content["differences"])
 
     @property
@@ -227,12 +227,12 @@ class Validation:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Of the first scenario: by metric, predicted, replayed, measured and the errors."""
+        """The first scenario's figures, predicted, replayed and measured, and errors, by metric."""
         return dict(self.content["scenarios"][0]["metrics"])
 
     @property
     def utilization(self) -> dict[str, Any]:
-        """Of the first scenario: by device, predicted, replayed and measured."""
+        """The first scenario's busy shares, predicted, replayed and measured, by device."""
         return dict(self.content["scenarios"][0]["utilization"])
 
     @property
@@ -324,17 +324,17 @@ class Plan:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Of the best plan, by name, with intervals."""
+        """The best plan's figures with intervals, by name."""
         return dict(self.found.best.outcome.metrics)
 
     @property
     def utilization(self) -> dict[str, Any]:
-        """Of the best plan's devices."""
+        """The busy shares of the best plan's devices."""
         return dict(self.found.best.outcome.utilization)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Of the best plan."""
+        """The best plan's warnings."""
         return self.found.best.outcome.warnings
 
     @property

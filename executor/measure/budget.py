@@ -76,7 +76,7 @@ def choose(
 
 
 def idle_seconds(gaps_ms: Sequence[float], pass_ms: float) -> float:
-    """That the idle effect takes at least: ``LEAST`` turns and a first one, two passes a gap."""
+    """The least time for the idle effect: ``LEAST`` turns and a first one, two passes a gap."""
     return (LEAST + 1) * sum(gap + 2 * pass_ms for gap in gaps_ms) / 1e3
 
 
@@ -139,8 +139,8 @@ class _Corners:
 def _grids(
     tokens: tuple[int, ...], contexts: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """From all points to very few: several contexts before many token counts, then one context,
-    then without the largest passes."""
+    """Token counts and contexts, from all points to very few: several contexts before many token
+    counts, then one context, then without the largest passes."""
     fewest = min(FEWEST, len(tokens))
     sizes = [
         (rows, behind)
@@ -163,7 +163,7 @@ def _is_in(key: Point, tokens: Sequence[int], contexts: Sequence[int]) -> bool:
 
 
 def _least_seconds(pass_ms: float) -> float:
-    """Of ``LEAST`` visits: a pass that is not timed, and timed ones for ``VISIT_MS``."""
+    """The time of ``LEAST`` visits: a pass that is not timed, and timed ones for ``VISIT_MS``."""
     return LEAST * (2 * pass_ms + VISIT_MS * (pass_ms < VISIT_MS)) / 1e3
 
 

@@ -32,7 +32,7 @@ class Side:
 
     @property
     def warmup(self) -> tuple[int, bool]:
-        """As ``find_warmup``, unless the scenario sets it."""
+        """The warm-up as ``find_warmup`` finds it, unless the scenario sets it."""
         given = self.scenario.workload.warmup_requests
         return find_warmup(self.traces) if given is None else (given, True)
 

@@ -156,7 +156,7 @@ class _Placing:
 
     @property
     def footprint(self) -> Footprint | None:
-        """Of the target, as the scenario or its profile gives it; None if neither does."""
+        """The target's footprint by the scenario or its profile; None if neither gives it."""
         given = Footprint.of(self._scenario.target)
         if given is not None or self.target is None:
             return given
@@ -280,7 +280,7 @@ class _Placing:
         )
 
     def _model(self, section: Model, key: str, role: str) -> ServedModel | None:
-        """By its profile, else by its checkpoint's ``config.json``; None if it has neither."""
+        """A model by its profile, else by its checkpoint's ``config.json``; None without both."""
         base, name = self._path.parent, section.profile
         if name is not None:
             profile = find_model(name, f"{self._path}: key {key}.profile", base)

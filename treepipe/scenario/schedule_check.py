@@ -17,7 +17,7 @@ MOST_NODES = 1_000_000
 
 
 def unused_warnings(scenario: Scenario) -> list[str]:
-    """Of keys that were given and that the schedule does not read."""
+    """Warnings of keys that were given and that the schedule does not read."""
     section = scenario.schedule
     return [
         f"key schedule.{key} has no effect on {section.name}"

@@ -58,7 +58,7 @@ class Acceptance:
     hit_ratio: Mapping[int, float] | None = None
 
     def source(self, seed: int) -> PoolSource:
-        """Of one simulated run."""
+        """The source of one simulated run."""
         return PoolSource(self.pool, self.block, seed, self.hit_ratio)
 
 

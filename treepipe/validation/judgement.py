@@ -93,7 +93,7 @@ class Row:
 
     @property
     def tokens_per_round(self) -> float:
-        """In the run."""
+        """The run's tokens per round."""
         return self.measured_metrics["tokens_per_round"]
 
     @property
@@ -114,7 +114,7 @@ class Row:
         return low, high
 
     def error_of(self, metric: str) -> float:
-        """Of another metric than ``METRIC``."""
+        """The error of another metric than ``METRIC``."""
         return self.metrics[metric].mean / self.measured_metrics[metric] - 1
 
     def duration_error_of(self, metric: str) -> float:

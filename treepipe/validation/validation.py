@@ -65,8 +65,8 @@ def validation(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def work(replay: Trace, execution: Trace) -> dict[str, dict[str, float]]:
-    """Per kind of work (and for transfers): mean milliseconds replayed and measured, and how often
-    a new token needs it in the run."""
+    """Mean milliseconds, replayed and measured, of each kind of work (and of transfers), and how
+    often a new token needs it in the run."""
     tokens = sum(len(request.tokens) for request in execution.requests)
     found: dict[str, dict[str, float]] = {}
     for kind in sorted({span.kind for span in execution.spans}):
@@ -84,8 +84,8 @@ def work(replay: Trace, execution: Trace) -> dict[str, dict[str, float]]:
 
 
 def summary(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of ``METRIC`` over all scenarios: bias, median and worst error, correlation; and how many
-    points of utilization predictions were off, over all devices."""
+    """The errors of ``METRIC`` over all scenarios: bias, median and worst error, correlation; and
+    how many points of utilization predictions were off, over all devices."""
     cells = {each["scenario"]: each["metrics"][METRIC] for each in entries}
     found: dict[str, Any] = {"metric": METRIC, "scenarios": len(cells)}
     for part in ("error", "duration_error", "acceptance_error"):
@@ -161,7 +161,7 @@ def _intervals(metrics: Mapping[str, Interval]) -> dict[str, Any]:
 
 
 def _is_known(row: Row, metric: str) -> bool:
-    """In prediction, run and replay."""
+    """Whether prediction, run and replay all have the metric."""
     return all(metric in each for each in (row.metrics, row.measured_metrics, row.replayed_metrics))
 
 
@@ -182,7 +182,7 @@ def _error(row: Row, metric: str) -> dict[str, Any]:
 
 
 def _spread(errors: Mapping[str, float]) -> dict[str, Any]:
-    """Of signed errors: their mean (bias), the median and the largest of their sizes, and where."""
+    """Signed errors' mean (bias), the median and the largest of their sizes, and where."""
     worst = max(errors, key=lambda name: abs(errors[name]))
     return {
         "bias": statistics.fmean(errors.values()),
