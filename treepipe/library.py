@@ -7,9 +7,8 @@ the names, ``docs/tutorial.md`` a walk through them.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -424,38 +423,12 @@ def calibrate(
 device, draft, dtype, force, layers, model, seconds, threads, tokens
     """
     _need_executor("calibrate")
-    from treepipe.executor.measure import calibrate as measure
-    from treepipe.executor.measure.acceptance import open_pair
+    from treepipe.executor.measure.calibrate import CALIBRATIONS
 
-    def device(force: bool = False, **more: Any) -> None:
-        measure.calibrate_device(measure.DeviceRequest(**more), file, say, force=force)
-
-    def acceptance(
-        model: str = "reference",
-        draft: str | None = None,
-        head: str | None = None,
-        prompts: str = "reference:calibration",
-        new_tokens: int = 128,
-        task: str | None = None,
-        seed: int = 0,
-        force: bool = False,
-    ) -> None:
-        pair = open_pair(model, draft, head, prompts, new_tokens)
-        measure.calibrate_acceptance(pair, task or prompts, file, say, seed=seed, force=force)
-
-    def links(peer: str | None = None, **more: Any) -> None:
-        measure.calibrate_link(peer, file, say, **more)
-
-    known: dict[str, tuple[Callable[..., None], Callable[..., object]]] = {
-        "device": (device, measure.DeviceRequest),
-        "links": (links, measure.calibrate_link),
-        "acceptance": (acceptance, acceptance),
-    }
-    if what not in known:
-        raise UserError(f"calibrate({what!r}): there are {', '.join(known)}")
-    does, described = known[what]
-    own = [*inspect.signature(described).parameters, *inspect.signature(does).parameters]
-    names = sorted(set(own) - {"out", "say", "more"})
+    if what not in CALIBRATIONS:
+        raise UserError(f"calibrate({what!r}): there are {', '.join(CALIBRATIONS)}")
+    request, measure = CALIBRATIONS[what]
+    names = sorted(["force", *(field.name for field in fields(request))])
     for name in options:
         if name not in names:
             raise UserError(
@@ -463,7 +436,8 @@ device, draft, dtype, force, layers, model, seconds, threads, tokens
             )
     default = "link" if what == "links" else what
     file = Path(out if out is not None else f"calibrated-{default}.toml")
-    does(**options)
+    force = options.pop("force", False)
+    measure(request(**options), file, say, force=force)
     return file
 
 
