@@ -7,9 +7,10 @@ the model (``profiles/service.py``). What the times rest on besides measurements
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.core.tree import split
@@ -35,7 +36,9 @@ from treepipe.scenario.deployment import Placed
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Home, Machine, make_machines
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import DraftSection, Model, Pipeline
+from treepipe.scenario.schema import DraftSection, Model, Pipeline, Stage
+
+Counted = TypeVar("Counted", DraftSection, Pipeline, Stage)
 
 NO_WORK = TimeTable({1: 0.0})
 """Times of what a role never does."""
@@ -70,6 +73,11 @@ class Placement:
     estimates: Mapping[str, float]
 
 
+def _copies(sections: Sequence[Counted]) -> Iterator[tuple[int, Counted]]:
+    """Each section ``count`` times, with its place in the file."""
+    return ((index, each) for index, each in enumerate(sections) for _ in range(each.count))
+
+
 def place(scenario: Scenario, layers: int | None = None) -> Placement:
     """Put a scenario's roles on their devices.
 
@@ -80,21 +88,13 @@ def place(scenario: Scenario, layers: int | None = None) -> Placement:
         UserError: a device, a host or a model is wrong or missing.
     """
     placing = _Placing(scenario, layers)
-    servers = [
-        (index, draft) for index, draft in enumerate(scenario.drafts) for _ in range(draft.count)
-    ]
     drafts = [
         placing.draft(draft, f"draft{number}", f"drafts.{index}")
-        for number, (index, draft) in enumerate(servers)
-    ]
-    copies = [
-        (index, pipeline)
-        for index, pipeline in enumerate(scenario.pipelines)
-        for _ in range(pipeline.count)
+        for number, (index, draft) in enumerate(_copies(scenario.drafts))
     ]
     pipelines = [
         placing.stages(pipeline, f"pipeline{number}", f"pipelines.{index}")
-        for number, (index, pipeline) in enumerate(copies)
+        for number, (index, pipeline) in enumerate(_copies(scenario.pipelines))
     ]
     return Placement(
         tuple(role.placed for role in drafts),
@@ -174,9 +174,7 @@ class _Placing:
 
     def stages(self, pipeline: Pipeline, name: str, key: str) -> list[_Role]:
         """Args: ``name``: of the pipeline's first copy or a further one; ``key``: in the file."""
-        sections = [
-            (i, stage) for i, stage in enumerate(pipeline.stages) for _ in range(stage.count)
-        ]
+        sections = list(_copies(pipeline.stages))
         given = [stage.layers for _, stage in sections]
         counts = _deal_layers(given, self._layers, f"{self._path}: key {key}")
         roles, first = list[_Role](), 0
