@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import Found
+    from treepipe.results.versus import Comparison
     from treepipe.validation.judgement import Row
 
 Say: TypeAlias = Callable[[str, int], None]
@@ -143,43 +144,6 @@ def run(
     )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Two simulated scenarios on common random numbers, and their paired differences (b - a)."""
-
-    a: Result
-    b: Result
-    content: dict[str, Any]
-
-    @property
-    def differences(self) -> dict[str, dict[str, Any]]:
-        """``a``, ``b``, ``difference`` and ``relative`` with their intervals, by metric."""
-        return dict(self.content["differences"])
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(self.content["warnings"])
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return [
-            {"name": name, **each["difference"], "unit": each["unit"]}
-            for name, each in self.differences.items()
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of the file ``treepipe.versus/1``."""
-        return self.content
-
-    def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` of the differences; ``UserError`` without pandas."""
-        return data_frame(self.rows)
-
-    def _repr_html_(self) -> str:
-        title = f"{self.b.scenario} - {self.a.scenario}"
-        return html_table(title, self.rows, self.warnings)
-
-
 def compare(
     a: Scenario,
     b: Scenario,
@@ -204,17 +168,16 @@ def compare(
     ...     "schedule": {"name": "pp"},
     ... })
     >>> fast = slow.with_(name="fast", **{"pipelines.0.stages.0.device": {"stage_ms": {1: 10.0}}})
-    >>> round(compare(slow, fast).differences["time_between_tokens_ms"]["difference"]["mean"])
+    >>> round(compare(slow, fast).differences["time_between_tokens_ms"].difference.mean)
     -20
     """
-    from treepipe.results.versus import Side, check_pairs, make_versus, named_apart
+    from treepipe.results.versus import Side, check_pairs, make_comparison, named_apart
 
     a = _changed(a, runs, None)
     b = named_apart(a, _changed(b, runs, a.seed), changed)
     check_pairs(a, b)
     first, second = (simulate(each, say=say) for each in (a, b))
-    content = make_versus(Side(a, first.traces), Side(b, second.traces))
-    return Comparison(first, second, content)
+    return make_comparison(Side(a, first.traces), Side(b, second.traces))
 
 
 @dataclass(frozen=True)
