@@ -8,7 +8,7 @@ the names, ``docs/tutorial.md`` a walk through them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from treepipe.planner.halving import Found
     from treepipe.results.versus import Comparison
     from treepipe.validation.judgement import Row
+    from treepipe.validation.validation import BusyShares, MetricErrors
 
 Say: TypeAlias = Callable[[str, int], None]
 """Progress: what happens now, and how many steps of it there are; ("", 1) is one step done."""
@@ -188,14 +189,18 @@ class Validation:
     content: dict[str, Any]
 
     @property
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, MetricErrors]:
         """The first scenario's figures, predicted, replayed and measured, and errors, by metric."""
-        return dict(self.content["scenarios"][0]["metrics"])
+        from treepipe.validation.validation import metric_errors
+
+        return metric_errors(self.rows[0])
 
     @property
-    def utilization(self) -> dict[str, Any]:
+    def utilization(self) -> dict[str, BusyShares]:
         """The first scenario's busy shares, predicted, replayed and measured, by device."""
-        return dict(self.content["scenarios"][0]["utilization"])
+        from treepipe.validation.validation import busy_shares
+
+        return busy_shares(self.rows[0])
 
     @property
     def lossless(self) -> bool | None:
@@ -233,7 +238,7 @@ class Validation:
         return html_table(self.rows[0].label, self._table(), self.warnings)
 
     def _table(self) -> list[dict[str, Any]]:
-        return [{"name": name, **each} for name, each in self.metrics.items()]
+        return [{"name": name, **asdict(each)} for name, each in self.metrics.items()]
 
 
 def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = silent) -> Validation:
@@ -256,7 +261,7 @@ def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = sil
     ...     "schedule": {"name": "pp"},
     ...     "workload": {"prompts": "reference:heldout", "requests": 1, "new_tokens": 4},
     ... }))
-    >>> found.lossless, found.metrics["time_between_tokens_ms"]["unit"]
+    >>> found.lossless, found.metrics["time_between_tokens_ms"].unit
     (True, 'ms')
     """
     _need_executor("validate")
