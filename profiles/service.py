@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import ServiceTable, TimeTable
 from treepipe.profiles.roofline import (
-    Work,
+    PassWork,
     attention_work,
     fusion_work,
     head_work,
@@ -59,7 +59,7 @@ class MeasuredPart:
 
     name: str
     sizes: Callable[[Shape], tuple[int, ...]]
-    work: Callable[[Shape, DType, int, int], list[Work]]
+    work: Callable[[Shape, DType, int, int], list[PassWork]]
 
 
 LAYER = MeasuredPart("layer", lambda s: s.layer_sizes, lambda s, d, n, c: [layer_work(s, d, n)])
