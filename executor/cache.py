@@ -149,7 +149,7 @@ class RaggedCache:
 
     @staticmethod
     def mask(masks: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Per session [rows, entries] -> [all rows, all entries], False across sessions."""
+        """Masks [rows, entries] of sessions as one [all rows, all entries], False across them."""
         return torch.block_diag(*[mask.to(torch.uint8) for mask in masks]).bool()
 
     def update(

@@ -166,7 +166,7 @@ class DraftWorker:
     def _rows(
         self, flight: Flight, hidden: torch.Tensor | None
     ) -> list[tuple[Segment, torch.Tensor]]:
-        """Per segment the states to be evaluated: of committed rows the last one only."""
+        """The states to be evaluated, a segment each: of committed rows the last one only."""
         if hidden is None:
             return [(segment, torch.empty(0, 0)) for segment in flight.segments]
         split = hidden.split([len(segment.tokens) for segment in flight.segments])
@@ -176,15 +176,15 @@ class DraftWorker:
         ]
 
     def _note_features(self, flight: Flight, hidden: torch.Tensor, observe: Observe) -> None:
-        """For a draft that reads the target's states: those of committed tokens are known now,
-        those of tree nodes once a word accepts them."""
+        """Show the target's states to a draft that reads them: those of committed tokens are
+        known now, those of tree nodes once a word accepts them."""
         assert self._ends is not None  # as where the target's tokens are taken
         split = self._ends.features(hidden).split([len(each.tokens) for each in flight.segments])
         for segment, features in zip(flight.segments, split, strict=True):
             self._note(segment, list(features), observe)
 
     def _note_accepted(self, body: Verified, features: torch.Tensor, observe: Observe) -> None:
-        """The same of the rows that the pipeline's end knows to be accepted."""
+        """Do the same with the rows that the pipeline's end knows to be accepted."""
         split = features.split([len(rows) for rows in body.states])
         for segment, rows, own in zip(body.flight.segments, body.states, split, strict=True):
             known = dict(zip(rows, own, strict=True))

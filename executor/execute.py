@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -48,18 +48,7 @@ def execute(
     traces: list[Trace] = []
     recordings: list[Recording] = []
     say(f"starting {len(launch.roles)} processes", 1)
-    warnings = input_warnings(scenario, launch.deployment)
-    if not scenario.emulate:
-        warnings.append(
-            "emulate = false: devices, links and hosts of the scenario are not imposed on the run, "
-            "which takes this machine's own time"
-        )
-    arrivals = scenario.workload.arrivals
-    if isinstance(arrivals, ArrivalTrace):
-        warnings.append(
-            f"prompts have the lengths of workload.prompts; those in {arrivals.file} are for the "
-            f"simulator"
-        )
+    warnings = [*input_warnings(scenario, launch.deployment), *_left_out(scenario)]
     with Controller(launch.roles, launch.deployment) as controller:
         say("", 1)
         say("decoding", sum(len(deployment.requests) for deployment in launch.runs))
@@ -77,6 +66,21 @@ def execute(
         memory = controller.peak_memory_bytes()
     traces[0].warnings += overload_warnings(scenario, launch.deployment, traces)
     return Execution(traces, recordings, memory)
+
+
+def _left_out(scenario: Scenario) -> Iterator[str]:
+    """Warnings of what the scenario says and a run does otherwise."""
+    if not scenario.emulate:
+        yield (
+            "emulate = false: devices, links and hosts of the scenario are not imposed on the run, "
+            "which takes this machine's own time"
+        )
+    arrivals = scenario.workload.arrivals
+    if isinstance(arrivals, ArrivalTrace):
+        yield (
+            f"prompts have the lengths of workload.prompts; those in {arrivals.file} are for the "
+            f"simulator"
+        )
 
 
 def _keep(

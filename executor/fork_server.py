@@ -60,7 +60,7 @@ def start(process: BaseProcess) -> None:
 
 
 def end_with_fork_server() -> None:
-    """To be called first in a child: it does not outlive the fork server, nor keep it alive."""
+    """Let this child end with the fork server, and not keep it alive; to be called first."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # Attributes that multiprocessing does not document; without them all is as it was.
@@ -73,7 +73,7 @@ def end_with_fork_server() -> None:
 
 @atexit.register
 def _remove_socket_folder() -> None:
-    """In the fork server only; where the controller was killed, nobody else does it."""
+    """Tidy up in the fork server; where the controller was killed, nobody else does it."""
     server = getattr(forkserver, "_forkserver", None)
     address = getattr(server, "_forkserver_address", None)
     if not isinstance(address, str) or getattr(server, "_forkserver_pid", None) is not None:

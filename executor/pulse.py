@@ -118,7 +118,7 @@ class Watch:
             self.forget(name)
 
     def look(self) -> None:
-        """To be called every ``look_s``. Raises ``LostWorkerError`` for a silent worker."""
+        """Look at all pulses, every ``look_s``. Raises ``LostWorkerError`` for a silent worker."""
         passed_s = (now_ms() - self._looked_ms) / 1e3
         if passed_s < self.look_s / 2:
             return
@@ -135,7 +135,7 @@ class Watch:
         self._raise_silent(self._silent_s)
 
     def all_idle_s(self) -> float:
-        """For how long now every worker has waited for a message with nothing in hand."""
+        """The time for which every worker has waited for a message with nothing in hand."""
         return min((self._idle_s[name] for name in self._pipes), default=0.0)
 
     def begin(self) -> None:

@@ -222,13 +222,10 @@ class Inbox:
         try:
             self._socket.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE:
-                raise UserError(
-                    f"{asked_by}: {host} is no address that {worker} could listen on: {error}"
-                ) from None
-            raise UserError(
-                f"{asked_by}: port {port}, wanted by {worker}, is in use on {host}"
-            ) from None
+            fault = f"{host} is no address that {worker} could listen on: {error}"
+            if error.errno == zmq.EADDRINUSE:
+                fault = f"port {port}, wanted by {worker}, is in use on {host}"
+            raise UserError(f"{asked_by}: {fault}") from None
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.count = 0
         self.dropped: Counter[str] = Counter()

@@ -194,7 +194,7 @@ def shape_of(entry: MeasuredTime) -> Shape:
 
 
 def _kind(data: Mapping[str, Any], path: Path) -> str:
-    """Whose keys the file's are, or are most like."""
+    """The kind of profile whose keys the file's are, or are most like."""
     fields: dict[str, set[str]] = {
         "devices": {*DeviceProfile.model_fields, *EmulatedProfile.model_fields},
         "links": set(LinkProfile.model_fields),

@@ -84,7 +84,7 @@ class PoolFile:
 
     @property
     def ranks(self) -> list[int]:
-        """Of the target's tokens, of all texts one after the other, where all is verified."""
+        """The ranks of the target's tokens, text after text, where all is verified."""
         return [int(rank) for prompt in self.prompts for rank in prompt.known.ranks]
 
     def beginnings(self, length: int) -> PoolFile:

@@ -13,41 +13,41 @@ from treepipe.profiles.shapes import BYTES, DType, Shape, compute_dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PassWork:
     """Floating-point operations, and bytes moved between memory and processor."""
 
     flops: float
     moved_bytes: float
 
 
-def layer_work(shape: Shape, dtype: DType, tokens: int) -> Work:
+def layer_work(shape: Shape, dtype: DType, tokens: int) -> PassWork:
     """A decoder layer without attention itself: its weights once, its rows in and out."""
     rows = 2 * tokens * (shape.hidden_size + shape.intermediate_size) * BYTES[compute_dtype(dtype)]
     flops = 2.0 * shape.layer_matrix_parameters * tokens
-    return Work(flops, shape.layer_bytes(dtype) + rows)
+    return PassWork(flops, shape.layer_bytes(dtype) + rows)
 
 
-def attention_work(shape: Shape, dtype: DType, tokens: int, context: int) -> Work:
+def attention_work(shape: Shape, dtype: DType, tokens: int, context: int) -> PassWork:
     """Scores and weighted sums of a layer: every row against the context and all rows."""
     keys = context + tokens
     flops = 4.0 * tokens * keys * shape.heads * shape.head_dim
-    return Work(flops, keys * shape.kv_bytes(dtype))
+    return PassWork(flops, keys * shape.kv_bytes(dtype))
 
 
-def head_work(shape: Shape, dtype: DType, tokens: int) -> Work:
+def head_work(shape: Shape, dtype: DType, tokens: int) -> PassWork:
     """The output projection; quantized models keep it in the type they compute in."""
     size = BYTES[compute_dtype(dtype)]
     moved = shape.head_parameters + tokens * (shape.hidden_size + shape.vocabulary)
-    return Work(2.0 * shape.head_parameters * tokens, moved * size)
+    return PassWork(2.0 * shape.head_parameters * tokens, moved * size)
 
 
-def fusion_work(shape: Shape, dtype: DType, tokens: int) -> Work:
+def fusion_work(shape: Shape, dtype: DType, tokens: int) -> PassWork:
     """What comes in front of an EAGLE head's layer."""
     moved = shape.fusion_parameters * BYTES[dtype]
-    return Work(2.0 * shape.fusion_parameters * tokens, moved)
+    return PassWork(2.0 * shape.fusion_parameters * tokens, moved)
 
 
-def roofline_ms(work: Work, roofline: Roofline, dtype: DType) -> float:
+def roofline_ms(work: PassWork, roofline: Roofline, dtype: DType) -> float:
     """Milliseconds: the slower of computing and moving, at the device's efficiencies.
 
     A type whose peak is not given computes at the peak of another type of its size, else at the

@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import ServiceTable, TimeTable
 from treepipe.profiles.roofline import (
-    Work,
+    PassWork,
     attention_work,
     fusion_work,
     head_work,
@@ -59,7 +59,7 @@ class MeasuredPart:
 
     name: str
     sizes: Callable[[Shape], tuple[int, ...]]
-    work: Callable[[Shape, DType, int, int], list[Work]]
+    work: Callable[[Shape, DType, int, int], list[PassWork]]
 
 
 LAYER = MeasuredPart("layer", lambda s: s.layer_sizes, lambda s, d, n, c: [layer_work(s, d, n)])
@@ -135,7 +135,7 @@ class ServiceTimes:
         return self._of_measured(self._nearest(self._hardware.head, HEAD, model), HEAD, model)
 
     def _embedding(self, model: ServedModel) -> list[tuple[Tables, int]]:
-        """Where it was measured; else it is neglected, a row is a few kilobytes."""
+        """The embedding where it was measured; else it is neglected, a row is a few kilobytes."""
         entries = self._own(self._hardware.embedding, model)
         return [(self._taken(entries, model, "embedding").ms, 1)] if entries else []
 
@@ -145,7 +145,7 @@ class ServiceTimes:
         return ServiceTable(total) if len(total) > 1 else TimeTable(total[min(total)])
 
     def _nearest(self, entries: Sequence[Entry], part: MeasuredPart, model: ServedModel) -> Entry:
-        """Of equal size, type and name if there is one; else the least away in this order."""
+        """The entry of equal size, type and name, else the nearest in this order."""
 
         def distance(entry: MeasuredTime) -> tuple[float, bool, bool, bool]:
             ours, theirs = part.sizes(model.shape), part.sizes(self._shape_of(entry))
@@ -168,7 +168,7 @@ class ServiceTimes:
     def _taken(
         self, entries: Sequence[MeasuredTime], model: ServedModel, what: str
     ) -> MeasuredTime:
-        """Of several measurements of one model, the one in its type if there is one."""
+        """The measurement of a model in its type if there is one, else another one of it."""
         chosen = min(entries, key=lambda entry: entry.dtype != model.dtype)
         if chosen.dtype != model.dtype:
             self._warn(f"times of a {what} of {model} are those measured in {chosen.dtype}")

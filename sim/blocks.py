@@ -80,12 +80,8 @@ def _offsets(lengths: list[int]) -> list[int]:
     return [0, *np.cumsum(lengths[:-1]).tolist()]
 
 
-def _tilt(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, float]) -> Floats:
-    """Weights of the blocks.
-
-    P(b) ~ exp(sum over k of tilt_k * (hits_k(b) - ratio_k * length(b))), the tilts such that the
-    expected excess of hits is 0. That is where the logarithm of the sum is least (it is convex).
-    """
+def _excess(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, float]) -> Floats:
+    """Hits of each block above what its length should have: [blocks, hit ratios by their k]."""
     firsts, stops = bounds.T
     excess = []
     for k, ratio in sorted(hit_ratio.items()):
@@ -96,7 +92,17 @@ def _tilt(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, flo
             )
         hits = _hits(pool, k)
         excess.append(hits[stops] - hits[firsts] - ratio * (stops - firsts))
-    table = np.array(excess, float).T
+    return np.array(excess, float).T
+
+
+def _tilt(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, float]) -> Floats:
+    """Weights of the blocks.
+
+    P(b) ~ exp(sum over k of tilt_k * (hits_k(b) - ratio_k * length(b))), the tilts such that the
+    expected excess of hits is 0. That is where the logarithm of the sum is least (it is convex).
+    """
+    firsts, stops = bounds.T
+    table = _excess(pool, bounds, hit_ratio)
 
     def log_sum(tilts: Floats) -> tuple[float, Floats]:
         exponents = table @ tilts

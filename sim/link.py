@@ -17,7 +17,7 @@ from treepipe.physics.transfers import Held, TransferQueue, Wire
 from treepipe.sim.clock import Clock
 
 Item = TypeVar("Item")
-Begin: TypeAlias = Callable[[], float]
+StartTransfer: TypeAlias = Callable[[], float]
 """Begins a transfer now; returns until when it has to itself what it holds (ms)."""
 
 
@@ -26,13 +26,13 @@ class Traffic:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._queue: TransferQueue[Begin] = TransferQueue()
+        self._queue: TransferQueue[StartTransfer] = TransferQueue()
 
-    def ask(self, held: Held, begin: Begin) -> None:
+    def ask(self, held: Held, begin: StartTransfer) -> None:
         """Begin as soon as all of ``held`` is free."""
         self._begin(self._queue.ask(held, begin))
 
-    def _begin(self, started: list[tuple[Held, Begin]]) -> None:
+    def _begin(self, started: list[tuple[Held, StartTransfer]]) -> None:
         for held, begin in started:
             until = begin()
             self._clock.after(until - self._clock.now, partial(self._end, held))

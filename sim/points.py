@@ -49,7 +49,7 @@ class Point:
     def of(
         cls, label: str, path: Path, settings: Sequence[str] = (), steady: bool = False
     ) -> Point:
-        """Of a file, with settings as ``--set`` takes them; raises ``UserError``."""
+        """The point of a file, with settings as ``--set`` takes them; raises ``UserError``."""
         return cls(label, Scenario.load(path, settings), steady)
 
 

@@ -141,7 +141,7 @@ class Pool:
 
     @classmethod
     def of(cls, file: PoolFile, depth_loss: float = 0.0) -> Pool:
-        """As ``load``, of a file that is read already."""
+        """The pool of a file that is read already; else as ``load``."""
         prompts = _beyond(file.prompts, depth_loss) if depth_loss else file.prompts
         return cls(prompts, file.off_path)
 

@@ -107,7 +107,7 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] 
 
 
 def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[RequestSpec, ...]:
-    """As long as they were recorded, and asked for when the first run of the scenario asks."""
+    """Requests as long as they were recorded, asked for when the scenario's first run asks."""
     (seed,) = run_seeds(scenario.seed, 1)
     asked = draw_requests(scenario, seed)
     if scenario.workload.arrivals is not None and max(recording.requests, default=0) > len(asked):

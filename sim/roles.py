@@ -191,7 +191,7 @@ class DraftServer:
 
     @property
     def state(self) -> str:
-        """For the report of a deadlock."""
+        """What this server waits for, as the report of a deadlock says it."""
         return f"{self._placed.name} waits for segments of requests {sorted(self._open.by_session)}"
 
     @property

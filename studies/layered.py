@@ -77,11 +77,11 @@ class CardCluster:
         return Scenario.load(SCENARIO).with_(**made, **changes)
 
     def stage_ms(self, tokens: int) -> list[float]:
-        """Of every stage, for so many rows."""
+        """The time of every stage for so many rows."""
         return [TimeTable(table)(tokens) for table in self._tables()]
 
     def slowest_ms(self, width: int) -> float:
-        """Of a step whose layers have ``width`` rows; the last stage has only the root left."""
+        """A step whose layers have ``width`` rows; the last stage has only the root left."""
         *stages, _ = self.stage_ms(width)
         return max(*stages, self.stage_ms(1)[-1])
 
@@ -142,14 +142,14 @@ def twenty_one() -> tuple[Card, ...]:
 
 
 def draft_table(model: str, alone_ms: float) -> dict[int, float]:
-    """On an L40: ``alone_ms`` as published for one row, until the card itself takes longer."""
+    """The draft's times on an L40: ``alone_ms`` for one row, until the card itself takes longer."""
     service, served = _service("l40"), _served(model)
     table = service.draft(served)
     return {n: max(alone_ms, table(n, CONTEXT)) for n in table.points if n <= MOST_TOKENS}
 
 
 def draft_overhead_ms() -> float:
-    """Per layer of the draft on an L40: what its published time leaves of the profiled one."""
+    """What a layer of the draft takes on an L40 on top of its profile, by its published time."""
     draft = _served(DRAFT)
     profiled = _service("l40").draft(draft)(1, CONTEXT)
     wanted = published()["specpipe"]["draft_tbt_ms"][DRAFT]
@@ -231,7 +231,7 @@ def acceptance(level: float, sharpness: float = SHARPNESS) -> dict[str, Any]:
 
 
 def overhead_ms() -> float:
-    """Per layer of an RTX 3090: what the plain pipeline's 302.39 ms a token leave."""
+    """What the plain pipeline's 302.39 ms a token leave per layer of an RTX 3090."""
     wanted = published()["specpipe"]["pp_tbt_ms_humaneval_x"]
     cards = one_server()
     alone = plain_ms(CardCluster(cards, {"rtx-3090": 0.0}, {1: 0.0}))

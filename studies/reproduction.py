@@ -87,7 +87,7 @@ class Score:
 
 
 def score(entries: Sequence[Entry], predictions: Mapping[str, float] | None = None) -> Score | None:
-    """Of the entries that are true predictions with a published figure; None if there is none.
+    """The score of the true predictions that have a published figure; None if there is none.
 
     Args:
         predictions: by key, another predictor's (the trivial one's); cells it has none for are

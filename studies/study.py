@@ -145,7 +145,7 @@ class StudyResult:
     sections: dict[str, list[str]] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
-        """Of the JSON file."""
+        """The content of the JSON file."""
         rows = [asdict(row) for row in self.rows]
         return {
             "schema": SCHEMA,
@@ -157,7 +157,7 @@ class StudyResult:
         }
 
     def page(self) -> str:
-        """In Markdown: findings, plots, tables, and what the study states about itself."""
+        """The page in Markdown: findings, plots, tables, and what the study says of itself."""
         parts = [f"# {self.study}", ""]
         if self.study in STUDIES:
             summary = STUDIES[self.study].summary

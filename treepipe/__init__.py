@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treepipe.library import (
-        Comparison,
         Plan,
         Validation,
         calibrate,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         validate,
     )
     from treepipe.results.result import Metric, Result
+    from treepipe.results.versus import Comparison
     from treepipe.scenario.scenario import Scenario
 
 __version__ = "0.1.0"
@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "Comparison": "treepipe.results.versus",
     "Metric": "treepipe.results.result",
     "Result": "treepipe.results.result",
     "Scenario": "treepipe.scenario.scenario",

@@ -7,9 +7,8 @@ the names, ``docs/tutorial.md`` a walk through them.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
 
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import Found
+    from treepipe.results.versus import Comparison
     from treepipe.validation.judgement import Row
+    from treepipe.validation.validation import BusyShares, MetricErrors
 
 Say: TypeAlias = Callable[[str, int], None]
 """Progress: what happens now, and how many steps of it there are; ("", 1) is one step done."""
@@ -144,43 +145,6 @@ def run(
     )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Two simulated scenarios on common random numbers, and their paired differences (b - a)."""
-
-    a: Result
-    b: Result
-    content: dict[str, Any]
-
-    @property
-    def differences(self) -> dict[str, dict[str, Any]]:
-        """By metric: ``a``, ``b``, ``difference`` and ``relative`` with their intervals."""
-        return dict(self.content["differences"])
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(self.content["warnings"])
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return [
-            {"name": name, **each["difference"], "unit": each["unit"]}
-            for name, each in self.differences.items()
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of the file ``treepipe.versus/1``."""
-        return self.content
-
-    def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` of the differences; ``UserError`` without pandas."""
-        return data_frame(self.rows)
-
-    def _repr_html_(self) -> str:
-        title = f"{self.b.scenario} - {self.a.scenario}"
-        return html_table(title, self.rows, self.warnings)
-
-
 def compare(
     a: Scenario,
     b: Scenario,
@@ -205,17 +169,16 @@ def compare(
     ...     "schedule": {"name": "pp"},
     ... })
     >>> fast = slow.with_(name="fast", **{"pipelines.0.stages.0.device": {"stage_ms": {1: 10.0}}})
-    >>> round(compare(slow, fast).differences["time_between_tokens_ms"]["difference"]["mean"])
+    >>> round(compare(slow, fast).differences["time_between_tokens_ms"].difference.mean)
     -20
     """
-    from treepipe.results.versus import Side, check_pairs, make_versus, named_apart
+    from treepipe.results.versus import Side, check_pairs, make_comparison, named_apart
 
     a = _changed(a, runs, None)
     b = named_apart(a, _changed(b, runs, a.seed), changed)
     check_pairs(a, b)
     first, second = (simulate(each, say=say) for each in (a, b))
-    content = make_versus(Side(a, first.traces), Side(b, second.traces))
-    return Comparison(first, second, content)
+    return make_comparison(Side(a, first.traces), Side(b, second.traces))
 
 
 @dataclass(frozen=True)
@@ -226,14 +189,18 @@ class Validation:
     content: dict[str, Any]
 
     @property
-    def metrics(self) -> dict[str, Any]:
-        """Of the first scenario: by metric, predicted, replayed, measured and the errors."""
-        return dict(self.content["scenarios"][0]["metrics"])
+    def metrics(self) -> dict[str, MetricErrors]:
+        """The first scenario's figures, predicted, replayed and measured, and errors, by metric."""
+        from treepipe.validation.validation import metric_errors
+
+        return metric_errors(self.rows[0])
 
     @property
-    def utilization(self) -> dict[str, Any]:
-        """Of the first scenario: by device, predicted, replayed and measured."""
-        return dict(self.content["scenarios"][0]["utilization"])
+    def utilization(self) -> dict[str, BusyShares]:
+        """The first scenario's busy shares, predicted, replayed and measured, by device."""
+        from treepipe.validation.validation import busy_shares
+
+        return busy_shares(self.rows[0])
 
     @property
     def lossless(self) -> bool | None:
@@ -271,7 +238,7 @@ class Validation:
         return html_table(self.rows[0].label, self._table(), self.warnings)
 
     def _table(self) -> list[dict[str, Any]]:
-        return [{"name": name, **each} for name, each in self.metrics.items()]
+        return [{"name": name, **asdict(each)} for name, each in self.metrics.items()]
 
 
 def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = silent) -> Validation:
@@ -294,7 +261,7 @@ def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = sil
     ...     "schedule": {"name": "pp"},
     ...     "workload": {"prompts": "reference:heldout", "requests": 1, "new_tokens": 4},
     ... }))
-    >>> found.lossless, found.metrics["time_between_tokens_ms"]["unit"]
+    >>> found.lossless, found.metrics["time_between_tokens_ms"].unit
     (True, 'ms')
     """
     _need_executor("validate")
@@ -324,17 +291,17 @@ class Plan:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Of the best plan, by name, with intervals."""
+        """The best plan's figures with intervals, by name."""
         return dict(self.found.best.outcome.metrics)
 
     @property
     def utilization(self) -> dict[str, Any]:
-        """Of the best plan's devices."""
+        """The busy shares of the best plan's devices."""
         return dict(self.found.best.outcome.utilization)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Of the best plan."""
+        """The best plan's warnings."""
         return self.found.best.outcome.warnings
 
     @property
@@ -424,38 +391,12 @@ def calibrate(
 device, draft, dtype, force, layers, model, seconds, threads, tokens
     """
     _need_executor("calibrate")
-    from treepipe.executor.measure import calibrate as measure
-    from treepipe.executor.measure.acceptance import open_pair
+    from treepipe.executor.measure.calibrate import CALIBRATIONS
 
-    def device(force: bool = False, **more: Any) -> None:
-        measure.calibrate_device(measure.DeviceRequest(**more), file, say, force=force)
-
-    def acceptance(
-        model: str = "reference",
-        draft: str | None = None,
-        head: str | None = None,
-        prompts: str = "reference:calibration",
-        new_tokens: int = 128,
-        task: str | None = None,
-        seed: int = 0,
-        force: bool = False,
-    ) -> None:
-        pair = open_pair(model, draft, head, prompts, new_tokens)
-        measure.calibrate_acceptance(pair, task or prompts, file, say, seed=seed, force=force)
-
-    def links(peer: str | None = None, **more: Any) -> None:
-        measure.calibrate_link(peer, file, say, **more)
-
-    known: dict[str, tuple[Callable[..., None], Callable[..., object]]] = {
-        "device": (device, measure.DeviceRequest),
-        "links": (links, measure.calibrate_link),
-        "acceptance": (acceptance, acceptance),
-    }
-    if what not in known:
-        raise UserError(f"calibrate({what!r}): there are {', '.join(known)}")
-    does, described = known[what]
-    own = [*inspect.signature(described).parameters, *inspect.signature(does).parameters]
-    names = sorted(set(own) - {"out", "say", "more"})
+    if what not in CALIBRATIONS:
+        raise UserError(f"calibrate({what!r}): there are {', '.join(CALIBRATIONS)}")
+    request, measure = CALIBRATIONS[what]
+    names = sorted(["force", *(field.name for field in fields(request))])
     for name in options:
         if name not in names:
             raise UserError(
@@ -463,7 +404,8 @@ device, draft, dtype, force, layers, model, seconds, threads, tokens
             )
     default = "link" if what == "links" else what
     file = Path(out if out is not None else f"calibrated-{default}.toml")
-    does(**options)
+    force = options.pop("force", False)
+    measure(request(**options), file, say, force=force)
     return file
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from treepipe.executor.measure.timing import LEAST, VISIT_MS, Probe, WorkTimer
-from treepipe.executor.measure.work import Kind, Point
+from treepipe.executor.measure.work import WorkKind, WorkPoint
 
 LITTLE = 5.0
 """Seconds; what takes less is not thinned, however little time was asked for."""
@@ -22,7 +22,7 @@ SHORT = 16
 FEWEST = 3
 """Token counts of a grid that spans all of them."""
 
-Guess: TypeAlias = Callable[[Point], float]
+Guess: TypeAlias = Callable[[WorkPoint], float]
 """Milliseconds of a pass."""
 
 
@@ -35,7 +35,7 @@ class Choice:
         seconds: that it takes at least; ``all_seconds``: that all points would.
     """
 
-    probes: Sequence[Probe[Point]]
+    probes: Sequence[Probe[WorkPoint]]
     tokens: tuple[int, ...]
     contexts: tuple[int, ...]
     seconds: float
@@ -55,7 +55,7 @@ class Choice:
 
 
 def choose(
-    probes: Sequence[Probe[Point]],
+    probes: Sequence[Probe[WorkPoint]],
     tokens: tuple[int, ...],
     contexts: tuple[int, ...],
     seconds: float,
@@ -76,12 +76,14 @@ def choose(
 
 
 def idle_seconds(gaps_ms: Sequence[float], pass_ms: float) -> float:
-    """That the idle effect takes at least: ``LEAST`` turns and a first one, two passes a gap."""
+    """The least time for the idle effect: ``LEAST`` turns and a first one, two passes a gap."""
     return (LEAST + 1) * sum(gap + 2 * pass_ms for gap in gaps_ms) / 1e3
 
 
 def guess_times(
-    probes: Sequence[Probe[Point]], clock: WorkTimer, now: Callable[[], float] = time.perf_counter
+    probes: Sequence[Probe[WorkPoint]],
+    clock: WorkTimer,
+    now: Callable[[], float] = time.perf_counter,
 ) -> Guess:
     """Time the shortest passes of each kind; longer ones are on the plane through them.
 
@@ -90,7 +92,7 @@ def guess_times(
 
     Args: ``now``: seconds; time that other processes had the processor is spent, too.
     """
-    corners: dict[Kind, _Corners] = {}
+    corners: dict[WorkKind, _Corners] = {}
     for kind in dict.fromkeys(probe.key[0] for probe in probes):
         own = {probe.key[1:]: probe for probe in probes if probe.key[0] == kind}
         rows, behind = ({key[place] for key in own} for place in (0, 1))
@@ -139,8 +141,8 @@ class _Corners:
 def _grids(
     tokens: tuple[int, ...], contexts: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """From all points to very few: several contexts before many token counts, then one context,
-    then without the largest passes."""
+    """Token counts and contexts, from all points to very few: several contexts before many token
+    counts, then one context, then without the largest passes."""
     fewest = min(FEWEST, len(tokens))
     sizes = [
         (rows, behind)
@@ -155,7 +157,7 @@ def _grids(
         yield thin(tokens[:end], min(fewest, end)), contexts[:1]
 
 
-def _is_in(key: Point, tokens: Sequence[int], contexts: Sequence[int]) -> bool:
+def _is_in(key: WorkPoint, tokens: Sequence[int], contexts: Sequence[int]) -> bool:
     kind, rows, context = key
     if kind == "prune":
         return True
@@ -163,11 +165,11 @@ def _is_in(key: Point, tokens: Sequence[int], contexts: Sequence[int]) -> bool:
 
 
 def _least_seconds(pass_ms: float) -> float:
-    """Of ``LEAST`` visits: a pass that is not timed, and timed ones for ``VISIT_MS``."""
+    """The time of ``LEAST`` visits: a pass that is not timed, and timed ones for ``VISIT_MS``."""
     return LEAST * (2 * pass_ms + VISIT_MS * (pass_ms < VISIT_MS)) / 1e3
 
 
-def _timed(probe: Probe[Point], clock: WorkTimer, now: Callable[[], float]) -> float:
+def _timed(probe: Probe[WorkPoint], clock: WorkTimer, now: Callable[[], float]) -> float:
     """Milliseconds of the second pass, as the first one may have more to do."""
     for _ in range(2):
         start = now()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.measure.acceptance import ModelPair, acceptance_profile, pool_path
+from treepipe.executor.measure.acceptance import acceptance_profile, open_pair, pool_path
 from treepipe.executor.measure.calibration import growing_pool
 from treepipe.executor.measure.device import CONTEXTS, TOKENS, DeviceSession
 from treepipe.executor.measure.device_file import device_profile
@@ -63,6 +64,38 @@ class DeviceRequest:
         return Bench(self.device, DTYPES[name], self.tokens, self.contexts)
 
 
+@dataclass(frozen=True, slots=True)
+class LinkRequest:
+    """The link that is to be measured.
+
+    Attributes:
+        peer: HOST:PORT where ``treepipe calibrate peer`` listens; None is a process of this host.
+        seconds: time to spend at most.
+    """
+
+    peer: str | None = None
+    seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceRequest:
+    """Who is to guess whom, along which texts.
+
+    Attributes:
+        model, draft, head, prompts, new_tokens: see ``acceptance.open_pair``.
+        task: what kind of text it is; None is the name of the prompts.
+        seed: of the wrong tokens that are tried.
+    """
+
+    model: str = "reference"
+    draft: str | None = None
+    head: str | None = None
+    prompts: str = "reference:calibration"
+    new_tokens: int = 128
+    task: str | None = None
+    seed: int = 0
+
+
 def calibrate_device(asked: DeviceRequest, out: Path, say: Say, *, force: bool = False) -> None:
     """Measure this machine and write its device profile; see ``docs/calibration.md``.
 
@@ -85,13 +118,8 @@ def calibrate_device(asked: DeviceRequest, out: Path, say: Say, *, force: bool =
         session.run(say, save)
 
 
-def calibrate_link(
-    peer: str | None, out: Path, say: Say, *, seconds: float = 20.0, force: bool = False
-) -> None:
+def calibrate_link(asked: LinkRequest, out: Path, say: Say, *, force: bool = False) -> None:
     """Measure the link to a peer and write its profile.
-
-    Args:
-        peer: HOST:PORT where ``treepipe calibrate peer`` listens; None is a process of this host.
 
     Raises:
         UserError: nobody answers there, or the file may not be written.
@@ -99,17 +127,17 @@ def calibrate_link(
     """
     claim(out, force)
     with contextlib.ExitStack() as stack:
-        if peer is None:
+        if asked.peer is None:
             name, here = "another process of this host", LOOPBACK
             address = stack.enter_context(local_peer())
         else:
-            host, port = parse_address(peer, "--peer")
-            name, here = peer, address_towards(numeric(host, "--peer"), port)
+            host, port = parse_address(asked.peer, "--peer")
+            name, here = asked.peer, address_towards(numeric(host, "--peer"), port)
             address = f"tcp://{numeric(host, '--peer')}:{port}"
         end = stack.enter_context(contextlib.closing(End(here, 0, "--peer")))
         session, start = LinkSession(end, address), time.perf_counter()
         try:
-            session.run(Effort(seconds, turns=20), say)
+            session.run(Effort(asked.seconds, turns=20), say)
         finally:
             profile = link_profile(session.samples, name, time.perf_counter() - start)
             if profile is not None:
@@ -117,7 +145,7 @@ def calibrate_link(
 
 
 def calibrate_acceptance(
-    pair: ModelPair, task: str, out: Path, say: Say, *, seed: int, force: bool
+    asked: AcceptanceRequest, out: Path, say: Say, *, force: bool = False
 ) -> None:
     """Run target and draft over prompts; write the pool and its profile beside it.
 
@@ -125,21 +153,30 @@ def calibrate_acceptance(
         UserError: as ``open_pair``, or the files may not be written.
         KeyboardInterrupt: the prompts that were done until then are written.
     """
+    pair = open_pair(asked.model, asked.draft, asked.head, asked.prompts, asked.new_tokens)
     pool, recorded = pool_path(out), None
     claim(out, force)
     claim(pool, force)
     say("prompts", len(pair.prompts))
     try:
         with _threads(1):  # small passes; more threads only wait for each other
-            texts = pair.texts(seed)
+            texts = pair.texts(asked.seed)
             for grown in growing_pool(texts, pair.recorder(texts)):
                 recorded = grown
                 say("", 1)
     finally:
         if recorded is not None:
-            profile = acceptance_profile(pair, recorded, pool.name, task)
+            profile = acceptance_profile(pair, recorded, pool.name, asked.task or asked.prompts)
             recorded.save(pool, "--out")
             write_profile(profile, f"{profile.draft} guessing {profile.target}.", out)
+
+
+CALIBRATIONS: dict[str, tuple[type[Any], Callable[..., None]]] = {
+    "device": (DeviceRequest, calibrate_device),
+    "links": (LinkRequest, calibrate_link),
+    "acceptance": (AcceptanceRequest, calibrate_acceptance),
+}
+"""What can be measured: how it is asked for, and the function that does it."""
 
 
 def _check_device(device: str) -> None:

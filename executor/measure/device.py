@@ -28,10 +28,10 @@ from treepipe.executor.measure.timing import (
 from treepipe.executor.measure.work import (
     SINGLE_TOKENS,
     Bench,
-    Block,
     DraftWork,
     Ends,
-    Point,
+    LayerBlock,
+    WorkPoint,
 )
 
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
@@ -55,7 +55,7 @@ class Measurements:
     """
 
     peaks: Samples[Peak] = field(default_factory=dict)
-    passes: Samples[Point] = field(default_factory=dict)
+    passes: Samples[WorkPoint] = field(default_factory=dict)
     idle: Samples[float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     thinned: str = ""
@@ -90,7 +90,7 @@ class DeviceSession:
         self._subject, self._bench, self._seconds = subject, bench, seconds
         self._clock = clock_of(bench.device)
         self._start = time.perf_counter()
-        self._block: Block | None = None
+        self._block: LayerBlock | None = None
 
     @property
     def withheld(self) -> float:
@@ -153,16 +153,18 @@ class DeviceSession:
         effort = Effort(max(left, choice.seconds))
         Sampler(self._clock, self.found.passes).measure(choice.probes, effort, percent(say))
 
-    def _probes(self) -> Iterator[Probe[Point]]:
+    def _probes(self) -> Iterator[Probe[WorkPoint]]:
         subject, bench = self._subject, self._bench
-        self._block = block = Block(subject.target.checkpoint, subject.layers, bench)
+        self._block = block = LayerBlock(subject.target.checkpoint, subject.layers, bench)
         yield from block.probes("block", max(bench.tokens))
         yield block.prune()
         if subject.layers > 1:
             # Behind the shortest context: a single layer's longer caches would stay in the
             # processor's, those of a block do not.
             short = replace(bench, contexts=(min(bench.contexts),))
-            yield from Block(subject.target.checkpoint, 1, short).probes("single", SINGLE_TOKENS)
+            yield from LayerBlock(subject.target.checkpoint, 1, short).probes(
+                "single", SINGLE_TOKENS
+            )
         yield from Ends(subject.target.checkpoint, bench).probes()
         if subject.draft is not None:
             yield from DraftWork(subject.draft.checkpoint, bench).probes()

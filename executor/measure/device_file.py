@@ -12,7 +12,7 @@ from treepipe.executor.measure.machine import hardware, memory_mib, versions
 from treepipe.executor.measure.random_weights import RandomCheckpoint
 from treepipe.executor.measure.subject import NamedModel, Subject
 from treepipe.executor.measure.timing import Summary, measured
-from treepipe.executor.measure.work import Bench, Kind
+from treepipe.executor.measure.work import Bench, WorkKind
 from treepipe.profiles.schema import (
     DeviceProfile,
     LayerTime,
@@ -22,7 +22,7 @@ from treepipe.profiles.schema import (
 )
 from treepipe.profiles.shapes import DType
 
-Table: TypeAlias = Mapping[int, Mapping[int, Summary]]
+Summaries: TypeAlias = Mapping[int, Mapping[int, Summary]]
 """Context -> tokens -> what was timed."""
 
 BUSY = 0.05
@@ -90,13 +90,13 @@ def _layer(
 
 
 def _measured(
-    found: Measurements, kind: Kind, model: NamedModel, bench: Bench
+    found: Measurements, kind: WorkKind, model: NamedModel, bench: Bench
 ) -> tuple[MeasuredTime, ...]:
     table = found.table(kind)
     return (MeasuredTime.model_validate(_entry(model, bench, table)),) if table else ()
 
 
-def _entry(model: NamedModel, bench: Bench, table: Table) -> dict[str, object]:
+def _entry(model: NamedModel, bench: Bench, table: Summaries) -> dict[str, object]:
     return {
         "model": model.name,
         "dtype": bench.dtype_name,
@@ -106,7 +106,7 @@ def _entry(model: NamedModel, bench: Bench, table: Table) -> dict[str, object]:
     }
 
 
-def _times(table: Table, value: Callable[[Summary], float]) -> dict[int, dict[int, float]]:
+def _times(table: Summaries, value: Callable[[Summary], float]) -> dict[int, dict[int, float]]:
     return {
         context: {tokens: value(summary) for tokens, summary in row.items()}
         for context, row in table.items()

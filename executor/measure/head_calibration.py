@@ -51,7 +51,7 @@ class HeadRecorder:
     def record(
         self, whole: WholeModel, prompt: Sequence[int], text: Sequence[int], strays: Strays
     ) -> Prompt:
-        """Per depth an answer for each of the text's tokens."""
+        """The head's answers for each of the text's tokens, by depth."""
         self._show_states(whole, [*prompt, *text])
         by_depth: list[list[tuple[Floats, int]]] = [[] for _ in range(DEPTHS + 1)]
         unread = list(prompt)

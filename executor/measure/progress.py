@@ -10,7 +10,7 @@ Say: TypeAlias = Callable[[str, int], None]
 
 
 def percent(say: Say) -> Callable[[float], None]:
-    """For a bar of 100 steps: takes the share of the work that is done."""
+    """A bar of 100 steps, which is told the share of the work that is done."""
     shown = 0
 
     def tick(share: float) -> None:

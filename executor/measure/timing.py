@@ -127,7 +127,7 @@ class Probe(Generic[Key]):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """When to stop.
+    """How long to measure.
 
     Attributes:
         seconds: time to spend; every point is timed ``LEAST`` times, whatever that takes.
@@ -189,8 +189,9 @@ class Sampler(Generic[Key]):
             spent += samples[-1]
 
     def _is_known(self, key: Key, effort: Effort) -> bool:
-        """By the notch: median ± 1.57 interquartile ranges / sqrt(n) (McGill, Tukey and Larsen,
-        "Variations of Box Plots", The American Statistician 32(1), 1978)."""
+        """Whether a point's notch is narrow enough: median ± 1.57 interquartile ranges / sqrt(n)
+        (McGill, Tukey and Larsen, "Variations of Box Plots", The American Statistician 32(1),
+        1978)."""
         found = summarize(self.samples[key])
         return 1.57 * found.spread <= effort.precision * math.sqrt(found.passes)
 

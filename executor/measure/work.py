@@ -21,9 +21,9 @@ from treepipe.executor.measure.timing import Probe
 from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.profiles.shapes import DType
 
-Kind: TypeAlias = Literal["block", "single", "head", "embedding", "draft", "prune"]
+WorkKind: TypeAlias = Literal["block", "single", "head", "embedding", "draft", "prune"]
 """A block of layers, one layer alone, the two ends, a whole draft pass, a cache compaction."""
-Point: TypeAlias = tuple[Kind, int, int]
+WorkPoint: TypeAlias = tuple[WorkKind, int, int]
 """Kind, tokens, context."""
 
 DTYPES: dict[DType, torch.dtype] = {
@@ -76,7 +76,7 @@ def _positions(context: int, parents: Sequence[int]) -> list[int]:
     return [context + depth for depth in depths]
 
 
-class Block:
+class LayerBlock:
     """The first ``layers`` decoder layers, with one cache per context length."""
 
     def __init__(self, checkpoint: Checkpoint, layers: int, bench: Bench) -> None:
@@ -88,14 +88,14 @@ class Block:
             self._model.open(context, context + bench.entries - max(bench.contexts))
             fill(self._model.cache(context), context)
 
-    def probes(self, kind: Kind, most_tokens: int) -> Iterator[Probe[Point]]:
+    def probes(self, kind: WorkKind, most_tokens: int) -> Iterator[Probe[WorkPoint]]:
         """A pass per number of tokens (at most so many) and context."""
         for context in self._bench.contexts:
             for tokens in self._bench.tokens:
                 if tokens <= most_tokens:
                     yield self.probe((kind, tokens, context))
 
-    def probe(self, key: Point) -> Probe[Point]:
+    def probe(self, key: WorkPoint) -> Probe[WorkPoint]:
         _, tokens, context = key
         bench, cache = self._bench, self._model.cache(context)
         hidden = torch.randn(tokens, self._hidden).to(bench.device, bench.dtype)
@@ -108,7 +108,7 @@ class Block:
 
         return Probe(key, work, lambda: restore(cache, context))
 
-    def prune(self) -> Probe[Point]:
+    def prune(self) -> Probe[WorkPoint]:
         """Dropping every second node of a tree."""
         context = sorted(self._bench.contexts)[len(self._bench.contexts) // 2]
         cache = self._model.cache(context)
@@ -142,16 +142,16 @@ class Ends:
         self._bench, self._hidden = bench, checkpoint.hidden_size
         self._ends = TargetEnds(checkpoint, bench.dtype, bench.device)
 
-    def probes(self) -> Iterator[Probe[Point]]:
+    def probes(self) -> Iterator[Probe[WorkPoint]]:
         for tokens in self._bench.tokens:
             yield self._head(tokens)
             yield self._embedding(tokens)
 
-    def _head(self, tokens: int) -> Probe[Point]:
+    def _head(self, tokens: int) -> Probe[WorkPoint]:
         hidden = torch.randn(tokens, self._hidden).to(self._bench.device, self._bench.dtype)
         return Probe(("head", tokens, 0), lambda: self._ends.next_tokens(hidden))
 
-    def _embedding(self, tokens: int) -> Probe[Point]:
+    def _embedding(self, tokens: int) -> Probe[WorkPoint]:
         ids = [0] * tokens
         return Probe(("embedding", tokens, 0), lambda: self._ends.embed(ids))
 
@@ -166,12 +166,12 @@ class DraftWork:
             self._draft.open(context, context + bench.entries - max(bench.contexts))
             fill(self._draft.cache(context), context)
 
-    def probes(self) -> Iterator[Probe[Point]]:
+    def probes(self) -> Iterator[Probe[WorkPoint]]:
         for context in self._bench.contexts:
             for tokens in self._bench.tokens:
                 yield self._probe(tokens, context)
 
-    def _probe(self, tokens: int, context: int) -> Probe[Point]:
+    def _probe(self, tokens: int, context: int) -> Probe[WorkPoint]:
         cache, ids = self._draft.cache(context), (0,) * tokens
         order = DraftPass(0, (), ids, tuple(tree(tokens)), False, TOP_K)
         return Probe(

@@ -109,8 +109,8 @@ class LockStep:
 
     @property
     def end_to_end_ms(self) -> float:
-        """From the last stage's pass to its next one, but for pruning: evaluation and decision,
-        wherever they are, and the way to the draft server and back.
+        """The time from the last stage's pass to its next one, but for pruning: evaluation and
+        decision, wherever they are, and the way to the draft server and back.
 
         >>> LockStep(4, 1, 20.0, end_ms=1.0, verify_ms=3.0).end_to_end_ms
         5.0

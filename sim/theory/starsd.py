@@ -49,7 +49,7 @@ class Cycle:
         return math.ceil(round(self.back_ms / self.service_ms, DIGITS)) + 1
 
     def idle_ms(self, targets: int) -> float:
-        """Per iteration, in which every target has one turn: max(0, Z - (N - 1) S) (eq. 9).
+        """Idle time of an iteration, in which every target has one turn: max(0, Z - (N - 1) S).
 
         >>> Cycle(42.0, 15.0, 2.7).idle_ms(2)
         27.0

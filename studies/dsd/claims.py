@@ -50,12 +50,12 @@ class Saving:
 
     @property
     def gain(self) -> float:
-        """That a window of so many tokens would have where communication is all."""
+        """The gain that a window of so many tokens would have where communication is all."""
         return Cell(self.nodes, self.ratio, 0.0).gain * self.tokens_of_communication
 
 
 def table3() -> list[Saving]:
-    """As printed."""
+    """The savings of the paper's Table 3, as printed."""
     rows = published()["dsd"]["table3"]
     return [Saving(row["nodes"], row["t1_over_t0"], row["saving"]) for row in rows]
 

@@ -132,7 +132,7 @@ def _fields(
 
 
 def place_of(beta: float) -> Cell:
-    """Where the published speed-up is taken to hold."""
+    """The testbed for which the published speed-up is taken to hold."""
     return Cell(*ASSUMED_AT, beta=beta)
 
 

@@ -84,7 +84,7 @@ class Cell:
 
     @property
     def expected_gain(self) -> float:
-        """With the drafting that follows a miss, which nothing hides; over constant links."""
+        """The gain with the drafting that follows a miss, which nothing hides; constant links."""
         scenario = replace(self, network=Network()).scenario("dsd")
         found = closed_form(scenario)
         return self.plain_ms / found.metrics[METRIC]
@@ -95,7 +95,7 @@ class Cell:
         return dsd.plain_ms(1, self.nodes, T0_MS, self.ratio * T0_MS)
 
     def scenario(self, schedule: str, **changes: Any) -> Scenario:
-        """On these nodes, with changes on top."""
+        """The scenario of these nodes, with changes on top."""
         share, latency = T0_MS / self.nodes, self.ratio * T0_MS
         stage_ms = {1: share, self.gamma + 1: self.window * share}
         ends = ("draft0", "pipeline0.stage1"), (f"pipeline0.stage{self.nodes}", "draft0")
@@ -141,7 +141,7 @@ class Measured:
 def simulate_cells(
     cells: Sequence[Cell], runs: int, tokens: int, say: Say
 ) -> Mapping[str, Measured]:
-    """By label. Plain decoding over constant links needs no simulation."""
+    """Simulate the cells; results by label. Plain decoding over constant links is computed."""
     effort = {"runs": runs, "workload.new_tokens": tokens}
     found = simulated(
         {

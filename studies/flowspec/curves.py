@@ -67,12 +67,12 @@ class Curve:
         return float(np.exp(np.interp(top1, self._fine, self._logs)))
 
     def accuracy(self, tbt_ms: float) -> float:
-        """Where the curve has this time (it falls with accuracy)."""
+        """The accuracy at which the curve has this time (it falls with accuracy)."""
         falling = np.minimum.accumulate(self._logs)
         return float(np.interp(-np.log(tbt_ms), -falling, self._fine))
 
     def outside(self, tbt_ms: float) -> float:
-        """By how much of its logarithm a time is beyond what was simulated; 0 if it is not."""
+        """The part of a time's logarithm that is beyond what was simulated; 0 if it is not."""
         slowest, fastest = self._logs[1], self._logs[-2]
         value = float(np.log(tbt_ms))
         return value - float(np.clip(value, fastest, slowest))

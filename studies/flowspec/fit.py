@@ -94,7 +94,7 @@ def _fit_times(surrogate: Surrogate, table: Rows, datasets: Sequence[str], loss:
 
 
 def _out_of_reach(surrogate: Surrogate, table: Rows, times: Times, loss: float) -> list[float]:
-    """Per naive_pp figure of the 7B models, by how much it lies beyond the curve's ends."""
+    """How far each naive_pp figure of the 7B models lies beyond the curve's ends."""
     curve = surrogate.curve("naive_pp", times, loss)
     found = []
     for row, figures in table.items():
@@ -139,7 +139,7 @@ def leave_one_out(surrogate: Surrogate, table: Rows) -> dict[tuple[str, str], fl
 def fit_slowdown(
     surrogate: Surrogate, found: Fit, cells: Mapping[str, tuple[float, float]]
 ) -> float:
-    """By which factor all times of the 13B models are longer than those of the 7B models.
+    """The factor by which all times of the 13B models are longer than those of the 7B models.
 
     With it, naive_pp and PipeDec of MT-bench agree best. Both models have the same layers on the
     same devices, so one factor is found for all ``cells``; one cell gives its model's own.
@@ -161,7 +161,7 @@ def fit_slowdown(
 def _log_error(
     surrogate: Surrogate, loss: float, times: Times, model: str, naive: float, pipedec: float
 ) -> float:
-    """Of PipeDec on MT-bench at these times, the accuracy from naive_pp."""
+    """The error of PipeDec on MT-bench at these times, with the accuracy from naive_pp."""
     prefill = surrogate.prefill(prompt_tokens(model, "mt_bench"), times)
     curve = surrogate.curve("naive_pp", times, loss)
     top1 = curve.accuracy(tbt_of(naive, prefill))

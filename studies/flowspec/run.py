@@ -80,7 +80,7 @@ class FittedTestbed:
 
 
 def run(say: Say, full: bool) -> StudyResult:
-    """In full, more requests per point."""
+    """Run the study; in full, with more requests per point."""
     return study(Settings(12, 16, 12, 8) if full else Settings(), say)
 
 

@@ -154,7 +154,7 @@ def _scaled(curve: TimeTable, tokens: int, ms: float) -> dict[int, float]:
 
 @cache
 def _stage(size: Size) -> TimeTable:
-    """Of the weights in float16: 4-bit ones are unpacked for every pass, whatever its length."""
+    """The profile's times for float16: 4-bit weights are unpacked for every pass, of any length."""
     model = _model(PROFILES[size][0])
     return _service().stage(model, model.shape.layers // STAGES)
 

@@ -75,7 +75,7 @@ class Found:
 
     @property
     def gain(self) -> float:
-        """Of 14 stages over 7: by how much more tokens come in the same time."""
+        """The gain of 14 stages over 7: how many more tokens come in the same time, as a share."""
         seven, longer = (fmean(t.mean for t in self.times[n]) for n in STAGES[:2])
         return seven / longer - 1
 
@@ -158,7 +158,7 @@ def _grid(cluster: CardCluster, settings: Settings, level: dict[str, Any]) -> di
 def _together(
     cluster: CardCluster, settings: Settings, level: dict[str, Any]
 ) -> dict[str, Scenario]:
-    """As many clients as requests may run side by side."""
+    """Scenarios with as many clients as requests may run side by side."""
     return {
         f"together/{method}/{count}": cluster.scenario(
             **schedule,

@@ -34,7 +34,7 @@ FIT_TOKENS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Of a fit: simulated runs of a trial and turns of the draft in each, and steps at most."""
+    """The size of a fit: runs of a trial, turns of the draft in each, and steps at most."""
 
     runs: int = 2
     turns: int = 2000
@@ -97,7 +97,7 @@ class Calibration:
     yields: Mapping[str, Yield]
 
     def yield_of(self, targets: int) -> Yield:
-        """Of the deployment, or the nearest one that was calibrated on."""
+        """The yield of the deployment, or of the nearest one that was calibrated on."""
         names = ["one target", "one server", "two servers"]
         place = 0 if targets == 1 else 1 if targets <= BESIDE else 2
         known = [i for i, name in enumerate(names) if name in self.yields]

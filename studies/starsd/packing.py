@@ -91,7 +91,7 @@ class Packing:
 
 
 def memory_mib(device: str) -> float:
-    """Of a device profile."""
+    """The memory of a profiled device."""
     memory = find_device(device, "packing").memory_mib
     assert memory is not None, f"{device} states its memory"
     return memory

@@ -124,7 +124,10 @@ def slowing(given: Mapping[int, Column], targets: int) -> tuple[float, float, fl
 
 
 def _predict(found: Found, given: Mapping[int, Column], settings: Settings, say: Say) -> None:
-    """With the interval of the mean; beyond the published columns also over what slows how much."""
+    """Simulate the calibrated testbed; beyond the published columns also over what slows how much.
+
+    Intervals are of the mean.
+    """
     bed = replace(found.calibration.bed, turns=settings.turns)
     beds: dict[str, tuple[Testbed, int]] = {}
     for n in settings.targets:
@@ -213,7 +216,7 @@ def _entries(found: Found, given: Mapping[int, Column]) -> list[Entry]:
 
 
 def n_full(found: Found) -> tuple[int, int | None]:
-    """By eq. 12, and the fewest simulated targets that load the draft for ``FULL_LOAD``."""
+    """N_full by eq. 12, and the fewest simulated targets that load the draft for ``FULL_LOAD``."""
     loaded = [n for n, seen in found.seen.items() if seen.load.mean >= FULL_LOAD]
     return found.calibration.bed.cycle().n_full, min(loaded, default=None)
 

@@ -80,7 +80,7 @@ class Testbed:
         return self.jitter_ms * _SPREAD / self.return_ms
 
     def cycle(self) -> Cycle:
-        """For the closed form: even targets beside a busy draft, without jitter."""
+        """The closed form's testbed: even targets beside a busy draft, without jitter."""
         return Cycle(self.return_ms, self.service_ms, self.tokens)
 
     def returns_ms(self, targets: int) -> list[float]:
@@ -91,7 +91,7 @@ class Testbed:
         return [(z if n < BESIDE else behind) + more for n, z in enumerate(beside)]
 
     def scenario(self, targets: int, runs: int) -> Scenario:
-        """With so many targets."""
+        """The scenario of so many targets."""
         slow = self.second.slow if targets > BESIDE else 1.0
         step, service = slow * self.step_ms, slow * self.service_ms
         draft = {
@@ -148,13 +148,13 @@ class Simulated:
 
     @property
     def load(self) -> Interval:
-        """Of the draft."""
+        """The share of its time that the draft serves."""
         service = self.service.mean
         return self.idle.shifted(service).inverse(service)
 
 
 def _whole(value: Interval) -> Interval:
-    """Without the rounding errors of a zero, and of its interval."""
+    """The value without the rounding errors of a zero, and of its interval."""
     return Interval(0.0, 0.0, 0.0) if abs(value.mean) < ROUNDING_MS else value
 
 

@@ -23,7 +23,7 @@ def gain(ranked: Ranked, plain: Ranked, metric: str) -> Interval:
 
 
 def shares_of(found: Results, schedule: ScheduleName, goal: Goal) -> list[float]:
-    """Of the winner's gain that a system reaches, per cluster."""
+    """The shares of the winner's gain that a system reaches, a cluster each."""
     shares = []
     for (_, its_goal), each in found.items():
         ranked = each.best_of_each.get(schedule)

@@ -51,8 +51,10 @@ PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Of one goal: the last rung's runs, and what each of them is asked: requests at once (times
-    pipelines, where the file has several) and their new tokens."""
+    """How much is simulated for one goal: the last rung's runs, and what each of them is asked.
+
+    ``requests`` are asked at once (times pipelines, where the file has several).
+    """
 
     runs: int
     new_tokens: int
@@ -75,7 +77,7 @@ FULL = Settings({"latency": Amount(18, 40, 1), "throughput": Amount(12, 16, 8)},
 
 
 def changes(settings: Settings, place: Place, goal: Goal) -> list[str]:
-    """As ``--set`` takes them."""
+    """The study's changes to a cluster file, as ``--set`` takes them."""
     amount = settings.amounts[goal]
     names = [n for n in settings.schedules if goal == "throughput" or n != "specpipe_db"]
     targets = 4 if place.file == "one-draft-four-targets" else 1

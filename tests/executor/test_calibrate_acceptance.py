@@ -11,7 +11,7 @@ import pytest
 
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from treepipe.executor.measure.acceptance import open_pair
-from treepipe.executor.measure.calibrate import calibrate_acceptance
+from treepipe.executor.measure.calibrate import AcceptanceRequest, calibrate_acceptance
 from treepipe.executor.measure.calibration import ModelRecorder, Texts, record_acceptance
 from treepipe.profiles.check import check_file
 from treepipe.profiles.library import REFERENCE, find_acceptance
@@ -72,9 +72,9 @@ def test_an_interruption_keeps_the_prompts_that_are_done(tmp_path: Path, prompts
         if done == 2:
             signal.raise_signal(signal.SIGINT)
 
-    pair = open_pair("reference", None, None, str(prompts), 6)
+    asked = AcceptanceRequest(prompts=str(prompts), new_tokens=6, task="code")
     with pytest.raises(KeyboardInterrupt):
-        calibrate_acceptance(pair, "code", out, say, seed=0, force=False)
+        calibrate_acceptance(asked, out, say)
     profile, _ = find_acceptance(str(out), "test")
     assert "of 2 texts" in profile.origin.note
     assert "interrupted, 3 texts were asked for" in profile.origin.note

@@ -9,7 +9,7 @@ import pytest
 from treepipe.executor.measure.budget import choose, guess_times, idle_seconds, thin
 from treepipe.executor.measure.device import CONTEXTS, FEW_GAPS_MS, GAPS_MS, TOKENS
 from treepipe.executor.measure.timing import Effort, Probe, Sampler, measured
-from treepipe.executor.measure.work import Kind, Point
+from treepipe.executor.measure.work import WorkKind, WorkPoint
 
 
 class Machine:
@@ -28,13 +28,17 @@ class Machine:
         work()
         return (self.seconds - start) * 1e3
 
-    def probes(self) -> list[Probe[Point]]:
-        kinds: dict[Kind, tuple[int, ...]] = {"block": CONTEXTS, "head": (0,), "embedding": (0,)}
+    def probes(self) -> list[Probe[WorkPoint]]:
+        kinds: dict[WorkKind, tuple[int, ...]] = {
+            "block": CONTEXTS,
+            "head": (0,),
+            "embedding": (0,),
+        }
         keys = [(kind, n, c) for kind, behind in kinds.items() for c in behind for n in TOKENS]
         keys += [("single", n, 0) for n in TOKENS if n <= 16]
         return [self._probe(key) for key in [*keys, ("prune", 64, 1024)]]
 
-    def _probe(self, key: Point) -> Probe[Point]:
+    def _probe(self, key: WorkPoint) -> Probe[WorkPoint]:
         kind, rows, context = key
         share = {"block": 1.0, "single": 0.25, "head": 0.5}.get(kind, 0.001)
         taken_ms = share * self._row_ms * (4 + rows * (1 + context / 8192))
@@ -45,13 +49,13 @@ class Machine:
         return Probe(key, work)
 
 
-def calibrated(row_ms: float, seconds: float) -> tuple[Machine, set[Point], str]:
+def calibrated(row_ms: float, seconds: float) -> tuple[Machine, set[WorkPoint], str]:
     """What is measured, and what is said of it; all passes vary in nothing, so only time counts."""
     machine = Machine(row_ms)
     probes = machine.probes()
     guess = guess_times(probes, machine, machine.now)
     choice = choose(probes, TOKENS, CONTEXTS, seconds - machine.seconds, guess)
-    sampler = Sampler[Point](machine, now=machine.now)
+    sampler = Sampler[WorkPoint](machine, now=machine.now)
     effort = Effort(max(choice.seconds, seconds - machine.seconds), turns=1000)
     sampler.measure(choice.probes, effort, lambda _: None)
     said = choice.sentence(TOKENS, CONTEXTS) if choice.thinned else ""

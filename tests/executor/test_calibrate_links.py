@@ -15,7 +15,7 @@ import pytest
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from treepipe.core.errors import RunError
 from treepipe.executor.measure import link
-from treepipe.executor.measure.calibrate import calibrate_link
+from treepipe.executor.measure.calibrate import LinkRequest, calibrate_link
 from treepipe.executor.measure.link import BURST, fit_bandwidth, fit_jitter, link_profile
 from treepipe.executor.measure.timing import Samples
 from treepipe.profiles.check import check_file
@@ -92,7 +92,7 @@ def test_an_interruption_keeps_what_is_measured(tmp_path: Path) -> None:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        calibrate_link(None, tmp_path / "link.toml", say, seconds=4)
+        calibrate_link(LinkRequest(seconds=4), tmp_path / "link.toml", say)
     load(tmp_path / "link.toml")
 
 
@@ -129,7 +129,7 @@ def test_a_peer_that_falls_silent_is_an_error(
 ) -> None:
     monkeypatch.setattr(link, "ANSWER_MS", 0.0)
     with pytest.raises(RunError, match="stopped answering"):
-        calibrate_link(None, tmp_path / "link.toml", lambda *_: None, seconds=1)
+        calibrate_link(LinkRequest(seconds=1), tmp_path / "link.toml", lambda *_: None)
 
 
 # --- what the round trips say ------------------------------------------------------------------

@@ -17,6 +17,7 @@ import treepipe
 import treepipe.validation.validation
 from tests.worlds.command_line import SCENARIO, call
 from treepipe.core.errors import UserError
+from treepipe.results.statistics import Interval
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -86,7 +87,7 @@ def test_without_pandas_it_says_so(
 
 def test_common_random_numbers_leave_no_difference(scenario: treepipe.Scenario) -> None:
     found = treepipe.compare(scenario, scenario.with_(seed=99, name="again"), runs=2)
-    assert found.differences[METRIC]["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert found.differences[METRIC].difference == Interval(0.0, 0.0, 0.0)
     assert found.to_json()["schema"] == "treepipe.versus/1"
 
 

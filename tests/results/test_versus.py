@@ -13,7 +13,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.requests import RequestTrace
 from treepipe.results.metrics import UNITS
 from treepipe.results.trace import Trace
-from treepipe.results.versus import Side, make_versus
+from treepipe.results.versus import Side, make_comparison
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
@@ -94,10 +94,10 @@ def test_one_run_each_is_compared_in_batches_of_the_same_requests(scenario: Path
         side(scenario, *settings, each)
         for each in ("schedule.tree_size=20", "schedule.gamma=2", "schedule.tree_size=8")
     )
-    content = make_versus(ours, unread)
+    content = make_comparison(ours, unread).to_json()
     assert content["intervals_over"] == "batches"
     assert content["differences"][METRIC]["difference"]["low"] == 0.0
-    each = make_versus(ours, smaller)["differences"][METRIC]
+    each = make_comparison(ours, smaller).to_json()["differences"][METRIC]
     assert each["difference"]["low"] > 0
     assert each["variance_reduction"] > 0.8
 
@@ -105,7 +105,7 @@ def test_one_run_each_is_compared_in_batches_of_the_same_requests(scenario: Path
 def test_both_lose_the_longer_warm_up(scenario: Path) -> None:
     ours = side(scenario, "workload.requests=8", "workload.warmup_requests=1")
     theirs = side(scenario, "workload.requests=8", "workload.warmup_requests=3")
-    content = make_versus(ours, theirs)
+    content = make_comparison(ours, theirs).to_json()
     assert content["warmup_requests"] == 3
     assert content["a"]["metrics"] == content["b"]["metrics"]
     assert content["a"]["warmup_requests"] == 3
@@ -114,7 +114,7 @@ def test_both_lose_the_longer_warm_up(scenario: Path) -> None:
 def test_what_only_one_has_is_named(scenario: Path) -> None:
     ours = side(scenario)
     bare = [Trace(trace.devices, trace.spans, trace.requests) for trace in ours.traces]
-    content = make_versus(ours, Side(ours.scenario, bare))
+    content = make_comparison(ours, Side(ours.scenario, bare)).to_json()
     assert METRIC in content["differences"]
     assert "draft_wait_ms" not in content["differences"]
     assert any(each.startswith("only A has draft_service_ms") for each in content["warnings"])
@@ -125,7 +125,7 @@ def test_nothing_in_common_is_refused(scenario: Path) -> None:
     refused = RequestTrace(1, 4, 0.0, 1.0, (), (), (), "refused")
     empty = [Trace(("a",), [], [refused]) for _ in ours.traces]
     with pytest.raises(UserError, match="have no metric in common"):
-        make_versus(ours, Side(ours.scenario, empty))
+        make_comparison(ours, Side(ours.scenario, empty))
 
 
 def test_table_trace_and_picture_show_both(

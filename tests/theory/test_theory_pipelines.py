@@ -30,7 +30,8 @@ UNEVEN = (
     "pipelines=[{ stages = ["
     "{ device = { stage_ms = { 1 = 9.0, 100 = 19.0 }, prune_ms = 2.0 } }, "
     "{ device = { stage_ms = { 1 = 30.0, 9 = 31.0 }, prune_ms = 25.0 } }, "
-    "{ device = { stage_ms = { 1 = 5.0 }, evaluate_ms = { 1 = 2.0, 9 = 6.0 }, decide_ms = 1.0 } }] }]"
+    "{ device = { stage_ms = { 1 = 5.0 }, evaluate_ms = { 1 = 2.0, 9 = 6.0 }, "
+    "decide_ms = 1.0 } }] }]"
 )
 UNEVEN_LINKS = (
     "links={ default = { latency_ms = 1.5, bandwidth_mbit_s = 100.0, message_ms = 0.25 }, pairs = "
@@ -87,7 +88,7 @@ def test_plain_decoding(
 def test_plain_latency_is_the_papers_sum(tmp_path: Path) -> None:
     free = "drafts=[{ device = { draft_ms = { 1 = 0.0 } } }]"
     (trace,) = Written(tmp_path, "pp", UNEVEN, free, "workload.prompt_tokens=1").simulated()
-    expected = pp_latency_ms([9.0, 30.0, 5.0], [1.5] * 4)
+    expected = pp_latency_ms([9.0, 30.0, 5.0 + 3.0], [1.5] * 4)  # the last stage verifies
     (request,) = trace.requests
     assert gaps(request) == pytest.approx([expected] * 47, rel=EXACTLY)
 

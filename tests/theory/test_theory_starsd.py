@@ -128,10 +128,7 @@ def test_expected_tokens_of_a_round_lie_in_the_simulated_interval(tmp_path: Path
 
 # --- where the targets' verification is ----------------------------------------------------------
 
-SHARED = (
-    "drafts=[{ device = { draft_ms = { 1 = 3.0 }, evaluate_ms = { 1 = 1.1 }, decide_ms = 2 } }]"
-)
-OWN = "{ stage_ms = { 1 = 40.0 }, evaluate_ms = { 1 = 1.1 }, decide_ms = 2.0 }"
+VERIFY = "evaluate_ms = { 1 = 1.1 }, decide_ms = 2.0"
 
 
 def verified(folder: Path, ends: str, targets: int, *settings: str) -> Written:
@@ -140,8 +137,9 @@ def verified(folder: Path, ends: str, targets: int, *settings: str) -> Written:
         folder,
         "starsd",
         *targets_of(targets, 40.0),
-        SHARED,
-        f"pipelines=[{{ count = {targets}, stages = [{{ device = {OWN} }}] }}]",
+        f"drafts=[{{ device = {{ draft_ms = {{ 1 = 3.0 }}, {VERIFY} }} }}]",
+        f"pipelines=[{{ count = {targets}, stages = [{{ device = {{ stage_ms = {{ 1 = 40.0 }}, "
+        f"{VERIFY} }} }}] }}]",
         "links.default={ latency_ms = 1.0 }",
         f"schedule.ends={ends}",
         *settings,
@@ -169,6 +167,6 @@ def test_token_ids_travel_instead_of_states(tmp_path: Path) -> None:
     for ends in ("draft", "pipeline"):
         (ideal,) = verified(tmp_path, ends, 6).simulated()
         (trace,) = verified(tmp_path, ends, 6, *settings).simulated()
-        rates[ends] = trace.end_ms / ideal.end_ms
+        rates[ends] = trace.requests[-1].finished_ms / ideal.requests[-1].finished_ms
     assert rates["pipeline"] == pytest.approx(1.0, abs=0.005)
     assert rates["draft"] > 1.1

@@ -12,7 +12,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate
-from treepipe.validation.calibration import Acceptance
+from treepipe.validation.calibration import CalibratedAcceptance
 from treepipe.validation.comparison import (
     predict_case,
 )
@@ -21,7 +21,7 @@ from treepipe.validation.judgement import Row, judge
 
 SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")
 
-POOL = Acceptance(hit_ratio_pool({1: 0.6, 8: 0.9}), 1)
+POOL = CalibratedAcceptance(hit_ratio_pool({1: 0.6, 8: 0.9}), 1)
 
 
 def say(what: str, steps: int) -> None:

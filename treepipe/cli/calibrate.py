@@ -94,11 +94,11 @@ def links(
 ) -> None:
     """Measure the link to a peer by ping-pong: latency, bandwidth, overhead, jitter."""
     need_executor("calibrate")
-    from treepipe.executor.measure.calibrate import calibrate_link
+    from treepipe.executor.measure.calibrate import LinkRequest, calibrate_link
     from treepipe.results.show import Progress
 
     with Progress(quiet) as say:
-        calibrate_link(peer, out, say, seconds=seconds, force=force)
+        calibrate_link(LinkRequest(peer, seconds), out, say, force=force)
     _show(out, quiet)
 
 
@@ -142,13 +142,12 @@ def acceptance(
 ) -> None:
     """Run target and draft over prompts: a recorded pool, and its profile."""
     need_executor("calibrate")
-    from treepipe.executor.measure.acceptance import open_pair
-    from treepipe.executor.measure.calibrate import calibrate_acceptance
+    from treepipe.executor.measure.calibrate import AcceptanceRequest, calibrate_acceptance
     from treepipe.results.show import Progress
 
-    pair = open_pair(model, draft, head, prompts, new_tokens)
+    asked = AcceptanceRequest(model, draft, head, prompts, new_tokens, task, seed)
     with Progress(quiet) as say:
-        calibrate_acceptance(pair, task or prompts, out, say, seed=seed, force=force)
+        calibrate_acceptance(asked, out, say, force=force)
     _show(out, quiet)
 
 

@@ -214,7 +214,7 @@ class Schedule(Protocol):
     def handle(self, event: Event) -> Sequence[Command]: ...
 
     def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
-        """Per row of a segment that came back; None for rows that were pruned since.
+        """The offers at the rows of a segment that came back; None for rows pruned since.
 
         Without ``children`` these are left empty, which spares the time to look for them.
         """

@@ -124,7 +124,7 @@ class OpenRequests(Generic[Own]):
 
     @property
     def by_session(self) -> Mapping[int, OpenRequest[Own]]:
-        """To look at."""
+        """The open requests; not to be written to."""
         return self._open
 
     def open(self, request: OpenRequest[Own]) -> None:

@@ -204,7 +204,7 @@ def _check_file(path: Path, name: str, *, new: bool) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """As ``Path.exists``, but a name that is too long is an ``OSError`` on every Python."""
+    """``Path.exists``, but a name that is too long is an ``OSError`` on every Python."""
     try:
         path.stat()
     except FileNotFoundError:

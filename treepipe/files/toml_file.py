@@ -190,7 +190,7 @@ def _sentence(model: type[BaseModel], error: ValidationError) -> str:
 
 
 def _unknown_tag(fault: Any, key: str) -> str:
-    """Of a table that says by one of its keys what it is, and says what does not exist."""
+    """The sentence for a table whose key that says what it is names what does not exist."""
     context = fault["ctx"]
     tag, named = context["discriminator"].strip("'"), str(context["tag"])
     known = [each.strip(" '") for each in context["expected_tags"].split(",")]

@@ -41,7 +41,7 @@ Goal: TypeAlias = Literal[
 PartitionRule: TypeAlias = Literal["even", "balanced", "fastest_first"]
 RUNS = 18
 """Of the last rung, where the file does not say it."""
-Values: TypeAlias = Annotated[tuple[Any, ...], Field(min_length=1)]
+GridValues: TypeAlias = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
 class Limits(Section):
@@ -71,7 +71,7 @@ class Search(Section):
     goal: Goal = "time_between_tokens_ms"
     schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = tuple(systems())
     partitions: Annotated[tuple[PartitionRule, ...], Field(min_length=1)] = get_args(PartitionRule)
-    grid: dict[str, Values] = Field({}, description="dotted key -> values, instead of defaults")
+    grid: dict[str, GridValues] = Field({}, description="dotted key -> values, instead of defaults")
     limits: Limits = Limits()
     first_runs: Annotated[int, Field(ge=2)] = Field(2, description="of the first rung")
     keep: Annotated[int, Field(ge=2)] = Field(

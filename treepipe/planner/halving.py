@@ -69,7 +69,7 @@ class Found:
 
     @property
     def runs(self) -> int:
-        """Of every plan of the ranking."""
+        """How often every plan of the ranking was simulated."""
         return self.rungs[-1].runs
 
     @property
@@ -166,7 +166,7 @@ def _sorted(
 
 
 def _ranking(kept: Sequence[tuple[Candidate, Outcome]], cluster: Cluster) -> list[Ranked]:
-    """Of plans that keep the limits."""
+    """The ranking of plans that keep the limits."""
     goal = cluster.search.goal
     (candidate, best), *others = _sorted(kept, cluster)
     ranking = [Ranked(candidate, best, None, True)]
@@ -178,7 +178,7 @@ def _ranking(kept: Sequence[tuple[Candidate, Outcome]], cluster: Cluster) -> lis
 
 
 def _by_nearness(broken: Sequence[tuple[Candidate, Outcome]], cluster: Cluster) -> list[Ranked]:
-    """Of plans that all break a limit."""
+    """The ranking of plans that all break a limit."""
     return [
         Ranked(candidate, outcome, None, False, misses(outcome, cluster.search.limits))
         for candidate, outcome in _sorted(broken, cluster)

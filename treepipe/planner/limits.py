@@ -114,7 +114,7 @@ def _check_price(deployment: Deployment, most: float) -> None:
 
 
 def _check_share(deployment: Deployment, needs: Sequence[Need], share: float) -> None:
-    """As ``check_memory``, with a share of every device's memory."""
+    """Refuse what takes more than a share of a device's memory, as ``check_memory`` does."""
     if not needs:
         raise UserError(
             "key search.limits.memory_share: nothing tells the target's size (target.profile, or "

@@ -28,7 +28,7 @@ from treepipe.scenario.workload import draw_requests
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """Of a stage, at the tokens and the context that its schedule gives it.
+    """The cost of a stage, at the tokens and the context that its schedule gives it.
 
     Attributes:
         call_ms, layer_ms: of a pass, and of each layer in it.
@@ -169,7 +169,7 @@ def _matters(stages: Sequence[_Stage]) -> bool:
 
 
 def _most_layers(deployment: Deployment, needs: Sequence[Need], share: float) -> dict[str, int]:
-    """By stage: layers that fit beside the other roles of its machine, where that is known."""
+    """The layers that fit a stage beside the other roles of its machine, where that is known."""
     found = {}
     for machine in deployment.machines:
         own = [need for need in needs if need.role in machine.roles]

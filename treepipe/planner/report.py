@@ -28,7 +28,7 @@ NAMED = 4
 
 
 def plan_content(found: Found) -> dict[str, Any]:
-    """Of the JSON file; keys as in ``docs/planning.md``."""
+    """The content of the JSON file; keys as in ``docs/planning.md``."""
     search = found.cluster.search
     return {
         "schema": SCHEMA,
@@ -196,7 +196,7 @@ def _refusals(found: Found) -> Mapping[tuple[str, str], int]:
 
 
 def default_out(cluster: Path) -> Path:
-    """Beside the cluster's file, as names in it count from there."""
+    """The plan's file, beside the cluster's, as names in it count from there."""
     return cluster.with_name(f"{cluster.stem}-best.toml")
 
 

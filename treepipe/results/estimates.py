@@ -120,6 +120,14 @@ def summarize(
     return observe(traces, warmup).intervals
 
 
+def _check_warmup(warmup: int, traces: Sequence[Trace]) -> None:
+    least = min(len(trace.requests) for trace in traces)
+    if warmup >= least:
+        raise UserError(
+            f"key workload.warmup_requests = {warmup} leaves nothing of a run's {least} requests"
+        )
+
+
 def observe(
     traces: Sequence[Trace], warmup: int | None = None, batches: int | None = None
 ) -> Estimates:
@@ -135,14 +143,8 @@ def observe(
     traces = [trace for trace in traces if trace.requests]
     if not traces:
         return Estimates(None, 0, {}, {})
-    settled = True
-    if warmup is None:
-        warmup, settled = find_warmup(traces)
-    least = min(len(trace.requests) for trace in traces)
-    if warmup >= least:
-        raise UserError(
-            f"key workload.warmup_requests = {warmup} leaves nothing of a run's {least} requests"
-        )
+    warmup, settled = find_warmup(traces) if warmup is None else (warmup, True)
+    _check_warmup(warmup, traces)
     if len(traces) == 1:
         count = possible_batches(traces[0], warmup) if batches is None else batches
         windows = [Windows.of(traces[0], count, warmup)]

@@ -37,11 +37,11 @@ class Metric:
 
     @classmethod
     def of(cls, name: str, interval: Interval) -> Metric:
-        """In the unit that ``metrics.py`` gives it."""
+        """The metric in the unit that ``metrics.py`` gives it."""
         return cls(name, interval.mean, interval.low, interval.high, UNITS[name])
 
     def to_json(self) -> dict[str, Any]:
-        """Of the result file, where the name is its key."""
+        """The metric's entry in the result file, where the name is its key."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "unit": self.unit}
 
 
@@ -187,7 +187,7 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """The result as a table for notebooks."""
         return html_table(f"{self.scenario} ({self.source})", self.rows, self.warnings)
 
 
@@ -269,7 +269,7 @@ def make_result(
 def make_incomplete_result(
     scenario: str, seed: int, done: int, failure: str, ended: Trace
 ) -> Result:
-    """Of runs that failed: no metrics, but every text.
+    """The result of runs that failed: no metrics, but every text.
 
     Args:
         done: how many runs ended well before.
@@ -303,7 +303,7 @@ def make_theory_result(
     terms: Mapping[str, float],
     warnings: Sequence[str],
 ) -> Result:
-    """Without runs: expected values, so no intervals.
+    """The result of a closed form: expected values, so no intervals.
 
     Args:
         form: source of the formulas.

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from rich.table import Table
 
-Cell: TypeAlias = str | float | bool | None
+CellValue: TypeAlias = str | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Column:
     def heading(self) -> str:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
-    def text(self, cell: Cell) -> str:
+    def text(self, cell: CellValue) -> str:
         """
         >>> Column("error", shown="+.1%").text(-0.0234)
         '-2.3%'
@@ -44,9 +44,9 @@ class Sheet:
     name: str
     title: str
     columns: Sequence[Column]
-    rows: list[tuple[Cell, ...]] = field(default_factory=list)
+    rows: list[tuple[CellValue, ...]] = field(default_factory=list)
 
-    def add(self, *cells: Cell) -> None:
+    def add(self, *cells: CellValue) -> None:
         """Append a row; raises ``ValueError`` if it has another number of cells."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{self.name}: {len(cells)} cells for {len(self.columns)} columns")

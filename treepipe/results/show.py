@@ -67,7 +67,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """In which unit a row of a table is shown: so many (``size``) of the values' own unit."""
+    """The unit in which a row of a table is shown: so many (``size``) of the values' own."""
 
     size: float
     unit: str

@@ -74,5 +74,5 @@ def return_times(trace: Trace) -> list[float]:
 
 
 def median(values: list[float]) -> float:
-    """Of at least one value: a request's change has other times than its rounds."""
+    """The median of at least one value: a request's change has other times than its rounds."""
     return float(np.median(values))

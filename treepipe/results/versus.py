@@ -7,15 +7,15 @@ matter: a run's seed and a request's number decide what the target says, whateve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from treepipe.core.errors import UserError
 from treepipe.results.estimates import UNSETTLED, Estimates, find_warmup, observe, possible_batches
 from treepipe.results.metrics import UNITS, Floats, range_of
-from treepipe.results.result import Result, make_result
-from treepipe.results.statistics import SHARE, Paired, Range
+from treepipe.results.result import Result, data_frame, html_table, make_result
+from treepipe.results.statistics import SHARE, Interval, Paired, Range
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
@@ -32,9 +32,90 @@ class Side:
 
     @property
     def warmup(self) -> tuple[int, bool]:
-        """As ``find_warmup``, unless the scenario sets it."""
+        """The warm-up as ``find_warmup`` finds it, unless the scenario sets it."""
         given = self.scenario.workload.warmup_requests
         return find_warmup(self.traces) if given is None else (given, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure of both, and by how much B's is above A's.
+
+    Attributes:
+        a, b: their means.
+        difference, relative, variance_reduction: see ``Paired``.
+        unit: None for a share of time.
+    """
+
+    a: float
+    b: float
+    difference: Interval
+    relative: Interval | None
+    variance_reduction: float | None
+    unit: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The figure's entry in the file; a share of time has no unit there."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "difference": self.difference.as_dict(),
+            "relative": None if self.relative is None else self.relative.as_dict(),
+            "variance_reduction": self.variance_reduction,
+            **({} if self.unit is None else {"unit": self.unit}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two simulated scenarios on common random numbers, and their paired differences (b - a).
+
+    Attributes:
+        a, b: both results, measured alike.
+        intervals_over: what was paired, "runs" or "batches"; None if there is one pair.
+        warmup_requests: left out of each run of both.
+        differences: by metric that both have.
+        utilization_differences: by device that both have.
+    """
+
+    a: Result
+    b: Result
+    intervals_over: Literal["runs", "batches"] | None
+    warmup_requests: int
+    differences: dict[str, Difference]
+    utilization_differences: dict[str, Difference]
+    warnings: tuple[str, ...]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The differences as a table: name, mean, low, high, unit."""
+        return [
+            {"name": name, **each.difference.as_dict(), "unit": each.unit}
+            for name, each in self.differences.items()
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file ``treepipe.versus/1``."""
+        return {
+            "schema": SCHEMA,
+            "a": self.a.to_json(),
+            "b": self.b.to_json(),
+            "intervals_over": self.intervals_over,
+            "warmup_requests": self.warmup_requests,
+            "differences": {name: each.to_json() for name, each in self.differences.items()},
+            "utilization_differences": {
+                name: each.to_json() for name, each in self.utilization_differences.items()
+            },
+            "warnings": list(self.warnings),
+        }
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` of the differences; ``UserError`` without pandas."""
+        return data_frame(self.rows)
+
+    def _repr_html_(self) -> str:
+        title = f"{self.b.scenario} - {self.a.scenario}"
+        return html_table(title, self.rows, self.warnings)
 
 
 def check_pairs(a: Scenario, b: Scenario) -> None:
@@ -65,8 +146,8 @@ def named_apart(a: Scenario, b: Scenario, changed: Sequence[str]) -> Scenario:
     return b.with_(name=f"{b.name} ({differs})") if differs else b
 
 
-def make_versus(a: Side, b: Side) -> dict[str, Any]:
-    """The content of a comparison's file: both results, and b - a.
+def make_comparison(a: Side, b: Side) -> Comparison:
+    """Both results, and b - a.
 
     Both are measured alike: the longer of the two warm-ups is left out of both, and one run each is
     cut into the same batches of requests.
@@ -85,19 +166,22 @@ def make_versus(a: Side, b: Side) -> dict[str, Any]:
             f"{a.scenario.path} and {b.scenario.path} have no metric in common: no request has a "
             f"token"
         )
-    differences = _differences(first, second, first.metrics, second.metrics, range_of)
-    return {
-        "schema": SCHEMA,
-        "a": _result(a, first).to_json(),
-        "b": _result(b, second).to_json(),
-        "intervals_over": first.over,
-        "warmup_requests": warmup,
-        "differences": {name: {**each, "unit": UNITS[name]} for name, each in differences.items()},
-        "utilization_differences": _differences(
-            first, second, first.utilization, second.utilization, lambda _: SHARE
-        ),
-        "warnings": [*_missing(first, second), *([] if settled and also_settled else [UNSETTLED])],
-    }
+    batched = "batches" in (first.over, second.over)
+    return Comparison(
+        _result(a, first),
+        _result(b, second),
+        first.over,
+        warmup,
+        {
+            name: _difference(ours, theirs, batched, range_of(name), UNITS[name])
+            for name, ours, theirs in _common(first.metrics, second.metrics)
+        },
+        {
+            name: _difference(ours, theirs, batched, SHARE, None)
+            for name, ours, theirs in _common(first.utilization, second.utilization)
+        },
+        (*_missing(first, second), *([] if settled and also_settled else [UNSETTLED])),
+    )
 
 
 def _runs(scenario: Scenario) -> int:
@@ -115,30 +199,20 @@ def _result(side: Side, estimates: Estimates) -> Result:
     )
 
 
-def _differences(
-    first: Estimates,
-    second: Estimates,
-    ours: Mapping[str, Floats],
-    theirs: Mapping[str, Floats],
-    within: Callable[[str], Range],
-) -> dict[str, dict[str, Any]]:
-    """What both have; a value that only one has an interval for is compared without one."""
-    found = {}
-    for name in (name for name in ours if name in theirs):
-        a, b = ours[name], theirs[name]
-        if len(a) != len(b):
-            a, b = a.mean(keepdims=True), b.mean(keepdims=True)
-        paired = Paired.of(
-            a, b, batches="batches" in (first.over, second.over), within=within(name)
-        )
-        found[name] = {
-            "a": float(a.mean()),
-            "b": float(b.mean()),
-            "difference": paired.difference.as_dict(),
-            "relative": None if paired.relative is None else paired.relative.as_dict(),
-            "variance_reduction": paired.variance_reduction,
-        }
-    return found
+def _common(
+    ours: Mapping[str, Floats], theirs: Mapping[str, Floats]
+) -> Iterator[tuple[str, Floats, Floats]]:
+    """The observations of what both have."""
+    return ((name, ours[name], theirs[name]) for name in ours if name in theirs)
+
+
+def _difference(a: Floats, b: Floats, batched: bool, within: Range, unit: str | None) -> Difference:
+    """A value that only one of the two has an interval for is compared without one."""
+    if len(a) != len(b):
+        a, b = a.mean(keepdims=True), b.mean(keepdims=True)
+    paired = Paired.of(a, b, batches=batched, within=within)
+    means = float(a.mean()), float(b.mean())
+    return Difference(*means, paired.difference, paired.relative, paired.variance_reduction, unit)
 
 
 def _missing(first: Estimates, second: Estimates) -> list[str]:

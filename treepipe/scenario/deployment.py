@@ -147,7 +147,7 @@ class Deployment:
     path: Path = Path("scenario")
 
     def asked(self, requests: tuple[RequestSpec, ...], seed: int | None = None) -> Deployment:
-        """For a run of these requests. Args: ``seed``: None keeps the one that it has."""
+        """The deployment for a run of these requests. Args: ``seed``: None keeps its own."""
         return replace(self, requests=requests, seed=self.seed if seed is None else seed)
 
     @property
@@ -214,7 +214,7 @@ class Deployment:
 
     @property
     def arrivals_ms(self) -> tuple[float, ...]:
-        """Of the requests; empty for a closed loop."""
+        """The requests' arrival times; empty for a closed loop."""
         times = [request.arrival_ms for request in self.requests]
         return tuple(time for time in times if time is not None)
 
@@ -231,7 +231,7 @@ class Deployment:
         return DraftDesk(draft, groups, ArrivalQueue(self.serving.policy, self.serving.levels))
 
     def stage_desk(self, pipeline: int, number: int) -> StageDesk:
-        """Of the ``number``-th stage (from 1) of a pipeline."""
+        """The desk of the ``number``-th stage (from 1) of a pipeline."""
         return StageDesk(number, len(self.pipelines[pipeline]), self.group_size)
 
     def front_desk(self) -> FrontDesk:

@@ -39,7 +39,7 @@ class LengthDistribution(Section):
 
     @abstractmethod
     def values(self, rng: np.random.Generator, count: int) -> Floats:
-        """Before they are rounded and bounded."""
+        """The drawn values before they are rounded and bounded."""
 
     def draw(self, rng: np.random.Generator, count: int) -> list[int]:
         """So many lengths, in tokens."""

@@ -38,7 +38,7 @@ class Footprint:
 
     @classmethod
     def of(cls, model: Model) -> Footprint | None:
-        """As a scenario gives it; None if it does not."""
+        """The footprint that a scenario gives; None if it does not."""
         if model.layer_mib is None or model.kv_kib is None:
             return None
         embedding = (model.embedding_mib or 0.0) * MIB
@@ -52,7 +52,7 @@ class Footprint:
 
     @classmethod
     def of_shape(cls, shape: Shape, dtype: DType) -> Footprint:
-        """Of a model whose sizes are known."""
+        """The footprint of a model whose sizes are known."""
         # Quantized models keep what is around their layers in the type they compute in.
         rest = shape.parameters - shape.layers * shape.layer_parameters
         return cls(

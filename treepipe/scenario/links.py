@@ -45,7 +45,7 @@ def link_estimates(scenario: Scenario) -> dict[str, float]:
 
 
 def pair_links(scenario: Scenario, names: Collection[str]) -> dict[tuple[str, str], LinkTimes]:
-    """Of the pairs that the scenario lists, by (sender, receiver).
+    """The links of the pairs that the scenario lists, by (sender, receiver).
 
     Args:
         names: of all roles.

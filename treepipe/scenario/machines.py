@@ -44,7 +44,7 @@ class Machine:
 
 
 def running_warnings(machines: Sequence[Machine]) -> list[str]:
-    """Where energy or price is known of some machines only, so that neither has a sum."""
+    """Warnings where energy or price is known of some machines only, so that it has no sum."""
     found = []
     for metric, key, known in (
         ("joules_per_token", "power", [m.power_w is not None for m in machines]),

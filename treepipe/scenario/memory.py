@@ -54,7 +54,7 @@ def cache_entries(deployment: Deployment, tree_tokens: int) -> int:
 
 
 def memory_needs(deployment: Deployment) -> list[Need]:
-    """Of every stage, and of the draft servers whose model is known.
+    """The needs of every stage, and of the draft servers whose model is known.
 
     Empty if nothing tells the target's size.
     """

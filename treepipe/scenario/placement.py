@@ -7,9 +7,10 @@ the model (``profiles/service.py``). What the times rest on besides measurements
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.core.system import Ends
@@ -36,7 +37,9 @@ from treepipe.scenario.deployment import Placed
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Home, Machine, make_machines
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import DraftSection, Model, Pipeline
+from treepipe.scenario.schema import DraftSection, Model, Pipeline, Stage
+
+Counted = TypeVar("Counted", DraftSection, Pipeline, Stage)
 
 NO_WORK = TimeTable({1: 0.0})
 """Times of what a role never does."""
@@ -71,6 +74,11 @@ class Placement:
     estimates: Mapping[str, float]
 
 
+def _copies(sections: Sequence[Counted]) -> Iterator[tuple[int, Counted]]:
+    """Each section ``count`` times, with its place in the file."""
+    return ((index, each) for index, each in enumerate(sections) for _ in range(each.count))
+
+
 def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placement:
     """Put a scenario's roles on their devices.
 
@@ -82,21 +90,13 @@ def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placemen
         UserError: a device, a host or a model is wrong or missing.
     """
     placing = _Placing(scenario, ends, layers)
-    servers = [
-        (index, draft) for index, draft in enumerate(scenario.drafts) for _ in range(draft.count)
-    ]
     drafts = [
         placing.draft(draft, f"draft{number}", f"drafts.{index}")
-        for number, (index, draft) in enumerate(servers)
-    ]
-    copies = [
-        (index, pipeline)
-        for index, pipeline in enumerate(scenario.pipelines)
-        for _ in range(pipeline.count)
+        for number, (index, draft) in enumerate(_copies(scenario.drafts))
     ]
     pipelines = [
         placing.stages(pipeline, f"pipeline{number}", f"pipelines.{index}")
-        for number, (index, pipeline) in enumerate(copies)
+        for number, (index, pipeline) in enumerate(_copies(scenario.pipelines))
     ]
     return Placement(
         tuple(role.placed for role in drafts),
@@ -158,7 +158,7 @@ class _Placing:
 
     @property
     def footprint(self) -> Footprint | None:
-        """Of the target, as the scenario or its profile gives it; None if neither does."""
+        """The target's footprint by the scenario or its profile; None if neither gives it."""
         given = Footprint.of(self._scenario.target)
         if given is not None or self.target is None:
             return given
@@ -176,9 +176,7 @@ class _Placing:
 
     def stages(self, pipeline: Pipeline, name: str, key: str) -> list[_Role]:
         """Args: ``name``: of the pipeline's first copy or a further one; ``key``: in the file."""
-        sections = [
-            (i, stage) for i, stage in enumerate(pipeline.stages) for _ in range(stage.count)
-        ]
+        sections = list(_copies(pipeline.stages))
         given = [stage.layers for _, stage in sections]
         counts = _deal_layers(given, self._layers, f"{self._path}: key {key}")
         roles, first = list[_Role](), 0
@@ -286,7 +284,7 @@ class _Placing:
         )
 
     def _model(self, section: Model, key: str, role: str) -> ServedModel | None:
-        """By its profile, else by its checkpoint's ``config.json``; None if it has neither."""
+        """A model by its profile, else by its checkpoint's ``config.json``; None without both."""
         base, name = self._path.parent, section.profile
         if name is not None:
             profile = find_model(name, f"{self._path}: key {key}.profile", base)

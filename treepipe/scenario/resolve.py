@@ -77,7 +77,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
 
 
 def deploy(scenario: Scenario, seed: int | None = None) -> Deployment:
-    """As it is asked by a run of this seed, on devices whose memory it fits.
+    """The deployment as a run of this seed asks it, on devices whose memory it fits.
 
     Args:
         seed: of the run; None is the scenario's own.

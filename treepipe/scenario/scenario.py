@@ -94,8 +94,7 @@ class Scenario(Section):
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: Path | str = Path("scenario")) -> Self:
-        """From the content of a file.
-
+        """The scenario that a file's content states.
         Args:
             path: of the file that this could be: errors name it, and files that the content names
                 count from its folder.
@@ -112,7 +111,7 @@ class Scenario(Section):
 
     @property
     def path(self) -> Path:
-        """Of its file, for errors; names in it count from the file's folder."""
+        """The scenario's file, for errors; names in it count from the file's folder."""
         return self._path
 
     @property

@@ -19,7 +19,7 @@ MOST_NODES = 1_000_000
 
 
 def unused_warnings(scenario: Scenario) -> list[str]:
-    """Of keys that were given and that the schedule does not read."""
+    """Warnings of keys that were given and that the schedule does not read."""
     section = scenario.schedule
     return [
         f"key schedule.{key} has no effect on {section.name}"
@@ -39,7 +39,7 @@ def ends_of(scenario: Scenario) -> Ends:
 
 
 def ends_warnings(scenario: Scenario) -> list[str]:
-    """Of ends that are not where they are published, for the rule's sake."""
+    """Sentences on ends that are not where they are published, for the rule's sake."""
     section, rule = scenario.schedule, scenario.sampling.rule
     if ends_of(scenario) == section.parameters.ends:
         return []

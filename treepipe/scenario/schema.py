@@ -200,7 +200,7 @@ class _Schedule(Section):
         return self.system.parameters(**{k: v for k, v in given.items() if v is not None})
 
     def choose(self, *, drawn: bool = False) -> Chosen:
-        """To make schedules of. Args: ``drawn``: candidates are draws, as for rejection."""
+        """What schedules are made of. Args: ``drawn``: candidates are draws, as for rejection."""
         return Chosen(self.name, self.parameters, drawn)
 
     @property

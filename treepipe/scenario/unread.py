@@ -28,7 +28,7 @@ def unread_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
 
 
 def sampling_warnings(scenario: Scenario) -> list[str]:
-    """In a simulation: acceptance is taken as it is given, whatever the target's distribution."""
+    """Warnings of a simulation, where acceptance is as given, whatever the distribution."""
     sampling, acceptance = scenario.sampling, scenario.acceptance
     if not sampling.temperature or acceptance is None or isinstance(acceptance, Replay):
         return []

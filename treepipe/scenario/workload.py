@@ -78,7 +78,7 @@ def draw_requests(scenario: Scenario, seed: int) -> tuple[RequestSpec, ...]:
 
 
 def _streams(seed: int) -> list[np.random.Generator]:
-    """Of arrival times, prompt lengths and output lengths."""
+    """The random streams of arrival times, prompt lengths and output lengths."""
     streams = np.random.SeedSequence([seed, *b"workload"]).spawn(3)
     return [np.random.default_rng(stream) for stream in streams]
 
@@ -142,7 +142,7 @@ def read_trace(file: Path) -> list[TraceRow]:
 
 
 def workload_warnings(scenario: Scenario) -> list[str]:
-    """Of keys that were given and that the arrivals leave without effect."""
+    """Warnings of keys that were given and that the arrivals leave without effect."""
     workload = scenario.workload
     unused = set[str]()
     if workload.arrivals is not None:

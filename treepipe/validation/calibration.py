@@ -50,7 +50,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class CalibratedAcceptance:
     """A pool, how many of its positions are drawn together, and the hit ratios to reach."""
 
     pool: Pool
@@ -58,7 +58,7 @@ class Acceptance:
     hit_ratio: Mapping[int, float] | None = None
 
     def source(self, seed: int) -> PoolSource:
-        """Of one simulated run."""
+        """The source of one simulated run."""
         return PoolSource(self.pool, self.block, seed, self.hit_ratio)
 
 
@@ -66,7 +66,7 @@ _Pair: TypeAlias = tuple[Path, Path, str, Path]
 """What a calibration is of: the directories of target and draft, the prompts, their folder."""
 
 
-def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, Acceptance]:
+def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, CalibratedAcceptance]:
     """The acceptance of every case by its label; equal pairs and prompts are calibrated once.
 
     Raises ``UserError`` if a case has no acceptance and none can be calibrated.
@@ -77,11 +77,11 @@ def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, Acceptance]:
         if _needs_calibration(case):
             groups.setdefault(_pair(case), []).append(case)
         else:
-            found[case.label] = Acceptance(*acceptance_pool(case.scenario))
+            found[case.label] = CalibratedAcceptance(*acceptance_pool(case.scenario))
     for pair, group in groups.items():
         lengths = {case.longest for case in group}
         recorded = _record(group[0], pair, max(lengths), _decoded(cases), say)
-        pools = {n: Acceptance(Pool.of(recorded.beginnings(n))) for n in lengths}
+        pools = {n: CalibratedAcceptance(Pool.of(recorded.beginnings(n))) for n in lengths}
         found |= {case.label: pools[case.longest] for case in group}
     return found
 

@@ -27,8 +27,8 @@ from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import run_seeds
 from treepipe.sim.world import simulate
-from treepipe.validation.calibration import Acceptance, Prepared, calibrate
-from treepipe.validation.judgement import Cut, Prediction, Row, Texts, Timed, judge
+from treepipe.validation.calibration import CalibratedAcceptance, Prepared, calibrate
+from treepipe.validation.judgement import Cut, PlainTexts, Prediction, Row, Timed, judge
 
 WARM_UP_TOKENS = 8
 
@@ -83,7 +83,7 @@ def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> 
 
 
 def predict_case(
-    deployment: Deployment, scenario: Scenario, acceptance: Acceptance, say: Say, cut: Cut
+    deployment: Deployment, scenario: Scenario, acceptance: CalibratedAcceptance, say: Say, cut: Cut
 ) -> Prediction:
     """Simulate the scenario's number of runs, each with its own seed."""
     # A simulated token is a rank, so no token ends a simulated text.
@@ -111,7 +111,7 @@ def _is_greedy(case: Prepared) -> bool:
     return not sampling.temperature and sampling.lossless
 
 
-def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[Path, Texts]:
+def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[Path, PlainTexts]:
     """Plain greedy decoding of each unpartitioned target: what every schedule must give."""
     targets = {case.launch.target.directory: case.launch.target for case in cases}
     longest: dict[tuple[Path, tuple[int, ...], frozenset[int]], int] = {}
@@ -157,7 +157,7 @@ def _cluster_key(scenario: Scenario) -> str:
 def _run_group(
     group: Sequence[Prepared],
     predictions: Mapping[str, Prediction],
-    texts: Mapping[Path, Texts],
+    texts: Mapping[Path, PlainTexts],
     say: Say,
     cut: Cut,
 ) -> Iterator[Row]:

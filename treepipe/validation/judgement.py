@@ -39,7 +39,7 @@ UNSTATED = "slower than its profile, which states no time for it (it is not cali
 
 Cut: TypeAlias = Callable[[Trace], Trace]
 """The part of a run that is measured, the same in prediction, replay and execution."""
-Texts: TypeAlias = Mapping[tuple[tuple[int, ...], frozenset[int]], tuple[int, ...]]
+PlainTexts: TypeAlias = Mapping[tuple[tuple[int, ...], frozenset[int]], tuple[int, ...]]
 """Plain greedy continuations by (prompt, end of text)."""
 
 
@@ -93,7 +93,7 @@ class Row:
 
     @property
     def tokens_per_round(self) -> float:
-        """In the run."""
+        """The run's tokens per round."""
         return self.measured_metrics["tokens_per_round"]
 
     @property
@@ -114,7 +114,7 @@ class Row:
         return low, high
 
     def error_of(self, metric: str) -> float:
-        """Of another metric than ``METRIC``."""
+        """The error of another metric than ``METRIC``."""
         return self.metrics[metric].mean / self.measured_metrics[metric] - 1
 
     def duration_error_of(self, metric: str) -> float:
@@ -127,7 +127,7 @@ def judge(
     deployment: Deployment,
     prediction: Prediction,
     run: tuple[Trace, Recording],
-    texts: Texts | None,
+    texts: PlainTexts | None,
     cut: Cut = lambda trace: trace,
     timed: Timed = "elsewhere",
 ) -> Row:
@@ -202,7 +202,7 @@ def faults_of(rows: Mapping[str, Row]) -> list[str]:
     ]
 
 
-def _is_lossless(requests: Sequence[RequestSpec], executed: Trace, texts: Texts) -> bool:
+def _is_lossless(requests: Sequence[RequestSpec], executed: Trace, texts: PlainTexts) -> bool:
     """A text that ended early, for whatever reason, is none of plain decoding's."""
     return all(
         trace.tokens == texts[spec.prompt, spec.end_tokens][: spec.max_new_tokens]

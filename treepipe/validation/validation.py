@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,53 @@ NOTICEABLE = 0.01
 """An error that changed by less than this is called the same."""
 
 
+@dataclass(frozen=True, slots=True)
+class MetricErrors:
+    """A metric as predicted, replayed and measured, and its errors; None where 0 was measured."""
+
+    predicted: float
+    replayed: float
+    measured: float
+    unit: str
+    error: float | None
+    duration_error: float | None
+    acceptance_error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BusyShares:
+    """A device's share of time at work as predicted, replayed and measured."""
+
+    predicted: float
+    replayed: float
+    measured: float
+
+
+def metric_errors(row: Row) -> dict[str, MetricErrors]:
+    """The errors of all metrics that prediction, run and replay have."""
+    found = {}
+    for name, unit in UNITS.items():
+        if all(name in each for each in (row.metrics, row.measured_metrics, row.replayed_metrics)):
+            predicted, replayed = row.metrics[name].mean, row.replayed_metrics[name]
+            measured = row.measured_metrics[name]
+            apart = (predicted - measured, replayed - measured, predicted - replayed)
+            errors = [each / measured if measured else None for each in apart]
+            found[name] = MetricErrors(predicted, replayed, measured, unit, *errors)
+    return found
+
+
+def busy_shares(row: Row) -> dict[str, BusyShares]:
+    """The busy shares of all devices."""
+    predicted, replayed = row.predicted_utilization, utilization(row.replay)
+    return {
+        name: BusyShares(predicted[name], replayed[name], share)
+        for name, share in row.utilization.items()
+    }
+
+
 def entry(row: Row) -> dict[str, Any]:
     """What a validation file says of one scenario."""
     measured, shares = summarize([row.execution])
-    replayed = utilization(row.replay)
     return {
         "scenario": row.label,
         "schedule": row.schedule,
@@ -43,15 +87,8 @@ def entry(row: Row) -> dict[str, Any]:
             "metrics": _intervals(measured),
             "utilization": {name: share.as_dict() for name, share in shares.items()},
         },
-        "metrics": {name: _error(row, name) for name in UNITS if _is_known(row, name)},
-        "utilization": {
-            name: {
-                "predicted": row.predicted_utilization[name],
-                "replayed": replayed[name],
-                "measured": share,
-            }
-            for name, share in row.utilization.items()
-        },
+        "metrics": {name: asdict(each) for name, each in metric_errors(row).items()},
+        "utilization": {name: asdict(each) for name, each in busy_shares(row).items()},
         "work": work(row.replay, row.execution),
         "lossless": row.lossless,
         "warnings": list(row.warnings),
@@ -65,8 +102,8 @@ def validation(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def work(replay: Trace, execution: Trace) -> dict[str, dict[str, float]]:
-    """Per kind of work (and for transfers): mean milliseconds replayed and measured, and how often
-    a new token needs it in the run."""
+    """Mean milliseconds, replayed and measured, of each kind of work (and of transfers), and how
+    often a new token needs it in the run."""
     tokens = sum(len(request.tokens) for request in execution.requests)
     found: dict[str, dict[str, float]] = {}
     for kind in sorted({span.kind for span in execution.spans}):
@@ -84,8 +121,8 @@ def work(replay: Trace, execution: Trace) -> dict[str, dict[str, float]]:
 
 
 def summary(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of ``METRIC`` over all scenarios: bias, median and worst error, correlation; and how many
-    points of utilization predictions were off, over all devices."""
+    """The errors of ``METRIC`` over all scenarios: bias, median and worst error, correlation; and
+    how many points of utilization predictions were off, over all devices."""
     cells = {each["scenario"]: each["metrics"][METRIC] for each in entries}
     found: dict[str, Any] = {"metric": METRIC, "scenarios": len(cells)}
     for part in ("error", "duration_error", "acceptance_error"):
@@ -160,29 +197,8 @@ def _intervals(metrics: Mapping[str, Interval]) -> dict[str, Any]:
     }
 
 
-def _is_known(row: Row, metric: str) -> bool:
-    """In prediction, run and replay."""
-    return all(metric in each for each in (row.metrics, row.measured_metrics, row.replayed_metrics))
-
-
-def _error(row: Row, metric: str) -> dict[str, Any]:
-    """Errors are None where 0 was measured."""
-    predicted, replayed = row.metrics[metric].mean, row.replayed_metrics[metric]
-    measured = row.measured_metrics[metric]
-    known = measured != 0
-    return {
-        "predicted": predicted,
-        "replayed": replayed,
-        "measured": measured,
-        "unit": UNITS[metric],
-        "error": (predicted - measured) / measured if known else None,
-        "duration_error": (replayed - measured) / measured if known else None,
-        "acceptance_error": (predicted - replayed) / measured if known else None,
-    }
-
-
 def _spread(errors: Mapping[str, float]) -> dict[str, Any]:
-    """Of signed errors: their mean (bias), the median and the largest of their sizes, and where."""
+    """Signed errors' mean (bias), the median and the largest of their sizes, and where."""
     worst = max(errors, key=lambda name: abs(errors[name]))
     return {
         "bias": statistics.fmean(errors.values()),

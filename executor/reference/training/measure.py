@@ -63,7 +63,7 @@ def rows(tokenizer: Any, documents: list[str]) -> torch.Tensor:
 
 @torch.no_grad()
 def perplexity(model: Any, texts: dict[str, torch.Tensor], windows: int) -> dict[str, float]:
-    """Per kind, over the first ``windows`` windows of 256 tokens of each."""
+    """The model's perplexity by kind, over the first ``windows`` windows of 256 tokens."""
     training = model.training
     model.eval()
     result = {}

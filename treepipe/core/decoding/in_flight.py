@@ -139,7 +139,7 @@ class TreeInFlight:
         self._verified[start : start + len(tokens)] = tokens
 
     def offers(self, returned: Segment, *, children: bool) -> list[Offer | None]:
-        """Per row of a returned segment its place and children; None if it was pruned."""
+        """The place and children of each row of a returned segment; None if it was pruned."""
         count = len(returned.tokens)
         found: list[Offer | None] = [None] * count
         if returned.committed or returned.round != self._round:
