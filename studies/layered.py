@@ -1,6 +1,6 @@
 """The servers of PipeDec and SpecPipe (same authors, same cards), and what is calibrated on them.
 
-Two studies share it. Stage times are those of a measured layer of Llama 3.1 8B, scaled by roofline
+Two studies share it, and at its end what their pages show alike. Stage times are those of a measured layer of Llama 3.1 8B, scaled by roofline
 times to a layer of the 70B (``profiles/service.py``), and what the authors' software adds per
 layer. Law of this file: every number found here was fitted to a published one, which it names. What
 the software adds follows from the plain pipeline, as no draft is asked there; then one time per
@@ -11,7 +11,7 @@ the bundled recorded pool's, drawn to reach that share.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,10 +23,22 @@ from treepipe.physics.timing import TimeTable
 from treepipe.profiles.library import LIBRARY, find_device, find_model, shape_of
 from treepipe.profiles.schema import Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.results.metrics import METRIC
+from treepipe.results.metrics import METRIC, UNITS
+from treepipe.results.plots import band
+from treepipe.results.sheet import Sheet
 from treepipe.results.show import Say
+from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
-from treepipe.studies.reproduction import published, simulated
+from treepipe.sim.points import Outcome
+from treepipe.studies.reproduction import (
+    ScoreSheet,
+    comparison_sheet,
+    predicted,
+    published,
+    score,
+    simulated,
+)
+from treepipe.studies.study import Entry
 
 SCENARIO = Path(__file__).with_name("layered.toml")
 TARGET = "llama-3.1-70b"
@@ -297,3 +309,60 @@ def solve(times: Mapping[float, float], wanted_ms: float) -> float:
     fine = np.linspace(levels.min(), levels.max(), 2001)
     curve = np.polyval(np.polyfit(levels, list(times.values()), 2), fine)
     return float(fine[np.abs(curve - wanted_ms).argmin()])
+
+
+# --- what both pages show ------------------------------------------------------------------------
+
+
+def right(level: float) -> float:
+    """Share of all tokens that are the draft's first candidate, at so many times the misses."""
+    return float(1 - level * MISSES[1])
+
+
+def level_fields(levels: Levels) -> dict[str, Any]:
+    """A page's fields: what was calibrated, as misses and as first candidates that are right."""
+    hardest, *_, easiest = levels.six
+    named = {"code": levels.humaneval_x, "hardest": hardest, "easiest": easiest}
+    first = {name: right(level) for name, level in named.items()}
+    return {"misses": named, "right": first, "sharpness": SHARPNESS}
+
+
+def speed_ups(slow: Sequence[Interval], times: Sequence[Interval]) -> list[Interval]:
+    """Level by level."""
+    return [time.inverse(each.mean) for each, time in zip(slow, times, strict=True)]
+
+
+def ends(ratios: Sequence[Interval]) -> dict[str, Interval]:
+    """The least and the largest one."""
+    least, *_, largest = sorted(ratios, key=lambda ratio: ratio.mean)
+    return {"low": least, "high": largest}
+
+
+def metric_entries(outcomes: Mapping[str, Outcome], *metrics: str) -> list[Entry]:
+    """Args: ``outcomes``: by what their entries' keys begin with."""
+    return [
+        predicted(f"{key}/{metric}", UNITS[metric], outcome.metrics[metric])
+        for key, outcome in outcomes.items()
+        for metric in metrics
+    ]
+
+
+def error_sheets(
+    name: str, entries: Sequence[Entry], trivial: str, guesses: Mapping[str, float]
+) -> list[Sheet]:
+    """Published beside predicted, and the errors beside those of a trivial predictor."""
+    scores = ScoreSheet(f"{name}-errors")
+    ratios = [entry for entry in entries if entry.unit != "nodes"]
+    scores.add("simulation", score(ratios))
+    scores.add(trivial, score(ratios, guesses))
+    known = [each for each in entries if each.published]
+    return [
+        comparison_sheet(f"{name}-published", "Published and predicted", known),
+        scores.sheet(),
+    ]
+
+
+def curve(panel: Any, outcomes: Mapping[int, Outcome], metric: str, style: dict[str, Any]) -> None:
+    """A metric with its interval against the outcomes' numbers."""
+    values = [outcome.metrics[metric] for outcome in outcomes.values()]
+    band(panel, list(outcomes), values, style)
