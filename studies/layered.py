@@ -1,12 +1,13 @@
 """The servers of PipeDec and SpecPipe (same authors, same cards), and what is calibrated on them.
 
-Two studies share it, and at its end what their pages show alike. Stage times are those of a measured layer of Llama 3.1 8B, scaled by roofline
-times to a layer of the 70B (``profiles/service.py``), and what the authors' software adds per
-layer. Law of this file: every number found here was fitted to a published one, which it names. What
-the software adds follows from the plain pipeline, as no draft is asked there; then one time per
-data set is left for how well the draft guesses, a single number: the share of positions whose token
-is the draft's first candidate. The rest of a level (further candidates, confidence, neighbours) is
-the bundled recorded pool's, drawn to reach that share.
+Two studies share it, and at its end what their pages show alike. Stage times are those of a
+measured layer of Llama 3.1 8B, scaled by roofline times to a layer of the 70B
+(``profiles/service.py``), and what the authors' software adds per layer. Law of this file: every
+number found here was fitted to a published one, which it names. What the software adds follows from
+the plain pipeline, as no draft is asked there; then one time per data set is left for how well the
+draft guesses, a single number: the share of positions whose token is the draft's first candidate.
+The rest of a level (further candidates, confidence, neighbours) is the bundled recorded pool's,
+drawn to reach that share.
 """
 
 from __future__ import annotations
@@ -162,10 +163,13 @@ def draft_table(model: str, alone_ms: float) -> dict[int, float]:
 
 def draft_overhead_ms() -> float:
     """Per layer of the draft on an L40: what its published time leaves of the profiled one."""
-    draft = _served(DRAFT)
-    profiled = _service("l40").draft(draft)(1, CONTEXT)
     wanted = published()["specpipe"]["draft_tbt_ms"][DRAFT]
-    return float((wanted - profiled) / draft.shape.layers)
+    return float((wanted - profiled_draft_ms(DRAFT)) / _served(DRAFT).shape.layers)
+
+
+def profiled_draft_ms(model: str) -> float:
+    """A draft pass of one row on an L40."""
+    return _service("l40").draft(_served(model))(1, CONTEXT)
 
 
 @lru_cache(maxsize=64)

@@ -18,6 +18,7 @@ STORED = {
     "pipedec": "pipedec-stages",
     "specpipe": "specpipe-width",
     "starsd": "starsd-threshold",
+    "which_system": "which-system",
 }
 
 
