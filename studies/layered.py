@@ -49,6 +49,8 @@ MOST_TOKENS = 2048
 INSIDE = {"latency_ms": 0.03, "bandwidth_mbit_s": 80_000.0}
 """Between cards of one server: PCIe 4.0 through the host's memory."""
 PRUNE_MS: float = published()["specpipe"]["prune_ms"]
+LEAP: int = published()["specpipe"]["leap_tokens"]
+"""Rows at which a stage's time leaps."""
 DRAFT = "llama-3.2-1b"
 
 
@@ -206,7 +208,8 @@ MISSES = {int(first): round(1 - share, 6) for first, share in _HITS.items()}
 """Share of book text's tokens that are not among the draft's first 1, 8 (8B for 70B; published)."""
 LEVELS = (0.25, 0.5, 0.8, 1.2, 1.6, 2.0)
 """Multiples of ``MISSES`` that a curve is fitted through."""
-SPECPIPE = {"schedule.name": "specpipe", "schedule.width": 64, "schedule.children": 16}
+WIDTH = 64
+SPECPIPE = {"schedule.name": "specpipe", "schedule.width": WIDTH, "schedule.children": 16}
 """As SpecPipe's figures are calibrated on; it leaves the width open, the study finds it best."""
 PIPEDEC = {
     "schedule.name": "pipedec",
@@ -323,12 +326,19 @@ def right(level: float) -> float:
     return float(1 - level * MISSES[1])
 
 
-def level_fields(levels: Levels) -> dict[str, Any]:
-    """A page's fields: what was calibrated, as misses and as first candidates that are right."""
+def shared_fields(levels: Levels) -> dict[str, Any]:
+    """A page's fields: what was calibrated, as misses and as first candidates that are right; what
+    was assumed."""
     hardest, *_, easiest = levels.six
     named = {"code": levels.humaneval_x, "hardest": hardest, "easiest": easiest}
     first = {name: right(level) for name, level in named.items()}
-    return {"misses": named, "right": first, "sharpness": SHARPNESS}
+    return {
+        "misses": named,
+        "right": first,
+        "sharpness": SHARPNESS,
+        "context": CONTEXT,
+        "prompt_tokens": Scenario.load(SCENARIO).workload.prompt_tokens,
+    }
 
 
 def speed_ups(slow: Sequence[Interval], times: Sequence[Interval]) -> list[Interval]:

@@ -33,7 +33,7 @@ from treepipe.validation.judgement import OVERRUN
 
 NAME = "dsd-region"
 PAGE = Path(__file__).with_name("page.md")
-ASSUMED_AT = (4, 5.0)
+ASSUMED_AT = table3()[1].nodes, float(table3()[1].ratio)
 """N and t1/t0 at which the published speed-up is taken to hold: table 3's middle row."""
 VARYING = Network(jitter=0.25, loss=0.01)
 WINDOWS = (2, 5, 10)

@@ -17,9 +17,9 @@ from treepipe.studies.layered import (
     Effort,
     ends,
     error_sheets,
-    level_fields,
     metric_entries,
     right,
+    shared_fields,
 )
 from treepipe.studies.page import result
 from treepipe.studies.pipedec.figures import grid_figure, speedup_figure, together_figure
@@ -51,7 +51,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
         NAME,
         PAGE,
         entries,
-        _fields(found, entries),
+        _fields(found, entries, settings.requests),
         [
             *error_sheets(NAME, entries, TRIVIAL, _trivial()),
             _stage_sheet(found),
@@ -66,7 +66,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     )
 
 
-def _fields(found: Found, entries: Sequence[Entry]) -> dict[str, Any]:
+def _fields(found: Found, entries: Sequence[Entry], requests: int) -> dict[str, Any]:
     """What the page says beyond the entries."""
     now = {entry.key: entry.predicted or 0.0 for entry in entries}
     slower = {
@@ -74,6 +74,7 @@ def _fields(found: Found, entries: Sequence[Entry]) -> dict[str, Any]:
         for name in ("14-stage", "stpp")
     }
     ks = sorted({k for _, k in found.together})
+    cards = published()["pipedec"]["14_stage_cards"]
     return {
         "longer": now["21-stage/over_pp/mean"] / now["14-stage/over_pp/mean"] - 1,
         "slower": slower,
@@ -82,7 +83,10 @@ def _fields(found: Found, entries: Sequence[Entry]) -> dict[str, Any]:
         "fewest_together": ks[0],
         "most_together": ks[-1],
         "stochastic": STOCHASTIC,
-        **level_fields(found.levels),
+        "layers": sum(card.layers for card in found.cluster.cards),
+        "counted_layers": 6 * cards["6_layers"] + 5 * cards["5_layers"],
+        "requests": requests,
+        **shared_fields(found.levels),
     }
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from treepipe.results.metrics import METRIC
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean, doubling
 from treepipe.sim.points import Outcome
-from treepipe.studies.layered import curve
+from treepipe.studies.layered import LEAP, WIDTH, curve
 from treepipe.studies.specpipe.testbed import Found, Server
 
 SIMULATED = {"color": BLUE, "label": "simulated (95 % interval of the mean)"}
@@ -42,13 +42,17 @@ def width_figure(found: Found) -> Figure:
         axes, ("time between tokens (ms)", "hit rate P(w)", "slowest stage (ms)"), strict=True
     ):
         panel.set_ylabel(label)
-        panel.axvline(64, color=GREY, ls=":", lw=1)
+        panel.axvline(LEAP, color=GREY, ls=":", lw=1)
         clean(panel)
     axes[2].set_ylim(bottom=0)
     axes[0].legend(**LEGEND)
     doubling(axes[2], widths)
-    axes[2].set_xlabel("width w: most nodes of a tree layer (dotted: 64 rows, where times leap)")
-    figure.suptitle("SpecPipe on 8 RTX 3090: wide is nearly free up to 64 rows, and then is not")
+    axes[2].set_xlabel(
+        f"width w: most nodes of a tree layer (dotted: {LEAP} rows, where times leap)"
+    )
+    figure.suptitle(
+        f"SpecPipe on 8 RTX 3090: wide is nearly free up to {LEAP} rows, then it is not"
+    )
     return figure
 
 
@@ -97,6 +101,6 @@ def batch_figure(batches: Mapping[int, Outcome]) -> Figure:
         panel.set_ylim(bottom=0)
         clean(panel)
     doubling(axes[1], list(batches))
-    axes[1].set_xlabel("requests that share the steps (B), width 64 each")
+    axes[1].set_xlabel(f"requests that share the steps (B), width {WIDTH} each")
     figure.suptitle("SpecPipe-DB on 8 RTX 3090")
     return figure

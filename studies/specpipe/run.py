@@ -13,13 +13,16 @@ from treepipe.results.metrics import METRIC
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.studies.layered import (
+    LEAP,
     MISSES,
+    WIDTH,
     Effort,
     draft_overhead_ms,
     ends,
     error_sheets,
-    level_fields,
     metric_entries,
+    pass_ms,
+    shared_fields,
     speed_ups,
     unscaled_ms,
 )
@@ -32,11 +35,21 @@ from treepipe.studies.reproduction import (
     published,
 )
 from treepipe.studies.specpipe.figures import batch_figure, schedule_figure, width_figure
-from treepipe.studies.specpipe.testbed import FLAT, Found, Server, Settings, find
+from treepipe.studies.specpipe.testbed import (
+    EAGLE_PASSES,
+    EAGLE_ROWS,
+    FLAT,
+    Found,
+    Server,
+    Settings,
+    find,
+)
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "specpipe-width"
 PAGE = Path(__file__).with_name("page.md")
+HUMP = (32, 57)
+"""Rows between which a measured layer takes longer than it does for a few more."""
 
 
 def run(say: Say, full: bool) -> StudyResult:
@@ -72,8 +85,10 @@ def _fields(found: Found) -> dict[str, Any]:
     """What the page says beyond the entries."""
     widths, best = found.widths, found.best_width
     rates = {width: outcome.metrics["hit_rate"].mean for width, outcome in widths.items()}
-    wider = min((w for w in widths if w > 64), default=best)
+    wider = min((w for w in widths if w > LEAP), default=best)
     overhead = found.cluster.overhead_ms
+    layer_ms = pass_ms("rtx-3090", 1, False)
+    hump = [ms / layer_ms[1] - 1 for n, ms in layer_ms.items() if HUMP[0] <= n <= HUMP[1]]
     return {
         "best": best,
         "best_ms": found.time_ms(best),
@@ -84,13 +99,13 @@ def _fields(found: Found) -> dict[str, Any]:
         ),
         "if_even": listed(
             {
-                f"at {w}": f"{found.level_ms(w) / found.level_ms(64) - 1:+.0%}"
+                f"at {w}": f"{found.level_ms(w) / found.level_ms(LEAP) - 1:+.0%}"
                 for w in widths
-                if w < 64
+                if w < LEAP
             }
         ),
         "stage_1_ms": found.cluster.slowest_ms(1),
-        "stage_64_ms": found.cluster.slowest_ms(64),
+        "stage_leap_ms": found.cluster.slowest_ms(LEAP),
         "wider": wider,
         "stage_wider_ms": found.cluster.slowest_ms(wider),
         "narrow": min(widths),
@@ -104,7 +119,11 @@ def _fields(found: Found) -> dict[str, Any]:
         "l40_overhead_ms": overhead["l40"],
         "draft_overhead_ms": draft_overhead_ms(),
         "unscaled_ms": unscaled_ms("rtx-3090", 8),
-        **level_fields(found.levels),
+        "hump_rows": HUMP,
+        "hump": (min(hump), max(hump)),
+        "eagle_rows": EAGLE_ROWS,
+        "eagle_passes": EAGLE_PASSES,
+        **shared_fields(found.levels),
     }
 
 
@@ -228,7 +247,7 @@ def _width_sheet(found: Found) -> Sheet:
 def _batch_sheet(found: Found) -> Sheet:
     sheet = Sheet(
         "specpipe-width-batches",
-        "SpecPipe-DB, one server, HumanEval-X, width 64: B requests share the steps",
+        f"SpecPipe-DB, one server, HumanEval-X, width {WIDTH}: B requests share the steps",
         [
             Column("B", shown="d"),
             *estimate("throughput", "tokens/s"),
