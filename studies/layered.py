@@ -1,17 +1,18 @@
 """The servers of PipeDec and SpecPipe (same authors, same cards), and what is calibrated on them.
 
-Two studies share it. Stage times are those of a measured layer of Llama 3.1 8B, scaled by roofline
-times to a layer of the 70B (``profiles/service.py``), and what the authors' software adds per
-layer. Law of this file: every number found here was fitted to a published one, which it names. What
-the software adds follows from the plain pipeline, as no draft is asked there; then one time per
-data set is left for how well the draft guesses, a single number: the share of positions whose token
-is the draft's first candidate. The rest of a level (further candidates, confidence, neighbours) is
-the bundled recorded pool's, drawn to reach that share.
+Two studies share it, and at its end what their pages show alike. Stage times are those of a
+measured layer of Llama 3.1 8B, scaled by roofline times to a layer of the 70B
+(``profiles/service.py``), and what the authors' software adds per layer. Law of this file: every
+number found here was fitted to a published one, which it names. What the software adds follows from
+the plain pipeline, as no draft is asked there; then one time per data set is left for how well the
+draft guesses, a single number: the share of positions whose token is the draft's first candidate.
+The rest of a level (further candidates, confidence, neighbours) is the bundled recorded pool's,
+drawn to reach that share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,10 +24,22 @@ from treepipe.physics.timing import TimeTable
 from treepipe.profiles.library import LIBRARY, find_device, find_model, shape_of
 from treepipe.profiles.schema import Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.results.metrics import METRIC
+from treepipe.results.metrics import METRIC, UNITS
+from treepipe.results.plots import band
+from treepipe.results.sheet import Sheet
 from treepipe.results.show import Say
+from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
-from treepipe.studies.reproduction import published, simulated
+from treepipe.sim.points import Outcome
+from treepipe.studies.reproduction import (
+    ScoreSheet,
+    comparison_sheet,
+    predicted,
+    published,
+    score,
+    simulated,
+)
+from treepipe.studies.study import Entry
 
 SCENARIO = Path(__file__).with_name("layered.toml")
 TARGET = "llama-3.1-70b"
@@ -36,6 +49,8 @@ MOST_TOKENS = 2048
 INSIDE = {"latency_ms": 0.03, "bandwidth_mbit_s": 80_000.0}
 """Between cards of one server: PCIe 4.0 through the host's memory."""
 PRUNE_MS: float = published()["specpipe"]["prune_ms"]
+LEAP: int = published()["specpipe"]["leap_tokens"]
+"""Rows at which a stage's time leaps."""
 DRAFT = "llama-3.2-1b"
 
 
@@ -150,10 +165,13 @@ def draft_table(model: str, alone_ms: float) -> dict[int, float]:
 
 def draft_overhead_ms() -> float:
     """What a layer of the draft takes on an L40 on top of its profile, by its published time."""
-    draft = _served(DRAFT)
-    profiled = _service("l40").draft(draft)(1, CONTEXT)
     wanted = published()["specpipe"]["draft_tbt_ms"][DRAFT]
-    return float((wanted - profiled) / draft.shape.layers)
+    return float((wanted - profiled_draft_ms(DRAFT)) / _served(DRAFT).shape.layers)
+
+
+def profiled_draft_ms(model: str) -> float:
+    """A draft pass of one row on an L40."""
+    return _service("l40").draft(_served(model))(1, CONTEXT)
 
 
 @lru_cache(maxsize=64)
@@ -190,7 +208,8 @@ MISSES = {int(first): round(1 - share, 6) for first, share in _HITS.items()}
 """Share of book text's tokens that are not among the draft's first 1, 8 (8B for 70B; published)."""
 LEVELS = (0.25, 0.5, 0.8, 1.2, 1.6, 2.0)
 """Multiples of ``MISSES`` that a curve is fitted through."""
-SPECPIPE = {"schedule.name": "specpipe", "schedule.width": 64, "schedule.children": 16}
+WIDTH = 64
+SPECPIPE = {"schedule.name": "specpipe", "schedule.width": WIDTH, "schedule.children": 16}
 """As SpecPipe's figures are calibrated on; it leaves the width open, the study finds it best."""
 PIPEDEC = {
     "schedule.name": "pipedec",
@@ -299,3 +318,67 @@ def solve(times: Mapping[float, float], wanted_ms: float) -> float:
     fine = np.linspace(levels.min(), levels.max(), 2001)
     curve = np.polyval(np.polyfit(levels, list(times.values()), 2), fine)
     return float(fine[np.abs(curve - wanted_ms).argmin()])
+
+
+# --- what both pages show ------------------------------------------------------------------------
+
+
+def right(level: float) -> float:
+    """Share of all tokens that are the draft's first candidate, at so many times the misses."""
+    return float(1 - level * MISSES[1])
+
+
+def shared_fields(levels: Levels) -> dict[str, Any]:
+    """A page's fields: what was calibrated, as misses and as first candidates that are right; what
+    was assumed."""
+    hardest, *_, easiest = levels.six
+    named = {"code": levels.humaneval_x, "hardest": hardest, "easiest": easiest}
+    first = {name: right(level) for name, level in named.items()}
+    return {
+        "misses": named,
+        "right": first,
+        "sharpness": SHARPNESS,
+        "context": CONTEXT,
+        "prompt_tokens": Scenario.load(SCENARIO).workload.prompt_tokens,
+    }
+
+
+def speed_ups(slow: Sequence[Interval], times: Sequence[Interval]) -> list[Interval]:
+    """Level by level."""
+    return [time.inverse(each.mean) for each, time in zip(slow, times, strict=True)]
+
+
+def ends(ratios: Sequence[Interval]) -> dict[str, Interval]:
+    """The least and the largest one."""
+    least, *_, largest = sorted(ratios, key=lambda ratio: ratio.mean)
+    return {"low": least, "high": largest}
+
+
+def metric_entries(outcomes: Mapping[str, Outcome], *metrics: str) -> list[Entry]:
+    """Args: ``outcomes``: by what their entries' keys begin with."""
+    return [
+        predicted(f"{key}/{metric}", UNITS[metric], outcome.metrics[metric])
+        for key, outcome in outcomes.items()
+        for metric in metrics
+    ]
+
+
+def error_sheets(
+    name: str, entries: Sequence[Entry], trivial: str, guesses: Mapping[str, float]
+) -> list[Sheet]:
+    """Published beside predicted, and the errors beside those of a trivial predictor."""
+    scores = ScoreSheet(f"{name}-errors")
+    ratios = [entry for entry in entries if entry.unit != "nodes"]
+    scores.add("simulation", score(ratios))
+    scores.add(trivial, score(ratios, guesses))
+    known = [each for each in entries if each.published]
+    return [
+        comparison_sheet(f"{name}-published", "Published and predicted", known),
+        scores.sheet(),
+    ]
+
+
+def curve(panel: Any, outcomes: Mapping[int, Outcome], metric: str, style: dict[str, Any]) -> None:
+    """A metric with its interval against the outcomes' numbers."""
+    values = [outcome.metrics[metric] for outcome in outcomes.values()]
+    band(panel, list(outcomes), values, style)

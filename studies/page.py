@@ -1,9 +1,10 @@
 """A study's page: the sentences of its ``page.md``, filled with its own and the papers' figures.
 
 A template lists sentences: findings first, then those under each heading. Its fields are Python's:
-``{now[KEY]:.1f}`` is the predicted figure of the entry KEY, ``{paper[specpipe][prune_ms]}`` one of
-``published.toml``; all others are the study's own. A sentence with a figure that this size of the
-study does not have (None, or no such entry) is left out.
+``{now[KEY]:.1f}`` is the predicted figure of the entry KEY, ``{low[KEY]}`` and ``{high[KEY]}`` its
+interval, ``{paper[specpipe][prune_ms]}`` one of ``published.toml``; all others are the study's own.
+A sentence with a figure that this size of the study does not have (None, or no such entry) is left
+out.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from treepipe.results.sheet import Sheet
 from treepipe.studies.reproduction import published
-from treepipe.studies.study import Entry
+from treepipe.studies.study import Entry, StudyResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class _Absent(Exception):  # noqa: N818
     """A sentence asks for a figure that there is none of."""
 
 
-class _Predicted(dict[str, float | None]):
+class _Figures(dict[str, float | None]):
     def __missing__(self, key: str) -> float:
         raise _Absent
 
@@ -44,13 +48,15 @@ class _Formatter(string.Formatter):
 
 
 def fill(template: Path, entries: Sequence[Entry], values: Mapping[str, Any]) -> Page:
-    """Args: ``values``: fields by their names, besides ``now`` and ``paper``.
+    """Args: ``values``: fields by their names, besides the entries' and ``paper``.
 
     Raises:
         KeyError: the template has a field that nobody knows.
     """
     fields = {
-        "now": _Predicted({entry.key: entry.predicted for entry in entries}),
+        "now": _Figures({entry.key: entry.predicted for entry in entries}),
+        "low": _Figures({entry.key: entry.low for entry in entries}),
+        "high": _Figures({entry.key: entry.high for entry in entries}),
         "paper": published(),
         **values,
     }
@@ -63,6 +69,26 @@ def fill(template: Path, entries: Sequence[Entry], values: Mapping[str, Any]) ->
             except _Absent:
                 continue
     return page
+
+
+def result(
+    name: str,
+    template: Path,
+    entries: Sequence[Entry],
+    values: Mapping[str, Any],
+    tables: Sequence[Sheet],
+    figures: Mapping[str, Figure],
+) -> StudyResult:
+    """A study's result with its page's sentences; ``values`` as ``fill`` takes them."""
+    page = fill(template, entries, values)
+    return StudyResult(
+        name,
+        list(entries),
+        list(tables),
+        dict(figures),
+        page.findings,
+        sections=page.sections,
+    )
 
 
 def sentences(text: str) -> dict[str, list[str]]:

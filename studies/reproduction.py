@@ -135,6 +135,16 @@ class ScoreSheet:
         return sheet
 
 
+def estimate(name: str, unit: str = "", shown: str = ".1f", ends: str = "") -> list[Column]:
+    """The columns of a figure and of its interval; ``ends``: what their names begin with."""
+    return [Column(each, unit, shown) for each in (name, f"{ends}low", f"{ends}high")]
+
+
+def cells(value: Interval) -> tuple[float, float | None, float | None]:
+    """What stands below the columns of an estimate."""
+    return value.mean, value.low, value.high
+
+
 def comparison_sheet(name: str, title: str, entries: Sequence[Entry]) -> Sheet:
     """Published, predicted with its interval, error, and which of them were fitted."""
     sheet = Sheet(
@@ -144,9 +154,7 @@ def comparison_sheet(name: str, title: str, entries: Sequence[Entry]) -> Sheet:
             Column("figure"),
             Column("unit"),
             Column("published", shown=".4g"),
-            Column("predicted", shown=".4g"),
-            Column("low", shown=".4g"),
-            Column("high", shown=".4g"),
+            *estimate("predicted", shown=".4g"),
             Column("error", shown="+.1%"),
             Column("role"),
         ],

@@ -37,7 +37,7 @@ class Passage:
         return [self.deployment.link(a, b) for a, b in itertools.pairwise(names)]
 
     def passes_ms(self, rows: int) -> list[float]:
-        """Of every stage, its layers alone."""
+        """The time of every stage's layers."""
         return [stage.times.stage(rows) for stage in self.stages]
 
     def verify_ms(self, rows: int) -> float:
@@ -46,7 +46,7 @@ class Passage:
         return _verification_ms(self.stages[-1], rows) if here else 0.0
 
     def stage_ms(self, rows: int, answered: int | None = None) -> list[float]:
-        """Of every stage, the last one's with what it verifies.
+        """The time of every stage, the last one's with what it verifies.
 
         Args: ``answered``: rows that the target's token is taken at; None: all.
         """

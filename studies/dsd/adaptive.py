@@ -17,9 +17,10 @@ from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.results.metrics import METRIC, run_metrics
 from treepipe.results.show import Say
+from treepipe.studies.dsd.claims import REGION_RATIO
 from treepipe.studies.dsd.testbed import T0_MS, Cell
 
-NODES, RATIO = 4, 3.0
+NODES, RATIO = 4, REGION_RATIO[0]
 """Where it is run: the lower border of the claimed region."""
 
 

@@ -13,6 +13,7 @@ from treepipe.results.plots import BLUE, GREEN, GREY, LEGEND, MIST, ORANGE, clea
 from treepipe.studies.dsd.adaptive import Relaxed
 from treepipe.studies.dsd.claims import REGION_NODES, REGION_RATIO
 from treepipe.studies.dsd.testbed import Cell, Measured
+from treepipe.studies.reproduction import published
 
 
 def map_figure(
@@ -103,7 +104,8 @@ def adaptive_figure(runs: Sequence[Relaxed]) -> Figure:
     taus = [each.tau_max for each in runs]
     base = runs[0]
     style = {"marker": "o", "ms": 7, "mec": "white"}
-    axes[0].axhspan(1.15, 1.20, color=MIST, lw=0, label="claimed: 15 to 20 %")
+    low, high = published()["dsd"]["adaptive_gain"]
+    axes[0].axhspan(low, high, color=MIST, lw=0, label=f"claimed: {low - 1:.0%} to {high - 1:.0%}")
     speed = [base.token_ms / each.token_ms for each in runs]
     axes[0].plot(taus, speed, color=BLUE, label="measured time", **style)
     windows = [each.tokens / base.tokens for each in runs]

@@ -26,14 +26,14 @@ from treepipe.studies.dsd.testbed import (
     best_window,
     simulate_cells,
 )
-from treepipe.studies.page import fill
+from treepipe.studies.page import result
 from treepipe.studies.reproduction import ScoreSheet, calibrated, predicted, published, score
 from treepipe.studies.study import Entry, StudyResult
 from treepipe.validation.judgement import OVERRUN
 
 NAME = "dsd-region"
 PAGE = Path(__file__).with_name("page.md")
-ASSUMED_AT = (4, 5.0)
+ASSUMED_AT = table3()[1].nodes, float(table3()[1].ratio)
 """N and t1/t0 at which the published speed-up is taken to hold: table 3's middle row."""
 VARYING = Network(jitter=0.25, loss=0.01)
 WINDOWS = (2, 5, 10)
@@ -74,10 +74,11 @@ def study(settings: Settings, say: Say) -> StudyResult:
     varied = simulate_cells(shaken, settings.runs, settings.tokens, say)
     relaxed = run_adaptive(settings.taus, settings.prompts, settings.new_tokens, say)
     entries = _entries(cells, seen, varied, gain)
-    page = fill(PAGE, entries, _fields(cells, seen, varied, relaxed))
-    return StudyResult(
+    return result(
         NAME,
+        PAGE,
         [*entries, *_adaptive_entries(relaxed)],
+        _fields(cells, seen, varied, relaxed),
         [
             _map_sheet(cells, seen, varied),
             table3_sheet(f"{NAME}-table3"),
@@ -89,8 +90,6 @@ def study(settings: Settings, say: Say) -> StudyResult:
             f"{NAME}-ways": ways_figure(_curves(cells, settings), cells, seen),
             f"{NAME}-adaptive": adaptive_figure(relaxed),
         },
-        page.findings,
-        sections=page.sections,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from treepipe.results.plots import BLUE, GREEN, GREY, LEGEND, ORANGE, PURPLE, clean
+from treepipe.results.plots import BLUE, GREEN, GREY, LEGEND, ORANGE, PURPLE, clean, doubling
 from treepipe.studies.flowspec.curves import Curves
 from treepipe.studies.flowspec.testbed import METHODS, MODELS, PROMPT_TOKENS, Size
 from treepipe.studies.study import Entry
@@ -105,9 +105,7 @@ def _sweep(panel: Any, sweep: Sequence[Entry]) -> None:
         own = [cells[f"bandwidth={rate}/{method}"] for rate in rates]
         values = [e.predicted for e in own]
         panel.plot(rates, values, color=COLORS[method], marker="o", label=f"{method}, predicted")
-    panel.set_xscale("log", base=2)
-    panel.set_xticks(rates, [str(rate) for rate in rates])
-    panel.minorticks_off()
+    doubling(panel, rates)
     panel.set_ylim(bottom=0)
     panel.set_xlabel("link bandwidth (Mbit/s)")
     panel.set_title("llama2-chat-7b, MT-bench, T = 0", fontsize=10)

@@ -1,29 +1,70 @@
-"""What the study ``flowspec-table`` says: entries, scores beside a trivial predictor's, sentences.
+"""What the study ``flowspec-table`` says: entries, scores beside a trivial predictor's, tables.
 
-Law of this file: nothing is simulated or fitted here. Plots are in ``figures.py``, the page's lists
-in ``page.md``.
+Law of this file: nothing is simulated or fitted here. Plots are in ``figures.py``, sentences in
+``page.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import exp, log
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from treepipe.results.sheet import Column, Sheet
 from treepipe.studies.flowspec import figures
-from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS
-from treepipe.studies.flowspec.statements import Findings, fields
-from treepipe.studies.flowspec.testbed import MODELS, PROMPT_TOKENS
-from treepipe.studies.page import fill
-from treepipe.studies.reproduction import ScoreSheet, comparison_sheet, predicted, score
+from treepipe.studies.flowspec.curves import Curves
+from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS, Fit, Rows
+from treepipe.studies.flowspec.testbed import (
+    MODELS,
+    PROMPT_TOKENS,
+    TEMPLATE_TOKENS,
+    Size,
+    Times,
+    roofline_times,
+)
+from treepipe.studies.page import result
+from treepipe.studies.reproduction import (
+    ScoreSheet,
+    comparison_sheet,
+    predicted,
+    relative_error,
+    score,
+)
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "flowspec-table"
 PAGE = Path(__file__).with_name("page.md")
 METHODS = ROWS[1:]
+KNOWN = {"ablation": "Table 2", "table3": "Table 3"}
+"""The paper's tables by the beginning of their entries' keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that the study found.
+
+    Attributes:
+        left_out: errors of Vicuna 7B's cells at temperature 0 whose dataset was not fitted to.
+        times, curves: by the models' size.
+        own_slowdown: the 13B models' factor if only one model's cell is taken.
+        table, ablation, third, sweep: entries of Tables 1, 2, 3 and of the bandwidths.
+        grid: FlowSpec's tokens per second by d0 and d_exp.
+    """
+
+    fit: Fit
+    left_out: Mapping[tuple[str, str], float]
+    times: Mapping[Size, Times]
+    own_slowdown: Mapping[str, float]
+    curves: Mapping[Size, Curves]
+    table: Sequence[Entry]
+    ablation: Sequence[Entry]
+    third: Sequence[Entry]
+    sweep: Sequence[Entry]
+    grid: Mapping[tuple[int, int], float]
 
 
 def report(found: Findings, facts: Mapping[str, Any]) -> StudyResult:
@@ -31,54 +72,98 @@ def report(found: Findings, facts: Mapping[str, Any]) -> StudyResult:
     rows = facts["table1"]
     crossed = _crossed(found, rows)
     known = [e for e in (*found.ablation, *found.third) if e.published is not None]
-    grid = [predicted(f"d0={a}/d_exp={b}/flowspec", "tokens/s", v) for (a, b), v in _items(found)]
-    scores = _scores(crossed, known, rows)
-    tables = [
-        _main_sheet(found.table),
-        scores.sheet(),
-        comparison_sheet(
-            f"{NAME}-cross-validation",
-            "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five",
-            crossed,
-        ),
-        comparison_sheet(
-            f"{NAME}-known",
-            "Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, the rest predicted",
-            known,
-        ),
-        comparison_sheet(
-            f"{NAME}-bandwidth",
-            "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s",
-            found.sweep,
-        ),
-        _noise_sheet(facts),
+    grid = [
+        predicted(f"d0={d0}/d_exp={d_exp}/flowspec", "tokens/s", value)
+        for (d0, d_exp), value in sorted(found.grid.items())
     ]
-    most = max(float(row[-1] or 0.0) for row in tables[-1].rows)
-    drawn = {
-        NAME: figures.table(found.table),
-        f"{NAME}-ablation": figures.ablation_and_sweep(found.ablation, found.sweep),
-        f"{NAME}-curves": figures.curves(found.curves),
-        f"{NAME}-depths": figures.depths(found.grid),
-    }
-    entries = [*found.table, *_ratios(found.table), *found.ablation, *found.third]
-    return StudyResult(
+    scores = _scores(crossed, known, rows)
+    noise = _noise_sheet(facts)
+    entries = [*found.table, *_over_naive(found.table), *found.ablation, *found.third]
+    return result(
         NAME,
+        PAGE,
         [*entries, *found.sweep, *grid, *_parameters(found)],
-        tables,
-        drawn,
-        _findings(found, crossed, scores),
-        sections=fill(PAGE, entries, fields(found, most)).sections,
+        _fields(found, crossed, scores, noise),
+        [
+            _main_sheet(found.table),
+            scores.sheet(),
+            comparison_sheet(
+                f"{NAME}-cross-validation",
+                "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five",
+                crossed,
+            ),
+            comparison_sheet(
+                f"{NAME}-known",
+                "Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, the rest "
+                "predicted",
+                known,
+            ),
+            comparison_sheet(
+                f"{NAME}-bandwidth",
+                "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s",
+                found.sweep,
+            ),
+            noise,
+        ],
+        {
+            NAME: figures.table(found.table),
+            f"{NAME}-ablation": figures.ablation_and_sweep(found.ablation, found.sweep),
+            f"{NAME}-curves": figures.curves(found.curves),
+            f"{NAME}-depths": figures.depths(found.grid),
+        },
     )
 
 
-def _items(found: Findings) -> Iterable[tuple[tuple[int, int], float]]:
-    return sorted(found.grid.items())
+def _fields(
+    found: Findings, crossed: Sequence[Entry], scores: ScoreSheet, noise: Sheet
+) -> dict[str, Any]:
+    """What the page says beyond the entries."""
+    pairs = _pairs(found.table)
+    ahead = [pair[0].key.replace("/pipedec/", " ") for pair in pairs if _is_ahead(pair)]
+    known = [pair for pair in _pairs([*crossed, *found.third]) if all(e.published for e in pair)]
+    sampled = {
+        method: [e for e in found.table if e.key.startswith(f"{FITTED_MODEL}/t1/{method}/")]
+        for method in METHODS
+    }
+    return {
+        "found": found,
+        "scores": dict(scores.rows),
+        "known": len(known),
+        "right": sum(_is_ahead(pair) == _is_ahead(pair, "published") for pair in known),
+        "flowspec_faster": sum(not _is_ahead(pair, "published") for pair in known),
+        "cells": len(pairs),
+        "ahead": len(ahead),
+        "where_ahead": ", ".join(ahead) or "none",
+        "sampled": {m: fmean(e.predicted or 0.0 for e in each) for m, each in sampled.items()},
+        "best": max(found.grid, key=lambda depths: found.grid[depths]),
+        "best_rate": max(found.grid.values()),
+        "factor": found.times["13b"].stage_ms / found.times["7b"].stage_ms,
+        "roofline": roofline_times(),
+        "rms": sqrt(fmean(error**2 for error in found.fit.errors.values())),
+        "fitted_cells": len(ROWS) * len(PROMPT_TOKENS),
+        "prompts": PROMPT_TOKENS,
+        "templates": TEMPLATE_TOKENS,
+        "noise": max(float(row[-1] or 0.0) for row in noise.rows),
+    }
+
+
+def _pairs(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """PipeDec's and FlowSpec's entries of the same cells."""
+    cells = {e.key: e for e in entries}
+    others = {key: cells.get(key.replace("/pipedec/", "/flowspec/")) for key in cells}
+    return [(cells[k], other) for k, other in others.items() if other and "/pipedec/" in k]
+
+
+def _is_ahead(pair: tuple[Entry, Entry], figure: str = "predicted") -> bool:
+    """Whether the first one has more tokens per second."""
+    one, other = (getattr(entry, figure) for entry in pair)
+    return bool(one > other)
 
 
 # --- scores --------------------------------------------------------------------------------------
 
 
-def _crossed(found: Findings, rows: Mapping[str, Mapping[str, float]]) -> list[Entry]:
+def _crossed(found: Findings, rows: Rows) -> list[Entry]:
     """The cells that were left out of the fit, as true predictions."""
     entries = []
     for (method, dataset), error in found.left_out.items():
@@ -88,9 +173,7 @@ def _crossed(found: Findings, rows: Mapping[str, Mapping[str, float]]) -> list[E
     return entries
 
 
-def _scores(
-    crossed: Sequence[Entry], known: Sequence[Entry], rows: Mapping[str, Mapping[str, float]]
-) -> ScoreSheet:
+def _scores(crossed: Sequence[Entry], known: Sequence[Entry], rows: Rows) -> ScoreSheet:
     """Ours beside a constant ratio to naive_pp, method by method."""
     sheet = ScoreSheet(f"{NAME}-scores")
     for method in METHODS:
@@ -98,32 +181,26 @@ def _scores(
         trivial = {e.key: _ratio_without(rows, method, e.key.split("/")[-1]) for e in mine}
         sheet.add(f"{method}, dataset left out", score(mine))
         sheet.add(f"{method}, dataset left out: trivial", score(mine, trivial))
-    naive = {e.key: e.published for e in known if "/naive_pp/" in e.key}
-    for table, name in (("ablation", "Table 2"), ("table3", "Table 3")):
-        for method in _methods(known):
-            mine = [e for e in known if e.key.startswith(table) and f"/{method}/" in e.key]
-            sheet.add(f"{method}, {name}", score(mine))
-            if method in METHODS:
-                ratio = exp(fmean(_log_ratios(rows, method).values()))
-                trivial = {
-                    e.key: ratio * (naive[e.key.replace(f"/{method}/", "/naive_pp/")] or 0)
-                    for e in mine
-                }
-                sheet.add(f"{method}, {name}: trivial", score(mine, trivial))
+    naive = {e.key: e.published or 0.0 for e in known if "/naive_pp/" in e.key}
+    methods = dict.fromkeys(e.key.split("/")[-2] for e in known)
+    for (table, name), method in product(KNOWN.items(), methods):
+        mine = [e for e in known if e.key.startswith(table) and f"/{method}/" in e.key]
+        sheet.add(f"{method}, {name}", score(mine))
+        if method in METHODS:
+            ratio = exp(fmean(_log_ratios(rows, method).values()))
+            same = {e.key: e.key.replace(f"/{method}/", "/naive_pp/") for e in mine}
+            trivial = {key: ratio * naive[other] for key, other in same.items()}
+            sheet.add(f"{method}, {name}: trivial", score(mine, trivial))
     return sheet
 
 
-def _methods(entries: Sequence[Entry]) -> list[str]:
-    return list(dict.fromkeys(e.key.split("/")[-2] for e in entries))
-
-
-def _log_ratios(rows: Mapping[str, Mapping[str, float]], method: str) -> dict[str, float]:
+def _log_ratios(rows: Rows, method: str) -> dict[str, float]:
     """The log speed-ups of a method over naive_pp (Vicuna 7B, temperature 0), by dataset."""
     naive = rows[f"{FITTED_MODEL}/t0/naive_pp"]
     return {d: log(v / naive[d]) for d, v in rows[f"{FITTED_MODEL}/t0/{method}"].items()}
 
 
-def _ratio_without(rows: Mapping[str, Mapping[str, float]], method: str, dataset: str) -> float:
+def _ratio_without(rows: Rows, method: str, dataset: str) -> float:
     """The trivial prediction of a cell: naive_pp times the other datasets' mean ratio."""
     ratios = _log_ratios(rows, method)
     mean = fmean(value for name, value in ratios.items() if name != dataset)
@@ -142,28 +219,23 @@ def _main_sheet(entries: Sequence[Entry]) -> Sheet:
             columns += [Column("error", shown="+.1%"), Column("over naive_pp", shown=".2f")]
     sheet = Sheet(NAME, "Table 1: tokens per second (prefill included)", columns)
     cells = {e.key: e for e in entries}
-    for model in MODELS:
-        for temperature in ("t0", "t1"):
-            for dataset in PROMPT_TOKENS:
-                values: list[float | None] = []
-                for method in ROWS:
-                    entry = cells[f"{model}/{temperature}/{method}/{dataset}"]
-                    naive = cells[f"{model}/{temperature}/naive_pp/{dataset}"].predicted
-                    values += [entry.published, entry.predicted]
-                    if method != "naive_pp":
-                        assert entry.predicted is not None
-                        assert naive is not None
-                        error = entry.predicted / entry.published - 1 if entry.published else None
-                        values += [entry.low, entry.high, error, entry.predicted / naive]
-                sheet.add(model, temperature[1:], dataset, *values)
+    for model, temperature, dataset in product(MODELS, ("t0", "t1"), PROMPT_TOKENS):
+        naive, *others = (cells[f"{model}/{temperature}/{m}/{dataset}"] for m in ROWS)
+        values = [naive.published, naive.predicted]
+        for entry in others:
+            values += [entry.published, entry.predicted, entry.low, entry.high]
+            values += [relative_error(entry), _ratio(entry.predicted, naive.predicted)]
+        sheet.add(model, temperature[1:], dataset, *values)
     return sheet
 
 
 def _noise_sheet(facts: Mapping[str, Any]) -> Sheet:
     """The same cell where several of the paper's tables have it."""
+    samples = facts["setup"]["samples"]
+    tables = ", ".join(f"Table {n} ({samples[f'table{n}']} samples)" for n in (1, 2, 3))
     sheet = Sheet(
         f"{NAME}-noise",
-        "Published sample noise: the same cell in Table 1 (20 samples), 2 and 3 (10 samples)",
+        f"Published sample noise: the same cell in {tables}",
         [
             Column("cell"),
             *(Column(f"Table {number}", "tokens/s", ".2f") for number in (1, 2, 3)),
@@ -184,30 +256,30 @@ def _noise_sheet(facts: Mapping[str, Any]) -> Sheet:
     return sheet
 
 
-def _ratios(entries: Sequence[Entry]) -> list[Entry]:
+def _over_naive(entries: Sequence[Entry]) -> list[Entry]:
     """Entries of pipedec and flowspec over naive_pp."""
     cells = {e.key: e for e in entries}
     found = []
     for key, entry in cells.items():
         model, temperature, method, dataset = key.split("/")
-        if method == "naive_pp":
-            continue
         naive = cells[f"{model}/{temperature}/naive_pp/{dataset}"]
-        assert naive.predicted is not None
-        assert entry.predicted is not None
-        fact = entry.published / naive.published if entry.published and naive.published else None
-        found.append(
-            Entry(
-                f"{key}/over_naive_pp",
-                "1",
-                entry.predicted / naive.predicted,
-                None if entry.low is None else entry.low / naive.predicted,
-                None if entry.high is None else entry.high / naive.predicted,
-                published=fact,
-                role=entry.role,
+        if method != "naive_pp":
+            found.append(
+                replace(
+                    entry,
+                    key=f"{key}/over_naive_pp",
+                    unit="1",
+                    predicted=_ratio(entry.predicted, naive.predicted),
+                    low=_ratio(entry.low, naive.predicted),
+                    high=_ratio(entry.high, naive.predicted),
+                    published=_ratio(entry.published, naive.published),
+                )
             )
-        )
     return found
+
+
+def _ratio(value: float | None, over: float | None) -> float | None:
+    return value / over if value is not None and over else None
 
 
 def _parameters(found: Findings) -> list[Entry]:
@@ -216,70 +288,3 @@ def _parameters(found: Findings) -> list[Entry]:
         for name in ("stage_ms", "sync_ms", "draft_ms"):
             entries.append(predicted(f"fit/{size}/{name}", "ms", getattr(times, name)))
     return entries
-
-
-# --- findings ------------------------------------------------------------------------------------
-
-
-def _findings(found: Findings, crossed: Sequence[Entry], scores: ScoreSheet) -> list[str]:
-    named = dict(scores.rows)
-    said = []
-    for method in METHODS:
-        ours, trivial = (named[f"{method}, dataset left out{end}"] for end in ("", ": trivial"))
-        verdict = "better" if ours.mean < trivial.mean else "no better"
-        said.append(
-            f"{method} on Vicuna 7B, T = 0, each dataset predicted from the other five: mean "
-            f"absolute error {ours.mean:.1%}; a constant ratio to naive_pp: {trivial.mean:.1%} "
-            f"({verdict} than trivial)"
-        )
-    known = [*crossed, *found.third]
-    right, always, count = _order(known)
-    said.append(
-        f"who is faster, PipeDec or FlowSpec: right in {right} of {count} known cells; always "
-        f"saying FlowSpec: {always}"
-    )
-    said.append(_wins(found.table))
-    means = [_mean(found.table, f"{FITTED_MODEL}/t1/{method}/") for method in METHODS]
-    said.append(
-        f"Vicuna 7B at T = 1, mean of the datasets: PipeDec {means[0]:.2f} and FlowSpec "
-        f"{means[1]:.2f} tokens/s predicted; the paper says that FlowSpec is marginally behind"
-    )
-    best = max(found.grid, key=lambda pair: found.grid[pair])
-    said.append(
-        f"depths of FlowSpec's trees (Llama 2 Chat 7B, MT-bench, T = 0): best d0 = {best[0]}, "
-        f"d_exp = {best[1]} with {found.grid[best]:.2f} tokens/s: a deeper expansion takes longer "
-        f"to draft than a stage takes to compute"
-    )
-    return said
-
-
-def _mean(entries: Sequence[Entry], start: str) -> float:
-    return fmean(e.predicted or 0.0 for e in entries if e.key.startswith(start))
-
-
-def _order(entries: Sequence[Entry]) -> tuple[int, int, int]:
-    """Cells in which the faster one of pipedec and flowspec is told rightly; in which it is
-    flowspec; and all of them."""
-    cells = {e.key: e for e in entries}
-    right, always, count = 0, 0, 0
-    for key, one in cells.items():
-        other = cells.get(key.replace("/pipedec/", "/flowspec/"))
-        if "/pipedec/" in key and other and one.published and other.published:
-            assert one.predicted is not None
-            assert other.predicted is not None
-            count += 1
-            right += (one.predicted > other.predicted) == (one.published > other.published)
-            always += other.published > one.published
-    return right, always, count
-
-
-def _wins(entries: Sequence[Entry]) -> str:
-    cells = {e.key: e.predicted or 0.0 for e in entries}
-    ahead = [
-        key.replace("/pipedec/", " ")
-        for key, value in cells.items()
-        if "/pipedec/" in key and value > cells[key.replace("/pipedec/", "/flowspec/")]
-    ]
-    shown = ", ".join(ahead) if ahead else "none"
-    count = sum("/pipedec/" in key for key in cells)
-    return f"PipeDec is predicted ahead of FlowSpec in {len(ahead)} of {count} cells: {shown}"

@@ -1,7 +1,7 @@
 """The study ``flowspec-table``: what is simulated, and which entry comes of what.
 
-Law of this file: it puts the parts together (``calibration.py``, ``curves.py``) and makes the
-entries; tables, plots and sentences are in ``report.py``.
+Law of this file: it puts the parts together (``fit.py``, ``curves.py``) and makes the
+entries; tables are in ``report.py``, sentences in ``page.md``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from treepipe.studies.flowspec.fit import (
     fit_slowdown,
     leave_one_out,
 )
-from treepipe.studies.flowspec.report import report
-from treepipe.studies.flowspec.statements import Findings
+from treepipe.studies.flowspec.report import Findings, report
 from treepipe.studies.flowspec.testbed import (
     METHODS,
     MODELS,

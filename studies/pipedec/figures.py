@@ -7,9 +7,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.results.metrics import METRIC
-from treepipe.results.plots import BLUE, DEEP, GREY, LEGEND, ORANGE, PALE, band, clean
-from treepipe.studies.layered import MISSES
-from treepipe.studies.pipedec.testbed import Found
+from treepipe.results.plots import BLUE, DEEP, GREY, LEGEND, ORANGE, PALE, band, clean, doubling
+from treepipe.studies.layered import curve, right
+from treepipe.studies.pipedec.testbed import THROUGHPUT, Found
 
 COLOURS = {"7-stage": PALE, "14-stage": BLUE, "21-stage": DEEP, "stpp": ORANGE}
 NAMES = {"7-stage": "7 groups of 2", "14-stage": "14 stages", "21-stage": "21 stages"}
@@ -20,12 +20,12 @@ def speedup_figure(found: Found) -> Figure:
     """Speed-up over the plain pipeline and over the static tree, against acceptance."""
     figure = Figure(figsize=(11, 5), layout="constrained")
     axes: Any = figure.subplots(1, 2)
-    right = [1 - level * MISSES[1] for level in found.levels.six]
+    shares = [right(level) for level in found.levels.six]
     for name, label in NAMES.items():
         style = {"color": COLOURS[name], "label": f"PipeDec, {label}"}
-        band(axes[0], right, found.over_plain(name), style)
-        band(axes[1], right, found.over_static(name), style)
-    band(axes[0], right, found.over_plain("stpp"), {"color": ORANGE, "label": "static tree"})
+        band(axes[0], shares, found.over_plain(name), style)
+        band(axes[1], shares, found.over_static(name), style)
+    band(axes[0], shares, found.over_plain("stpp"), {"color": ORANGE, "label": "static tree"})
     axes[0].set_ylabel("times as fast as the plain pipeline")
     axes[1].set_ylabel("times as fast as the static tree")
     for panel in axes:
@@ -54,9 +54,7 @@ def grid_figure(found: Found) -> Figure:
         panel.set_ylabel(label)
         clean(panel)
     axes[0].legend(**LEGEND)
-    axes[1].set_xscale("log", base=2)
-    axes[1].set_xticks(widths, [str(width) for width in widths])
-    axes[1].minorticks_off()
+    doubling(axes[1], widths)
     axes[1].set_xlabel("width w: most nodes of a tree layer")
     figure.suptitle("PipeDec, 14 stages: candidates per node and width")
     return figure
@@ -68,8 +66,8 @@ def together_figure(found: Found) -> Figure:
     panel: Any = figure.subplots()
     ks = sorted({count for _, count in found.together})
     for method, colour in METHODS.items():
-        values = [found.together[method, k].metrics["throughput_tokens_s"] for k in ks]
-        band(panel, ks, values, {"color": colour, "label": method})
+        outcomes = {k: found.together[method, k] for k in ks}
+        curve(panel, outcomes, THROUGHPUT, {"color": colour, "label": method})
     panel.set_xticks(ks)
     panel.set_xlabel("requests side by side (k)")
     panel.set_ylabel("throughput (tokens/s)")

@@ -13,22 +13,29 @@ from treepipe.results.metrics import METRIC
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
-from treepipe.studies.layered import MISSES, SHARPNESS, Effort
-from treepipe.studies.page import fill
+from treepipe.studies.layered import (
+    Effort,
+    ends,
+    error_sheets,
+    metric_entries,
+    right,
+    shared_fields,
+)
+from treepipe.studies.page import result
 from treepipe.studies.pipedec.figures import grid_figure, speedup_figure, together_figure
 from treepipe.studies.pipedec.testbed import STAGES, STOCHASTIC, THROUGHPUT, Found, Settings, find
 from treepipe.studies.reproduction import (
-    ScoreSheet,
     calibrated,
-    comparison_sheet,
+    cells,
+    estimate,
     predicted,
     published,
-    score,
 )
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "pipedec-stages"
 PAGE = Path(__file__).with_name("page.md")
+TRIVIAL = "SpecPipe's speed-up in proportion to the stages"
 
 
 def run(say: Say, full: bool) -> StudyResult:
@@ -40,18 +47,13 @@ def study(settings: Settings, say: Say) -> StudyResult:
     """Calibrate, simulate everything, and write the page."""
     found = find(settings, say)
     entries = _entries(found)
-    scores = ScoreSheet(f"{NAME}-errors")
-    ratios = [entry for entry in entries if entry.unit != "nodes"]
-    scores.add("simulation", score(ratios))
-    scores.add("SpecPipe's speed-up in proportion to the stages", score(ratios, _trivial()))
-    known = [each for each in entries if each.published]
-    page = fill(PAGE, entries, _fields(found, entries))
-    return StudyResult(
+    return result(
         NAME,
+        PAGE,
         entries,
+        _fields(found, entries, settings.requests),
         [
-            comparison_sheet(f"{NAME}-published", "Published and predicted", known),
-            scores.sheet(),
+            *error_sheets(NAME, entries, TRIVIAL, _trivial()),
             _stage_sheet(found),
             _grid_sheet(found),
             _together_sheet(found),
@@ -61,12 +63,10 @@ def study(settings: Settings, say: Say) -> StudyResult:
             "pipedec-parameters": grid_figure(found),
             "pipedec-throughput": together_figure(found),
         },
-        page.findings,
-        sections=page.sections,
     )
 
 
-def _fields(found: Found, entries: Sequence[Entry]) -> dict[str, Any]:
+def _fields(found: Found, entries: Sequence[Entry], requests: int) -> dict[str, Any]:
     """What the page says beyond the entries."""
     now = {entry.key: entry.predicted or 0.0 for entry in entries}
     slower = {
@@ -74,6 +74,7 @@ def _fields(found: Found, entries: Sequence[Entry]) -> dict[str, Any]:
         for name in ("14-stage", "stpp")
     }
     ks = sorted({k for _, k in found.together})
+    cards = published()["pipedec"]["14_stage_cards"]
     return {
         "longer": now["21-stage/over_pp/mean"] / now["14-stage/over_pp/mean"] - 1,
         "slower": slower,
@@ -81,10 +82,11 @@ def _fields(found: Found, entries: Sequence[Entry]) -> dict[str, Any]:
         "most": {m: now[f"k={ks[-1]}/{m}/{THROUGHPUT}"] for m, _ in found.together},
         "fewest_together": ks[0],
         "most_together": ks[-1],
-        "hardest": 1 - found.levels.six[0] * MISSES[1],
-        "easiest": 1 - found.levels.six[-1] * MISSES[1],
         "stochastic": STOCHASTIC,
-        "sharpness": SHARPNESS,
+        "layers": sum(card.layers for card in found.cluster.cards),
+        "counted_layers": 6 * cards["6_layers"] + 5 * cards["5_layers"],
+        "requests": requests,
+        **shared_fields(found.levels),
     }
 
 
@@ -96,9 +98,7 @@ def _entries(found: Found) -> list[Entry]:
             ("over_pp", found.over_plain(name)),
             ("over_stpp", found.over_static(name)),
         ):
-            ordered = sorted(ratios, key=lambda ratio: ratio.mean)
-            values = {"mean": Interval.averaged(ratios), "low": ordered[0], "high": ordered[-1]}
-            for which, value in values.items():
+            for which, value in {"mean": Interval.averaged(ratios), **ends(ratios)}.items():
                 entries.append(_speedup_entry(f"{name}/{key}/{which}", value))
     width, count = found.best
     entries += [
@@ -113,16 +113,16 @@ def _entries(found: Found) -> list[Entry]:
         ),
         predicted("14-stage/pp/time_between_tokens_ms", "ms", found.plain_ms),
     ]
-    for case in ("middle", "stochastic"):
-        for name, outcome in found.cases[case].items():
-            entries.append(predicted(f"{case}/{name}/{METRIC}", "ms", outcome.metrics[METRIC]))
-    for (width, count), outcome in found.grid.items():
-        for metric, unit in ((METRIC, "ms"), ("hit_rate", "1")):
-            key = f"width={width}/children={count}/{metric}"
-            entries.append(predicted(key, unit, outcome.metrics[metric]))
-    for (method, count), outcome in found.together.items():
-        key = f"k={count}/{method}/{THROUGHPUT}"
-        entries.append(predicted(key, "tokens/s", outcome.metrics[THROUGHPUT]))
+    cases = {
+        f"{case}/{name}": outcome
+        for case in ("middle", "stochastic")
+        for name, outcome in found.cases[case].items()
+    }
+    grid = {f"width={w}/children={count}": outcome for (w, count), outcome in found.grid.items()}
+    together = {f"k={count}/{method}": each for (method, count), each in found.together.items()}
+    entries += metric_entries(cases, METRIC)
+    entries += metric_entries(grid, METRIC, "hit_rate")
+    entries += metric_entries(together, THROUGHPUT)
     return entries
 
 
@@ -160,7 +160,7 @@ def _stage_sheet(found: Found) -> Sheet:
     for n, level in enumerate(found.levels.six):
         sheet.add(
             n + 1,
-            1 - level * MISSES[1],
+            right(level),
             found.times["stpp"][n].mean,
             *(found.times[name][n].mean for name in STAGES),
             *(found.over_plain(name)[n].mean for name in STAGES),
@@ -177,15 +177,12 @@ def _grid_sheet(found: Found) -> Sheet:
             Column("width", shown="d"),
             Column("candidates", shown="d"),
             Column("hit rate", shown=".3f"),
-            Column("TBT", "ms"),
-            Column("low", "ms"),
-            Column("high", "ms"),
+            *estimate("TBT", "ms"),
         ],
     )
     for (width, count), outcome in found.grid.items():
-        time = outcome.metrics[METRIC]
         hit = outcome.metrics["hit_rate"].mean
-        sheet.add(width, count, hit, time.mean, time.low, time.high)
+        sheet.add(width, count, hit, *cells(outcome.metrics[METRIC]))
     return sheet
 
 
@@ -196,12 +193,9 @@ def _together_sheet(found: Found) -> Sheet:
         [
             Column("method"),
             Column("k", shown="d"),
-            Column("throughput", "tokens/s"),
-            Column("low", "tokens/s"),
-            Column("high", "tokens/s"),
+            *estimate("throughput", "tokens/s"),
         ],
     )
     for (method, count), outcome in found.together.items():
-        rate = outcome.metrics[THROUGHPUT]
-        sheet.add(method, count, rate.mean, rate.low, rate.high)
+        sheet.add(method, count, *cells(outcome.metrics[THROUGHPUT]))
     return sheet

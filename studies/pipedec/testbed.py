@@ -22,6 +22,7 @@ from treepipe.studies.layered import (
     find_levels,
     fourteen,
     plain_ms,
+    speed_ups,
     twenty_one,
 )
 from treepipe.studies.reproduction import simulated
@@ -65,8 +66,7 @@ class Found:
 
     def over_static(self, name: str) -> list[Interval]:
         """Speed-up per level."""
-        pairs = zip(self.times["stpp"], self.times[name], strict=True)
-        return [time.inverse(slow.mean) for slow, time in pairs]
+        return speed_ups(self.times["stpp"], self.times[name])
 
     @property
     def best(self) -> tuple[int, int]:

@@ -8,8 +8,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.results.metrics import METRIC
-from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, band, clean
+from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean, doubling
 from treepipe.sim.points import Outcome
+from treepipe.studies.layered import LEAP, WIDTH, curve
 from treepipe.studies.specpipe.testbed import Found, Server
 
 SIMULATED = {"color": BLUE, "label": "simulated (95 % interval of the mean)"}
@@ -29,7 +30,7 @@ def width_figure(found: Found) -> Figure:
     axes: Any = figure.subplots(3, 1, sharex=True, height_ratios=(4, 2, 2))
     widths = list(found.widths)
     for panel, metric in ((axes[0], METRIC), (axes[1], "hit_rate")):
-        band(panel, widths, [found.widths[w].metrics[metric] for w in widths], SIMULATED)
+        curve(panel, found.widths, metric, SIMULATED)
     equation = [found.equation_ms(width) for width in widths]
     labels = ("equation 2, N - 1 steps lost by a miss", "equation 2, N steps lost")
     for each, style, label in zip(zip(*equation, strict=True), ("--", ":"), labels, strict=True):
@@ -41,15 +42,17 @@ def width_figure(found: Found) -> Figure:
         axes, ("time between tokens (ms)", "hit rate P(w)", "slowest stage (ms)"), strict=True
     ):
         panel.set_ylabel(label)
-        panel.axvline(64, color=GREY, ls=":", lw=1)
+        panel.axvline(LEAP, color=GREY, ls=":", lw=1)
         clean(panel)
     axes[2].set_ylim(bottom=0)
     axes[0].legend(**LEGEND)
-    axes[2].set_xscale("log", base=2)
-    axes[2].set_xticks(widths, [str(width) for width in widths])
-    axes[2].minorticks_off()
-    axes[2].set_xlabel("width w: most nodes of a tree layer (dotted: 64 rows, where times leap)")
-    figure.suptitle("SpecPipe on 8 RTX 3090: wide is nearly free up to 64 rows, and then is not")
+    doubling(axes[2], widths)
+    axes[2].set_xlabel(
+        f"width w: most nodes of a tree layer (dotted: {LEAP} rows, where times leap)"
+    )
+    figure.suptitle(
+        f"SpecPipe on 8 RTX 3090: wide is nearly free up to {LEAP} rows, then it is not"
+    )
     return figure
 
 
@@ -89,18 +92,15 @@ def batch_figure(batches: Mapping[int, Outcome]) -> Figure:
     """SpecPipe-DB's throughput and a request's time between tokens against the batch."""
     figure = Figure(figsize=(9, 5.4), layout="constrained")
     axes: Any = figure.subplots(2, 1, sharex=True)
-    counts = list(batches)
     for panel, metric, label in (
         (axes[0], "throughput_tokens_s", "throughput (tokens/s)"),
         (axes[1], METRIC, "time between tokens (ms)"),
     ):
-        band(panel, counts, [batches[b].metrics[metric] for b in counts], SIMULATED)
+        curve(panel, batches, metric, SIMULATED)
         panel.set_ylabel(label)
         panel.set_ylim(bottom=0)
         clean(panel)
-    axes[1].set_xscale("log", base=2)
-    axes[1].set_xticks(counts, [str(count) for count in counts])
-    axes[1].minorticks_off()
-    axes[1].set_xlabel("requests that share the steps (B), width 64 each")
+    doubling(axes[1], list(batches))
+    axes[1].set_xlabel(f"requests that share the steps (B), width {WIDTH} each")
     figure.suptitle("SpecPipe-DB on 8 RTX 3090")
     return figure

@@ -12,22 +12,44 @@ from typing import Any
 from treepipe.results.metrics import METRIC
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
-from treepipe.studies.layered import MISSES, SHARPNESS, Effort, draft_overhead_ms, unscaled_ms
-from treepipe.studies.page import fill, listed
+from treepipe.studies.layered import (
+    LEAP,
+    MISSES,
+    WIDTH,
+    Effort,
+    draft_overhead_ms,
+    ends,
+    error_sheets,
+    metric_entries,
+    pass_ms,
+    shared_fields,
+    speed_ups,
+    unscaled_ms,
+)
+from treepipe.studies.page import listed, result
 from treepipe.studies.reproduction import (
-    ScoreSheet,
     calibrated,
-    comparison_sheet,
+    cells,
+    estimate,
     predicted,
     published,
-    score,
 )
 from treepipe.studies.specpipe.figures import batch_figure, schedule_figure, width_figure
-from treepipe.studies.specpipe.testbed import FLAT, Found, Server, Settings, find
+from treepipe.studies.specpipe.testbed import (
+    EAGLE_PASSES,
+    EAGLE_ROWS,
+    FLAT,
+    Found,
+    Server,
+    Settings,
+    find,
+)
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "specpipe-width"
 PAGE = Path(__file__).with_name("page.md")
+HUMP = (32, 57)
+"""Rows between which a measured layer takes longer than it does for a few more."""
 
 
 def run(say: Say, full: bool) -> StudyResult:
@@ -39,17 +61,13 @@ def study(settings: Settings, say: Say) -> StudyResult:
     """Calibrate, simulate everything, and write the page."""
     found = find(settings, say)
     entries = _entries(found)
-    scores = ScoreSheet(f"{NAME}-errors")
-    scores.add("simulation", score(entries))
-    scores.add("constant ratios (below)", score(entries, _trivial()))
-    known = [each for each in entries if each.published]
-    page = fill(PAGE, entries, _fields(found))
-    return StudyResult(
+    return result(
         NAME,
+        PAGE,
         entries,
+        _fields(found),
         [
-            comparison_sheet(f"{NAME}-published", "Published and predicted", known),
-            scores.sheet(),
+            *error_sheets(NAME, entries, "constant ratios (below)", _trivial()),
             _code_sheet(found),
             _width_sheet(found),
             _batch_sheet(found),
@@ -60,17 +78,17 @@ def study(settings: Settings, say: Say) -> StudyResult:
             "specpipe-schedules": schedule_figure(found.servers),
             "specpipe-batches": batch_figure(found.batches),
         },
-        page.findings,
-        sections=page.sections,
     )
 
 
 def _fields(found: Found) -> dict[str, Any]:
     """What the page says beyond the entries."""
-    widths, best, levels = found.widths, found.best_width, found.levels
+    widths, best = found.widths, found.best_width
     rates = {width: outcome.metrics["hit_rate"].mean for width, outcome in widths.items()}
-    wider = min((w for w in widths if w > 64), default=best)
+    wider = min((w for w in widths if w > LEAP), default=best)
     overhead = found.cluster.overhead_ms
+    layer_ms = pass_ms("rtx-3090", 1, False)
+    hump = [ms / layer_ms[1] - 1 for n, ms in layer_ms.items() if HUMP[0] <= n <= HUMP[1]]
     return {
         "best": best,
         "best_ms": found.time_ms(best),
@@ -81,13 +99,13 @@ def _fields(found: Found) -> dict[str, Any]:
         ),
         "if_even": listed(
             {
-                f"at {w}": f"{found.level_ms(w) / found.level_ms(64) - 1:+.0%}"
+                f"at {w}": f"{found.level_ms(w) / found.level_ms(LEAP) - 1:+.0%}"
                 for w in widths
-                if w < 64
+                if w < LEAP
             }
         ),
         "stage_1_ms": found.cluster.slowest_ms(1),
-        "stage_64_ms": found.cluster.slowest_ms(64),
+        "stage_leap_ms": found.cluster.slowest_ms(LEAP),
         "wider": wider,
         "stage_wider_ms": found.cluster.slowest_ms(wider),
         "narrow": min(widths),
@@ -95,19 +113,17 @@ def _fields(found: Found) -> dict[str, Any]:
         "best_rate": rates[best],
         "equation_ms": found.equation_ms(best)[0],
         "larger_draft_ms": found.sensitivity["specpipe, drafted by the 8B model"].mean,
-        "code": levels.humaneval_x,
-        "hardest": levels.six[0],
-        "easiest": levels.six[-1],
-        "hardest_right": 1 - levels.six[0] * MISSES[1],
-        "easiest_right": 1 - levels.six[-1] * MISSES[1],
-        "code_right": 1 - levels.humaneval_x * MISSES[1],
         "first_hits": 1 - MISSES[1],
         "first_8_hit": 1 - MISSES[8],
         "overhead_ms": overhead["rtx-3090"],
         "l40_overhead_ms": overhead["l40"],
         "draft_overhead_ms": draft_overhead_ms(),
         "unscaled_ms": unscaled_ms("rtx-3090", 8),
-        "sharpness": SHARPNESS,
+        "hump_rows": HUMP,
+        "hump": (min(hump), max(hump)),
+        "eagle_rows": EAGLE_ROWS,
+        "eagle_passes": EAGLE_PASSES,
+        **shared_fields(found.levels),
     }
 
 
@@ -147,27 +163,22 @@ def _entries(found: Found) -> list[Entry]:
         entries.append(predicted(f"width={width}/{METRIC}", "ms", outcome.metrics[METRIC]))
         entries.append(predicted(f"width={width}/hit_rate", "1", outcome.metrics["hit_rate"]))
         entries.append(predicted(f"width={width}/equation_2_ms", "ms", found.equation_ms(width)[0]))
-    for count, outcome in found.children.items():
-        entries.append(predicted(f"children={count}/{METRIC}", "ms", outcome.metrics[METRIC]))
+    entries += metric_entries({f"children={n}": each for n, each in found.children.items()}, METRIC)
     entries.append(predicted("best_width", "nodes", found.best_width))
-    for count, outcome in found.batches.items():
-        for metric, unit in (("throughput_tokens_s", "tokens/s"), (METRIC, "ms")):
-            key = f"batch={count}/specpipe_db/{metric}"
-            entries.append(predicted(key, unit, outcome.metrics[metric]))
-    return entries
+    batches = {f"batch={n}/specpipe_db": each for n, each in found.batches.items()}
+    return [*entries, *metric_entries(batches, "throughput_tokens_s", METRIC)]
 
 
 def _ratios(name: str, server: Server) -> list[Entry]:
     """The least and the largest speed-up over the six levels."""
-    over_plain = [time.inverse(server.plain_ms) for time in server.specpipe]
-    static = [
-        time.inverse(slow.mean)
-        for slow, time in zip(server.specinfer, server.specpipe, strict=True)
-    ]
+    over = {
+        "over_pp": [time.inverse(server.plain_ms) for time in server.specpipe],
+        "over_specinfer": speed_ups(server.specinfer, server.specpipe),
+    }
     return [
-        predicted(f"{name}/{key}/{end}", "1", which(ratios, key=lambda ratio: ratio.mean))
-        for key, ratios in (("over_pp", over_plain), ("over_specinfer", static))
-        for end, which in (("low", min), ("high", max))
+        predicted(f"{name}/{key}/{end}", "1", value)
+        for key, ratios in over.items()
+        for end, value in ends(ratios).items()
     ]
 
 
@@ -194,17 +205,14 @@ def _code_sheet(found: Found) -> Sheet:
         [
             Column("cluster"),
             Column("schedule"),
-            Column("predicted", "ms"),
-            Column("low", "ms"),
-            Column("high", "ms"),
+            *estimate("predicted", "ms"),
             Column("over the plain pipeline", shown=".2f"),
         ],
     )
     for name, server in found.servers.items():
         sheet.add(name, "pp", server.plain_ms, None, None, 1.0)
         for schedule, time in server.code.items():
-            ratio = server.plain_ms / time.mean
-            sheet.add(name, schedule, time.mean, time.low, time.high, ratio)
+            sheet.add(name, schedule, *cells(time), server.plain_ms / time.mean)
     return sheet
 
 
@@ -217,9 +225,7 @@ def _width_sheet(found: Found) -> Sheet:
             Column("stage", "ms"),
             Column("hit rate P(w)", shown=".3f"),
             Column("steps per token", shown=".3f"),
-            Column("TBT", "ms"),
-            Column("low", "ms"),
-            Column("high", "ms"),
+            *estimate("TBT", "ms"),
             Column("equation 2, N - 1", "ms"),
             Column("equation 2, N", "ms"),
         ],
@@ -232,9 +238,7 @@ def _width_sheet(found: Found) -> Sheet:
             found.cluster.slowest_ms(width),
             metrics["hit_rate"].mean,
             1 / metrics["tokens_per_step"].mean,
-            time.mean,
-            time.low,
-            time.high,
+            *cells(time),
             *equation,
         )
     return sheet
@@ -243,20 +247,18 @@ def _width_sheet(found: Found) -> Sheet:
 def _batch_sheet(found: Found) -> Sheet:
     sheet = Sheet(
         "specpipe-width-batches",
-        "SpecPipe-DB, one server, HumanEval-X, width 64: B requests share the steps",
+        f"SpecPipe-DB, one server, HumanEval-X, width {WIDTH}: B requests share the steps",
         [
             Column("B", shown="d"),
-            Column("throughput", "tokens/s"),
-            Column("low", "tokens/s"),
-            Column("high", "tokens/s"),
+            *estimate("throughput", "tokens/s"),
             Column("TBT of a request", "ms"),
             Column("P99 TBT", "ms"),
         ],
     )
     for count, outcome in found.batches.items():
-        rate = outcome.metrics["throughput_tokens_s"]
-        slow = outcome.metrics[f"p99_{METRIC}"].mean
-        sheet.add(count, rate.mean, rate.low, rate.high, outcome.metrics[METRIC].mean, slow)
+        metrics = outcome.metrics
+        slow = metrics[METRIC].mean, metrics[f"p99_{METRIC}"].mean
+        sheet.add(count, *cells(metrics["throughput_tokens_s"]), *slow)
     return sheet
 
 
@@ -264,11 +266,10 @@ def _sensitivity_sheet(found: Found) -> Sheet:
     sheet = Sheet(
         "specpipe-width-sensitivity",
         "HumanEval-X, one server, one assumption changed and nothing calibrated again",
-        [Column("changed"), Column("TBT", "ms"), Column("low", "ms"), Column("high", "ms")],
+        [Column("changed"), *estimate("TBT", "ms")],
     )
     code = found.servers["one-server"].code
-    for name in ("specpipe", "specinfer"):
-        sheet.add(f"{name}, nothing", code[name].mean, code[name].low, code[name].high)
-    for name, time in found.sensitivity.items():
-        sheet.add(name, time.mean, time.low, time.high)
+    unchanged = {f"{name}, nothing": code[name] for name in ("specpipe", "specinfer")}
+    for name, time in {**unchanged, **found.sensitivity}.items():
+        sheet.add(name, *cells(time))
     return sheet

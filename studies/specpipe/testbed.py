@@ -30,14 +30,16 @@ from treepipe.studies.layered import (
 from treepipe.studies.reproduction import published, simulated
 
 SPECINFER = {"schedule.name": "specinfer"}
+EAGLE_ROWS = 60
+"""Of an EAGLE-2 tree, with the root."""
 EAGLE = {
     "schedule.name": "eagle",
-    "schedule.tree_size": 59,
+    "schedule.tree_size": EAGLE_ROWS - 1,
     "schedule.tree_depth": 6,
     "schedule.top_k": 10,
     "acceptance": {"source": "profile", "name": "reference-eagle"},
 }
-"""An EAGLE-2 tree of 60 rows with the root; its head's guesses are the bundled one's."""
+"""Its head's guesses are the bundled one's."""
 EAGLE_PASSES = 7
 FLAT = 0.03
 """Widths this near to the best one are called as good."""

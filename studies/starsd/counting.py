@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from treepipe.results.statistics import Interval
 from treepipe.studies.starsd.fit import Calibration, Column
@@ -24,22 +24,8 @@ GROWING = ("throughput_tokens_s", "draft_rounds_s", "draft_load")
 
 
 def figures(column: Column) -> dict[str, float]:
-    """A published column by our metrics' names."""
-    return {
-        "throughput_tokens_s": column.throughput,
-        "per_target_tokens_s": column.per_target,
-        "draft_rounds_s": column.draft_rounds,
-        "target_rounds_s": column.target_rounds,
-        "draft_idle_ms": column.idle_ms,
-        "draft_wait_ms": column.wait_ms,
-        "draft_load": column.load,
-        "t_s_ms": column.step_ms,
-    }
-
-
-def figures_of_all(given: Mapping[int, Column]) -> dict[int, dict[str, float]]:
-    """All published columns."""
-    return {n: figures(column) for n, column in given.items()}
+    """A published column by metric."""
+    return {metric: getattr(column, metric) for metric in UNITS}
 
 
 def as_counted(calibration: Calibration, seen: Simulated) -> dict[str, Interval]:

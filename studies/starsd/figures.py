@@ -42,6 +42,14 @@ class Blur:
     seen: Mapping[float, Mapping[int, Simulated]]
     n_full: int
 
+    @property
+    def losses(self) -> str | None:
+        """How far simulated rates are below the closed form's at N_full, by the jitter."""
+        known = {cv: seen[self.n_full] for cv, seen in self.seen.items() if self.n_full in seen}
+        rate = self.cycle.draft_rounds(self.n_full)
+        found = [f"{1 - s.rounds.mean / rate:.1%} at CV {cv:.2g}" for cv, s in known.items() if cv]
+        return " and ".join(found) or None
+
 
 def targets_figure(
     values: Values,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from statistics import fmean
 
 import numpy as np
@@ -43,27 +43,37 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What the paper's table says about N targets (times in ms, rates per second)."""
+    """What the paper's table says about N targets, by our metrics' names."""
 
     n: int
-    throughput: float
-    per_target: float
-    step_ms: float
-    wait_ms: float
-    idle_ms: float
-    draft_rounds: float
-    target_rounds: float
-    load: float
+    throughput_tokens_s: float
+    per_target_tokens_s: float
+    t_s_ms: float
+    draft_wait_ms: float
+    draft_idle_ms: float
+    draft_rounds_s: float
+    target_rounds_s: float
+    draft_load: float
 
     @property
     def service_ms(self) -> float:
         """S: a turn without its idle time (the table's load says up to 8 % less: ``Yield``)."""
-        return 1e3 / self.draft_rounds - self.idle_ms
+        return 1e3 / self.draft_rounds_s - self.draft_idle_ms
 
     @property
     def return_ms(self) -> float:
         """Z, averaged over turns: of a target's round what is neither served nor waited."""
-        return self.n * 1e3 / self.draft_rounds - self.service_ms - self.wait_ms
+        return self.n * 1e3 / self.draft_rounds_s - self.service_ms - self.draft_wait_ms
+
+    @property
+    def served(self) -> float:
+        """Share of a turn in which the draft does not idle."""
+        return self.service_ms * self.draft_rounds_s / 1e3
+
+    @property
+    def attended(self) -> float:
+        """Rounds of a target times targets over the draft's rounds."""
+        return self.n * self.target_rounds_s / self.draft_rounds_s
 
     @property
     def deployment(self) -> str:
@@ -104,23 +114,10 @@ class Calibration:
         return self.yields[names[min(known, key=lambda i: (abs(i - place), i))]]
 
 
-_KEYS = (
-    "throughput_tokens_s",
-    "per_target_tokens_s",
-    "t_s_ms",
-    "t_wait_ms",
-    "t_idle_ms",
-    "draft_rounds_s",
-    "target_rounds_s",
-    "draft_load",
-)
-"""Of the published table, in the order of a column's attributes."""
-
-
 def columns() -> dict[int, Column]:
     """The published ones."""
     table = published()["starsd"]["table1"]
-    rows = zip(table["n"], *(table[name] for name in _KEYS), strict=True)
+    rows = zip(*(table[each.name] for each in fields(Column)), strict=True)
     return {row[0]: Column(*row) for row in rows}
 
 
@@ -129,11 +126,11 @@ def calibrate(given: Sequence[Column], say: Say, effort: Effort | None = None) -
     fit = _Fit(say, effort or Effort())
     near = [c for c in given if 1 < c.n <= BESIDE]
     alone = [c for c in given if c.n == 1]
-    tokens = fmean(c.per_target / c.target_rounds for c in given)
+    tokens = fmean(c.per_target_tokens_s / c.target_rounds_s for c in given)
     service = fmean(c.service_ms for c in near)
     cold = alone[0].service_ms / service if alone else 1.0
     bed = Testbed(
-        step_ms=fmean(c.step_ms for c in near),
+        step_ms=fmean(c.t_s_ms for c in near),
         service_ms=service,
         cold=cold,
         return_ms=fmean(c.return_ms for c in (*alone, *near)),
@@ -150,9 +147,9 @@ def _yields(given: Sequence[Column], tokens: float) -> dict[str, Yield]:
     for name in {c.deployment for c in given}:
         same = [c for c in given if c.deployment == name]
         found[name] = Yield(
-            fmean(c.throughput / c.draft_rounds / tokens for c in same),
-            fmean(c.n * c.target_rounds / c.draft_rounds for c in same),
-            fmean(c.load * 1e3 / c.draft_rounds / c.service_ms for c in same),
+            fmean(c.throughput_tokens_s / c.draft_rounds_s / tokens for c in same),
+            fmean(c.attended for c in same),
+            fmean(c.draft_load * 1e3 / c.draft_rounds_s / c.service_ms for c in same),
         )
     return found
 
@@ -171,7 +168,7 @@ def _with_jitter(
         return replace(bed, jitter_ms=jitter, uneven_ms=uneven, return_ms=fmean(first))
 
     start = [math.log(START_JITTER)] * min(2, len(near))
-    return fit(made, start, near, lambda c, s: [_log(s.wait.mean, c.wait_ms)])
+    return fit(made, start, near, lambda c, s: [_log(s.wait.mean, c.draft_wait_ms)])
 
 
 def _with_second_server(bed: Testbed, far: Column, fit: _Fit) -> Testbed:
@@ -182,8 +179,8 @@ def _with_second_server(bed: Testbed, far: Column, fit: _Fit) -> Testbed:
         return replace(bed, second=SecondServer(slow, *(bed.return_ms * x).tolist()))
 
     def residuals(column: Column, seen: Simulated) -> list[float]:
-        rate = _log(seen.rounds.mean, column.draft_rounds)
-        return [rate, _log(seen.wait.mean, column.wait_ms) / 4]
+        rate = _log(seen.rounds.mean, column.draft_rounds_s)
+        return [rate, _log(seen.wait.mean, column.draft_wait_ms) / 4]
 
     return fit(made, START_SECOND, [far], residuals)
 

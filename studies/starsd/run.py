@@ -1,6 +1,6 @@
 """StarSD's threshold: one draft for N = 1..12 targets, from the columns N = 1..4 of its table 1.
 
-The simulator's testbed is fitted to those columns (``calibration.py``); every column is also
+The simulator's testbed is fitted to those columns (``fit.py``); every column is also
 predicted from the others, which is the honest test, beside a trivial predictor: rates that grow
 linearly with N. From N = 5 on nothing is fitted. Times are in milliseconds.
 """
@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from treepipe.results.sheet import Sheet
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
+from treepipe.studies.page import result
 from treepipe.studies.reproduction import (
     ScoreSheet,
     calibrated,
@@ -22,13 +25,15 @@ from treepipe.studies.reproduction import (
     published,
     score,
 )
-from treepipe.studies.starsd import statement
-from treepipe.studies.starsd.counting import UNITS, as_counted, figures, figures_of_all, linear
+from treepipe.studies.starsd.counting import UNITS, as_counted, figures, linear
 from treepipe.studies.starsd.figures import Blur, packing_figure, targets_figure, transition_figure
 from treepipe.studies.starsd.fit import Calibration, Column, Effort, calibrate, columns
-from treepipe.studies.starsd.packing import packing_sheet
+from treepipe.studies.starsd.packing import RESERVE_MIB, gains_of_sharing, packing_sheet
 from treepipe.studies.starsd.testbed import (
     BESIDE,
+    COLD_AT_MS,
+    COLD_FROM_MS,
+    LAYERS,
     SecondServer,
     Simulated,
     Testbed,
@@ -38,6 +43,7 @@ from treepipe.studies.starsd.testbed import (
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "starsd-threshold"
+PAGE = Path(__file__).with_name("page.md")
 FULL_LOAD = 0.95
 
 
@@ -86,9 +92,11 @@ def study(settings: Settings, say: Say) -> StudyResult:
     blur = _blur(found.calibration.bed, settings, say)
     entries = [*_entries(found, given), *_thresholds(found)]
     tests = _test_entries(found, given)
-    return StudyResult(
+    return result(
         NAME,
+        PAGE,
         [*entries, *tests],
+        _fields(found, given, blur),
         [
             comparison_sheet(f"{NAME}-figures", "N targets: calibrated up to 4", entries),
             _scores(found, given, tests),
@@ -98,13 +106,40 @@ def study(settings: Settings, say: Say) -> StudyResult:
             packing_sheet(f"{NAME}-packing"),
         ],
         {
-            NAME: targets_figure(found.values, figures_of_all(given), found.seen, alone_tokens_s()),
+            NAME: targets_figure(
+                found.values,
+                {n: figures(column) for n, column in given.items()},
+                found.seen,
+                alone_tokens_s(),
+            ),
             f"{NAME}-transition": transition_figure(blur),
             f"{NAME}-packing": packing_figure(),
         },
-        statement.findings(found.values, n_full(found), n_max(found), blur),
-        sections=statement.sections(found.calibration, alone_tokens_s()),
     )
+
+
+def _fields(found: Found, given: Mapping[int, Column], blur: Blur) -> dict[str, Any]:
+    """What the page says beyond the entries."""
+    rates = {n: each["throughput_tokens_s"].mean for n, each in found.values.items()}
+    missed = [1 - column.attended for column in given.values() if column.n > 1]
+    growth = {n: rates[n] / rates[n - 1] - 1 for n in rates if n - 1 in rates}
+    return {
+        "growth": {5: None, 6: None, **growth},
+        "full_load": FULL_LOAD,
+        "blur": blur,
+        "packed": gains_of_sharing(),
+        "bed": found.calibration.bed,
+        "yields": found.calibration.yields,
+        "given": given,
+        "most": max(rates),
+        "beside": BESIDE,
+        "layers": LAYERS,
+        "layers_ms": LAYERS * given[2].t_s_ms,
+        "cold_ms": (COLD_FROM_MS, COLD_AT_MS),
+        "step_rise_ms": given[4].t_s_ms - given[3].t_s_ms,
+        "missed": (min(missed), max(missed)),
+        "reserve_gib": RESERVE_MIB / 1024,
+    }
 
 
 # --- predictions ----------------------------------------------------------------------------
@@ -118,8 +153,8 @@ def slowing(given: Mapping[int, Column], targets: int) -> tuple[float, float, fl
     (no more) and the most (as much again for every further target).
     """
     *_, before, last = given.values()
-    rise = (last.step_ms - before.step_ms) / last.step_ms
-    middle = 1 + rise * (1 - last.load) / (last.load - before.load)
+    rise = (last.t_s_ms - before.t_s_ms) / last.t_s_ms
+    middle = 1 + rise * (1 - last.draft_load) / (last.draft_load - before.draft_load)
     return middle, 1.0, 1 + rise * (targets - last.n)
 
 
@@ -229,7 +264,7 @@ def alone_tokens_s() -> float:
     """
     eagle = published()["starsd"]["table1"]["eagle_colocated"]
     near = [column for column in columns().values() if 1 < column.n <= BESIDE]
-    steps = sum(column.service_ms / column.step_ms for column in near) / len(near)
+    steps = sum(column.service_ms / column.t_s_ms for column in near) / len(near)
     return float(1e3 / (1e3 / eagle["rounds_s"] - steps * eagle["t_s_ms"]))
 
 

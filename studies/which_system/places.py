@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from treepipe.core.schedules import systems
+from treepipe.planner.cluster import Cluster
 from treepipe.results.metrics import METRIC
 from treepipe.scenario.schema import ScheduleName
 
@@ -21,21 +21,31 @@ METRICS: Mapping[Goal, str] = {
     "throughput": "throughput_tokens_s",
 }
 PLAIN: ScheduleName = "pp"
-SMALL_MODEL = (
-    'drafts.0.model={profile="llama-3.2-1b"}',
-    'acceptance={source="pool",file="../../profiles/acceptance/reference-model.json.gz",'
-    "hit_ratio={1=0.7,8=0.95}}",
-)
-"""A draft of 1B: of its hit ratios only {32 = 0.99} is published; these are assumed."""
+EAGLE_FILE = "five-jetsons"
+"""Its acceptance is that of all EAGLE heads here."""
+SMALL_HITS = {1: 0.7, 8: 0.95}
+"""Of a draft of 1B: of its hit ratios only {32 = 0.99} is published; these are assumed."""
+SMALL_MODEL = {
+    "drafts.0.model": {"profile": "llama-3.2-1b"},
+    "acceptance": {
+        "source": "pool",
+        "file": "../../profiles/acceptance/reference-model.json.gz",
+        "hit_ratio": SMALL_HITS,
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cluster of the study. ``settings``: changes to its file."""
+    """A cluster of the study.
+
+    Attributes:
+        changes: to its file, by dotted key.
+    """
 
     name: str
     file: str
-    settings: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 PLACES = (
@@ -76,24 +86,26 @@ SHORT = Settings({"latency": Amount(6, 40, 1), "throughput": Amount(4, 16, 8)}, 
 FULL = Settings({"latency": Amount(18, 40, 1), "throughput": Amount(12, 16, 8)}, GRID)
 
 
-def changes(settings: Settings, place: Place, goal: Goal) -> list[str]:
-    """The study's changes to a cluster file, as ``--set`` takes them."""
-    amount = settings.amounts[goal]
+def load(file: str) -> Cluster:
+    """A cluster as its file has it."""
+    return Cluster.load(CLUSTERS / f"{file}.toml")
+
+
+def cluster(settings: Settings, place: Place, goal: Goal) -> Cluster:
+    """What is searched: the file's cluster, and how much is asked of it."""
+    found, amount = load(place.file), settings.amounts[goal]
     names = [n for n in settings.schedules if goal == "throughput" or n != "specpipe_db"]
-    targets = 4 if place.file == "one-draft-four-targets" else 1
-    requests = amount.requests * targets if goal == "latency" else amount.requests
-    return [
-        *place.settings,
-        f"runs={amount.runs}",
-        f"workload.new_tokens={amount.new_tokens}",
-        f"workload.requests={requests}",
-        f"workload.concurrency={requests}",
-        f"search.goal={METRICS[goal]}",
-        f"search.schedules={json.dumps(names)}",
-        f"search.grid={{schedule={{{', '.join(_values(settings.grid))}}}}}",
-        "search.limits={}",
-    ]
-
-
-def _values(grid: Mapping[str, Sequence[int]]) -> list[str]:
-    return [f"{key}={list(values)}" for key, values in grid.items()]
+    targets = sum(pipeline.count for pipeline in found.pipelines)
+    requests = amount.requests * (targets if goal == "latency" else 1)
+    changes = {
+        **place.changes,
+        "runs": amount.runs,
+        "workload.new_tokens": amount.new_tokens,
+        "workload.requests": requests,
+        "workload.concurrency": requests,
+        "search.goal": METRICS[goal],
+        "search.schedules": names,
+        "search.grid": {f"schedule.{key}": list(each) for key, each in settings.grid.items()},
+        "search.limits": {},
+    }
+    return found.with_(**changes)

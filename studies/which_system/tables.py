@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from treepipe.planner.halving import Found
+from treepipe.planner.halving import Found, Ranked
 from treepipe.results.sheet import Column, Sheet
+from treepipe.studies.reproduction import cells, estimate
 from treepipe.studies.which_system.gains import (
     Results,
     draft_busy,
@@ -12,7 +13,19 @@ from treepipe.studies.which_system.gains import (
     rivals,
     shares_of,
 )
-from treepipe.studies.which_system.places import METRICS, NAME, PLAIN, Settings
+from treepipe.studies.which_system.places import METRICS, NAME, PLAIN, Goal, Settings
+
+_GAIN = (
+    *estimate("ms or tokens/s", shown=".4g"),
+    *estimate("times pp", shown=".2f", ends="times pp, "),
+)
+
+
+def _gain_cells(found: Found, ranked: Ranked, goal: Goal) -> tuple[float | None, ...]:
+    """What stands below ``_GAIN``."""
+    metric = METRICS[goal]
+    over = gain(ranked, found.best_of_each[PLAIN], metric)
+    return *cells(ranked.outcome.metrics[metric]), *cells(over)
 
 
 def winners(found: Results) -> Sheet:
@@ -23,25 +36,17 @@ def winners(found: Results) -> Sheet:
             Column("cluster"),
             Column("goal"),
             Column("best plan"),
-            Column("ms or tokens/s", shown=".4g"),
-            Column("low", shown=".4g"),
-            Column("high", shown=".4g"),
-            Column("times pp", shown=".2f"),
-            Column("times pp, low", shown=".2f"),
-            Column("times pp, high", shown=".2f"),
+            *_GAIN,
             Column("not distinguishable from it (95 %)"),
             Column("next system"),
         ],
     )
     for (place, goal), each in found.items():
-        metric, systems = METRICS[goal], each.best_of_each
-        value = each.best.outcome.metrics[metric]
-        over = gain(each.best, systems[PLAIN], metric)
         sheet.add(
             place.name,
             goal,
             each.best.candidate.label,
-            *(value.mean, value.low, value.high, over.mean, over.low, over.high),
+            *_gain_cells(each, each.best, goal),
             ", ".join(rivals(each)) or "-",
             _next(each),
         )
@@ -64,24 +69,17 @@ def all_plans(found: Results) -> Sheet:
             Column("cluster"),
             Column("goal"),
             Column("plan"),
-            Column("ms or tokens/s", shown=".4g"),
-            Column("low", shown=".4g"),
-            Column("high", shown=".4g"),
-            Column("times pp", shown=".2f"),
-            Column("times pp, low", shown=".2f"),
-            Column("times pp, high", shown=".2f"),
+            *_GAIN,
             Column("draft busy", shown=".0%"),
         ],
     )
     for (place, goal), each in found.items():
-        metric, systems = METRICS[goal], each.best_of_each
-        for ranked in systems.values():
-            value, over = ranked.outcome.metrics[metric], gain(ranked, systems[PLAIN], metric)
+        for ranked in each.best_of_each.values():
             sheet.add(
                 place.name,
                 goal,
                 ranked.candidate.label,
-                *(value.mean, value.low, value.high, over.mean, over.low, over.high),
+                *_gain_cells(each, ranked, goal),
                 draft_busy(ranked),
             )
     return sheet
@@ -102,9 +100,9 @@ def one_everywhere(settings: Settings, found: Results) -> Sheet:
         ],
     )
     for schedule in settings.schedules:
-        cells: list[float | None] = []
+        row: list[float | None] = []
         for goal in settings.amounts:
             shares = shares_of(found, schedule, goal)
-            cells += [geometric_mean(shares), min(shares)] if shares else [None, None]
-        sheet.add(schedule, *cells)
+            row += [geometric_mean(shares), min(shares)] if shares else [None, None]
+        sheet.add(schedule, *row)
     return sheet

@@ -12,7 +12,14 @@ from treepipe.studies.page import fill
 from treepipe.studies.reproduction import predicted
 
 ROOT = Path(__file__).parents[2] / "studies"
-STORED = {"dsd": "dsd-region", "pipedec": "pipedec-stages", "specpipe": "specpipe-width"}
+STORED = {
+    "dsd": "dsd-region",
+    "flowspec": "flowspec-table",
+    "pipedec": "pipedec-stages",
+    "specpipe": "specpipe-width",
+    "starsd": "starsd-threshold",
+    "which_system": "which-system",
+}
 
 
 def test_a_template_takes_entries_and_published_figures(tmp_path: Path) -> None:
@@ -34,5 +41,5 @@ def test_entries_that_a_page_names_are_the_study_s(folder: str) -> None:
     name = STORED[folder]
     stored = json.loads((ROOT.parent / "docs/studies" / name / f"{name}.json").read_text())
     keys = {row["key"] for row in stored["rows"]}
-    named = re.findall(r"\{now\[([^\]]+)\]", (ROOT / folder / "page.md").read_text())
+    named = re.findall(r"\{(?:now|low|high)\[([^\]]+)\]", (ROOT / folder / "page.md").read_text())
     assert set(named) <= keys

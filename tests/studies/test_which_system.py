@@ -16,7 +16,7 @@ from treepipe.studies.which_system.places import (
     Amount,
     Place,
     Settings,
-    changes,
+    cluster,
 )
 from treepipe.studies.which_system.study import study
 
@@ -54,8 +54,8 @@ def test_which_system_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_shipped_clusters_can_be_planned(file: Path) -> None:
     grid = "search.grid={schedule={width=[8],gamma=[2]}}"
-    cluster = Cluster.load(file, ['search.schedules=["pp","chain","specpipe"]', grid])
-    candidates, refused = find_candidates(cluster)
+    shipped = Cluster.load(file, ['search.schedules=["pp","chain","specpipe"]', grid])
+    candidates, refused = find_candidates(shipped)
     assert {each.schedule for each in candidates} == {"pp", "chain", "specpipe"}
     assert not refused
 
@@ -63,5 +63,5 @@ def test_shipped_clusters_can_be_planned(file: Path) -> None:
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 def test_every_place_has_every_system(place: Place) -> None:
     for goal in SHORT.amounts:
-        cluster = Cluster.load(CLUSTERS / f"{place.file}.toml", changes(SHORT, place, goal))
-        assert len(cluster.search.schedules) == (13 if goal == "throughput" else 12)
+        names = cluster(SHORT, place, goal).search.schedules
+        assert len(names) == (13 if goal == "throughput" else 12)

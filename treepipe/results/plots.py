@@ -60,6 +60,13 @@ def band(panel: Any, x: Sequence[float], values: Sequence[Interval], style: dict
     panel.fill_between(x, low, high, color=style["color"], alpha=0.2, lw=0)
 
 
+def doubling(panel: Any, values: Sequence[float]) -> None:
+    """A horizontal axis on which every doubling is as long; ticks at the values only."""
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(values, [f"{value:g}" for value in values])
+    panel.minorticks_off()
+
+
 def clean(panel: Any, axis: str = "y") -> None:
     """A light grid along the values' axis, and no frame above and to the right."""
     panel.grid(axis=axis, color=SILVER, lw=0.7)
