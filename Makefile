@@ -16,6 +16,8 @@ PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest
 LAWS := $(PYTEST) -m laws --numprocesses $(WORKERS) --dist worksteal
 export OMP_NUM_THREADS := 1
+# Every worker and every process of a test would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test laws soak pythons bench validate check setup constraints clean
 

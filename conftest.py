@@ -4,6 +4,7 @@ is tried on, and that what needs the extra 'executor' is skipped where that is n
 from __future__ import annotations
 
 import _posixsubprocess
+import gc
 import multiprocessing.process
 import os
 import subprocess
@@ -17,6 +18,8 @@ import matplotlib.font_manager  # noqa: F401  (its first import may ask a proces
 import pytest
 from hypothesis import settings
 from joblib.externals.loky.backend import resource_tracker
+
+gc.disable()  # until all is imported, see pytest_collection_finish
 
 # A property may take as long as it takes on a busy machine. See also tests/worlds/examples.py.
 settings.register_profile("quick", deadline=None, max_examples=20)
@@ -55,6 +58,12 @@ def pytest_make_collect_report(
             if getattr(module, "__file__", None) == str(collector.path):
                 del sys.modules[name]
     return report
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage among what tests make alone: the million objects that imports leave stay."""
+    gc.freeze()
+    gc.enable()
 
 
 # --- laws and processes --------------------------------------------------------------------------
