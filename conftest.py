@@ -101,13 +101,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a law that starts a process, its fixtures included."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Fail a law that starts a process, its fixtures included.
+
+    Points of a study are simulated one after another, in this process: starting others takes longer
+    than a test's few points. ``tests/sim/test_points.py`` tries the others.
+    """
+    with pytest.MonkeyPatch.context() as patch, joblib.parallel_config(backend="sequential"):
         if item.get_closest_marker("laws"):
-            # Points of a study are simulated one after another, in this process.
             patch.setattr(resource_tracker, "ensure_running", lambda: None)
             for owner, name in STARTS:
                 patch.setattr(owner, name, _no_process)
-            with joblib.parallel_config(backend="sequential"):
-                return (yield)
         return (yield)
