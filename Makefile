@@ -4,7 +4,7 @@
 #   make test EXTRAS=dev                           planning alone: no PyTorch, its tests are skipped
 #   make test TESTS="tests/core/test_tree.py -x"     some tests
 #   make laws                                        the tests in memory alone, in seconds
-#   make soak                                        the laws on five times as many examples
+#   make soak                                        the laws on five to eight times as many examples
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= executor,dev
