@@ -4,7 +4,7 @@
 #   make test EXTRAS=dev                           planning alone: no PyTorch, its tests are skipped
 #   make test TESTS="tests/core/test_tree.py -x"     some tests
 #   make laws                                        the tests in memory alone, in seconds
-#   make soak                                        the laws on five times as many examples
+#   make soak                                        the laws on five to eight times as many examples
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= executor,dev
@@ -16,6 +16,8 @@ PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest
 LAWS := $(PYTEST) -m laws --numprocesses $(WORKERS) --dist worksteal
 export OMP_NUM_THREADS := 1
+# Every worker and every process of a test would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test laws soak pythons bench validate check setup constraints clean
 

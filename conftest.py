@@ -4,6 +4,7 @@ is tried on, and that what needs the extra 'executor' is skipped where that is n
 from __future__ import annotations
 
 import _posixsubprocess
+import gc
 import multiprocessing.process
 import os
 import subprocess
@@ -17,6 +18,8 @@ import matplotlib.font_manager  # noqa: F401  (its first import may ask a proces
 import pytest
 from hypothesis import settings
 from joblib.externals.loky.backend import resource_tracker
+
+gc.disable()  # until all is imported, see pytest_collection_finish
 
 # A property may take as long as it takes on a busy machine. See also tests/worlds/examples.py.
 settings.register_profile("quick", deadline=None, max_examples=20)
@@ -57,6 +60,12 @@ def pytest_make_collect_report(
     return report
 
 
+def pytest_collection_finish() -> None:
+    """Look for garbage among what tests make alone: the million objects that imports leave stay."""
+    gc.freeze()
+    gc.enable()
+
+
 # --- laws and processes --------------------------------------------------------------------------
 
 STARTS: tuple[tuple[object, str], ...] = (
@@ -92,13 +101,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a law that starts a process, its fixtures included."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Fail a law that starts a process, its fixtures included.
+
+    Points of a study are simulated one after another, in this process: starting others takes longer
+    than a test's few points. ``tests/sim/test_points.py`` tries the others.
+    """
+    with pytest.MonkeyPatch.context() as patch, joblib.parallel_config(backend="sequential"):
         if item.get_closest_marker("laws"):
-            # Points of a study are simulated one after another, in this process.
             patch.setattr(resource_tracker, "ensure_running", lambda: None)
             for owner, name in STARTS:
                 patch.setattr(owner, name, _no_process)
-            with joblib.parallel_config(backend="sequential"):
-                return (yield)
         return (yield)

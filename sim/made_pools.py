@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ OFF_PATH_FLATTENING = 2.0
 """Made pools: off the path, log probabilities are divided by this and normalized again."""
 
 
+@lru_cache(maxsize=8)
 def bernoulli_pool(
     beta: float, candidates: int = CANDIDATES, flattening: float = OFF_PATH_FLATTENING
 ) -> Pool:

@@ -93,7 +93,7 @@ class Packing:
 
 
 def gains_of_sharing() -> tuple[float, float]:
-    """The share of the plotted cases in which one draft for all packs more targets, in which fewer."""
+    """Shares of the plotted cases: one draft for all packs more targets; it packs fewer."""
     gained = []
     for pair, (device, devices), context in itertools.product(PAIRS, SERVERS, CONTEXTS_PLOTTED):
         packing, memory = Packing.of(pair, context), memory_mib(device)

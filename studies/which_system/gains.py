@@ -69,7 +69,7 @@ def slower_than_plain(found: Results, goal: Goal) -> list[Ranked]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who wins for a goal.
+    """The winner for a goal.
 
     Attributes:
         who: clusters by the system that is best there.

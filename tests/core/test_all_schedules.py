@@ -26,6 +26,10 @@ requests = st.lists(
 )
 
 
+GROUPS = [(count, size) for size in (1, 2, 3) for count in range(1, 6 if size == 1 else 4)]
+"""Of stages: how many, and of how many each."""
+
+
 def run(
     name: str,
     section: dict[str, Any],
@@ -68,17 +72,24 @@ def run(
 @pytest.mark.parametrize("name", SCHEDULES)
 @examples(60)
 @given(
-    sections, requests, st.sampled_from(sorted(DRAFTS)), st.integers(1, 5), st.integers(0, 2**32)
+    sections,
+    requests,
+    st.sampled_from(sorted(DRAFTS)),
+    st.sampled_from(GROUPS),
+    st.integers(0, 2**32),
 )
 def test_texts_are_greedy_and_nothing_is_left(
     name: str,
     section: dict[str, Any],
     asked: list[tuple[int, int, frozenset[int]]],
     draft: str,
-    stages: int,
+    groups: tuple[int, int],
     seed: int,
 ) -> None:
-    run(name, section, asked, draft, stages, seed)
+    """In lock-step groups of stages step together."""
+    count, size = groups
+    size = size if name in LAYERED else 1
+    run(name, section, asked, draft, count * size, seed, size)
 
 
 @examples(60)
@@ -99,20 +110,6 @@ def test_several_drafts_serve_several_targets_in_any_order(
     seed: int,
 ) -> None:
     run("starsd", section, asked, "noisy", stages, seed, drafts=drafts, policy=policy)
-
-
-@pytest.mark.parametrize("name", LAYERED)
-@examples(30)
-@given(sections, requests, st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32))
-def test_groups_of_stages_step_together(
-    name: str,
-    section: dict[str, Any],
-    asked: list[tuple[int, int, frozenset[int]]],
-    groups: int,
-    group_size: int,
-    seed: int,
-) -> None:
-    run(name, section, asked, "noisy", groups * group_size, seed, group_size)
 
 
 @pytest.mark.parametrize("name", LAYERED)

@@ -33,7 +33,7 @@ from treepipe.core.verification import (
 )
 
 VOCABULARY, HORIZON = 6, 3
-FEW_TEXTS = 5_000
+FEW_TEXTS = 3_000
 TEXTS = 20_000 if THOROUGH else FEW_TEXTS
 """What finds a wrong rule out with few texts finds it out with more."""
 WARM = Sampling(1.0)

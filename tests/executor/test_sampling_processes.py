@@ -27,7 +27,7 @@ from treepipe.scenario.schema import SamplingSection
 
 pytestmark = pytest.mark.processes
 
-VOCABULARY, HORIZON, REQUESTS = 8, 3, 500
+VOCABULARY, HORIZON, REQUESTS = 8, 3, 250
 PROMPT = (1, 5, 2, 7)
 WARM = {"temperature": 1.0}
 NARROW = {"temperature": 0.6, "top_p": 0.9, "top_k": 5}

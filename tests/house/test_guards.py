@@ -9,11 +9,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from conftest import MissingExecutor
+from tests.worlds.sources import modules, nodes, parsed
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("sim", "executor", "profiles", "studies")
@@ -26,6 +28,7 @@ def _core_files() -> list[Path]:
     return sorted((ROOT / "treepipe" / "core").rglob("*.py"))
 
 
+@cache
 def _all_files() -> list[Path]:
     folders = [ROOT / "treepipe", *(ROOT / name for name in (*LINKED, "tests", "bench"))]
     found = {file.resolve() for folder in folders for file in folder.rglob("*.py")}
@@ -36,26 +39,14 @@ def _named(files: Iterable[Path]) -> list[str]:
     return [str(file.relative_to(ROOT)) for file in files]
 
 
-def _modules(file: Path) -> set[str]:
-    """What a file imports absolutely, wherever in it."""
-    names = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module)
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
 def _roots(file: Path) -> set[str]:
     """Top-level packages that a file imports."""
-    return {name.split(".")[0] for name in _modules(file)}
+    return {name.split(".")[0] for name in modules(file)}
 
 
 def _rooms(file: Path) -> set[str]:
     """Rooms that a file imports from."""
-    parts = [name.split(".") for name in _modules(file) if name.startswith("treepipe.")]
+    parts = [name.split(".") for name in modules(file) if name.startswith("treepipe.")]
     return {part[1] for part in parts} & set(ROOMS)
 
 
@@ -183,10 +174,7 @@ def test_links_are_relative(name: str) -> None:
 def test_files_say_what_belongs_in_them() -> None:
     """A file's docstring states its law."""
 
-    def stated(file: Path) -> bool:
-        return bool(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))))
-
-    assert not _named(file for file in _all_files() if not stated(file))
+    assert not _named(file for file in _all_files() if not ast.get_docstring(parsed(file)))
 
 
 def test_no_test_file_is_a_library() -> None:
@@ -197,9 +185,8 @@ def test_no_test_file_is_a_library() -> None:
     assert len(libraries) < len(names)
 
     def uses_a_test(file: Path) -> bool:
-        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
-        relative = any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
-        return relative or bool(_modules(file) & (names - libraries))
+        relative = any(isinstance(node, ast.ImportFrom) and node.level for node in nodes(file))
+        return relative or bool(modules(file) & (names - libraries))
 
     assert not _named(filter(uses_a_test, tests))
 

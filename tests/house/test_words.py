@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.worlds.sources import nodes
+
 ROOT = Path(__file__).parents[2]
 LINKED = ("sim", "executor", "profiles", "studies")
 CODE = ("treepipe", *LINKED)
@@ -37,7 +39,7 @@ def existing() -> frozenset[str]:
 
 
 def docstrings(file: Path) -> Iterator[tuple[ast.AST, str]]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes(file):
         if isinstance(node, MEMBERS | ast.Module) and (said := ast.get_docstring(node)):
             yield node, said
 
@@ -49,6 +51,7 @@ def comments(file: Path) -> str:
     return "\n".join([*re.findall(r"# (.*)", text), *strings])
 
 
+@cache
 def said_by(file: Path) -> str:
     """Whatever a file says to its readers."""
     if file.suffix == ".md":
@@ -105,7 +108,7 @@ def test_a_class_name_means_one_thing() -> None:
     """Studies are apart: each names the parts of its own testbed. So are private classes."""
     places = defaultdict(list)
     for file in set(files(*CODE)) - set(files("studies")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes(file):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(file.relative_to(ROOT)))
     twice = {n: where for n, where in places.items() if len(where) > 1 and not n.startswith("_")}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -66,8 +68,10 @@ def loaded(tmp_path: Path, text: str = CLUSTER, *settings: str) -> Cluster:
     return Cluster.load(path, settings)
 
 
-def found(tmp_path: Path, *settings: str) -> Found:
-    return search(loaded(tmp_path, CLUSTER, *settings), lambda *_: None)
+@cache
+def found(*settings: str) -> Found:
+    with TemporaryDirectory() as folder:
+        return search(loaded(Path(folder), CLUSTER, *settings), lambda *_: None)
 
 
 # --- the search -------------------------------------------------------------------------------
@@ -75,7 +79,7 @@ def found(tmp_path: Path, *settings: str) -> Found:
 
 @pytest.mark.processes
 def test_the_best_is_that_of_an_exhaustive_search(tmp_path: Path) -> None:
-    halved = found(tmp_path, "search.keep=2")
+    halved = found("search.keep=2")
     assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(7, 2), (4, 4), (3, 6)]
     candidates, refused = find_candidates(halved.cluster)
     assert not refused
@@ -91,7 +95,7 @@ def test_the_best_is_that_of_an_exhaustive_search(tmp_path: Path) -> None:
 
 
 def test_throughput_is_better_large(tmp_path: Path) -> None:
-    ranking = found(tmp_path, "search.goal=throughput_tokens_s").ranking
+    ranking = found("search.goal=throughput_tokens_s").ranking
     rates = [each.outcome.metrics["throughput_tokens_s"].mean for each in ranking]
     assert rates == sorted(rates, reverse=True)
     assert ranking[-1].gap is not None
@@ -124,7 +128,7 @@ def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> No
 def test_what_is_shown_decides_what_is_said(tmp_path: Path) -> None:
     """A plan is told from the best one exactly where the interval beside it leaves 0 out."""
     for runs in (2, 6):
-        ranked = found(tmp_path, f"runs={runs}")
+        ranked = found(f"runs={runs}")
         for each in plan_content(ranked)["ranking"][1:]:
             gap = each["relative_to_best"]
             assert each["indistinguishable"] == (gap["low"] <= 0 <= gap["high"])
@@ -135,7 +139,7 @@ def test_what_is_shown_decides_what_is_said(tmp_path: Path) -> None:
 
 def test_two_runs_that_cannot_tell_say_so(tmp_path: Path) -> None:
     """A plan is half as slow again, but two runs of so unequal texts prove nothing."""
-    ranked = found(tmp_path, "runs=2")
+    ranked = found("runs=2")
     others = [each for each in ranked.ranking[1:] if each.tied]
     assert others
     assert max(each.gap.mean for each in others if each.gap is not None) > 0.1
@@ -188,7 +192,7 @@ def test_a_figure_that_some_runs_have_not_has_no_interval() -> None:
 
 
 def test_a_limit_on_a_figure_refuses_what_breaks_it(tmp_path: Path) -> None:
-    limited = found(tmp_path, "search.limits.time_between_tokens_ms=35")
+    limited = found("search.limits.time_between_tokens_ms=35")
     (plain,) = [each for each in limited.refused if each.schedule == "pp"]
     assert "time_between_tokens_ms is 4" in plain.reason
     assert "above search.limits.time_between_tokens_ms = 35 (by a factor of 1.2" in plain.reason
@@ -227,7 +231,7 @@ def test_where_no_plan_keeps_the_limits_the_nearest_is_first(
 def test_the_nearest_plan_survives_whatever_the_goal(tmp_path: Path) -> None:
     """Nearness counts in every rung, not only in the last one."""
     limits = ("search.limits.time_between_tokens_ms=2", "search.goal=time_to_first_token_ms")
-    limited = found(tmp_path, *limits)
+    limited = found(*limits)
     candidates, _ = find_candidates(limited.cluster)
     nearest = min(observe(predict(each.scenario)).intervals[0][METRIC].mean for each in candidates)
     assert limited.best.outcome.metrics[METRIC].mean == pytest.approx(nearest)
@@ -306,7 +310,7 @@ def test_the_example_is_planned_and_its_best_plan_is_a_scenario(
 
 
 def test_the_content_says_all(tmp_path: Path) -> None:
-    content = plan_content(found(tmp_path, "search.limits.time_between_tokens_ms=35"))
+    content = plan_content(found("search.limits.time_between_tokens_ms=35"))
     json.dumps(content)
     assert content["goal"] == "time_between_tokens_ms"
     assert content["ranking"][0]["relative_to_best"] is None

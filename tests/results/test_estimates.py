@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.worlds.command_line import SCENARIO
+from tests.worlds.examples import THOROUGH
 from treepipe.core.errors import UserError
 from treepipe.core.protocol import RoundRecord
 from treepipe.core.requests import RequestTrace
@@ -143,17 +144,18 @@ def test_refused_requests_count_for_nothing() -> None:
 
 
 def test_batches_of_a_simulated_run_cover_what_long_runs_find(tmp_path: Path) -> None:
-    """One closed loop of three clients: 40 intervals of one short run each, and two long ones."""
+    """One closed loop of three clients: intervals of short runs, one each, and two long ones."""
+    runs = 40 if THOROUGH else 20
     base = ["schedule.name=chain", "workload.new_tokens=10", "workload.concurrency=3"]
-    long = simulated(tmp_path, *base, "workload.requests=800", "runs=2", "seed=99")
+    long = simulated(tmp_path, *base, "workload.requests=500", "runs=2", "seed=99")
     truth = {name: each.mean for name, each in summarize(long)[0].items()}
     names = (METRIC, "tokens_per_round", "request_latency_ms", "draft_service_ms")
     hits = dict.fromkeys(names, 0)
-    for trace in simulated(tmp_path, *base, "workload.requests=60", "runs=40"):
+    for trace in simulated(tmp_path, *base, "workload.requests=60", f"runs={runs}"):
         metrics, _ = summarize([trace])
         for name in names:
             low, high = metrics[name].low, metrics[name].high
             assert low is not None
             assert high is not None
             hits[name] += low <= truth[name] <= high
-    assert all(33 <= count <= 40 for count in hits.values()), hits
+    assert all(0.82 * runs <= count for count in hits.values()), hits

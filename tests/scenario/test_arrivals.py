@@ -172,7 +172,7 @@ def test_memory_is_reckoned_for_all_that_may_be_open() -> None:
 # --- simulator, against queueing theory ----------------------------------------------------------
 
 
-@pytest.mark.parametrize(("load", "runs"), [(0.3, 8), (0.7, 20)])
+@pytest.mark.parametrize(("load", "runs"), [(0.3, 4), (0.6, 10)])
 def test_poisson_arrivals_wait_as_in_a_queue_with_one_server(
     tmp_path: Path, load: float, runs: int
 ) -> None:

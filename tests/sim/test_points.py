@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import joblib
 import pytest
 
 from treepipe.core.errors import UserError
@@ -34,7 +35,8 @@ def _written(tmp_path: Path) -> int:
 def test_outcomes_are_those_of_a_prediction(tmp_path: Path, steps: list[int]) -> None:
     settings = (*SETTINGS, BERNOULLI)
     named = [Point.of("a", SCENARIO, settings), Point.of("b", SCENARIO, (*settings, "seed=3"))]
-    found = simulate_points(named, lambda text, count: steps.append(count))
+    with joblib.parallel_config(backend="loky"):
+        found = simulate_points(named, lambda text, count: steps.append(count))
     metrics, utilization = observe(predict(Scenario.load(SCENARIO, settings))).intervals
     assert list(found) == ["a", "b"]
     assert found["a"].metrics == metrics

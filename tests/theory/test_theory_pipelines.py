@@ -117,9 +117,9 @@ def test_a_chain_knows_that_catching_up_takes_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["chain", "dsd"])
-@pytest.mark.parametrize("beta", [0.5, 0.9])
-def test_expected_values_of_chains(tmp_path: Path, name: str, beta: float) -> None:
-    written = Written(tmp_path, name, f"acceptance.beta={beta}", "runs=80")
+@pytest.mark.parametrize(("beta", "runs"), [(0.5, 40), (0.9, 80)])
+def test_expected_values_of_chains(tmp_path: Path, name: str, beta: float, runs: int) -> None:
+    written = Written(tmp_path, name, f"acceptance.beta={beta}", f"runs={runs}")
     metrics, shares = summarize(written.simulated())
     expected = written.expected()
     assert expected.warnings == ()
@@ -189,6 +189,7 @@ def test_layers_where_everything_misses_or_hits(
         f"schedule.group_size={group}",
         f"acceptance.beta={beta}",
         f"links.default.latency_ms={latency_ms}",
+        "workload.new_tokens=24",
     )
     assert written.expected().warnings == ()
     assert_equal(written)
@@ -206,9 +207,9 @@ def test_every_gap_of_layers_is_a_hit_or_a_miss(tmp_path: Path, group: int) -> N
     }
 
 
-@pytest.mark.parametrize("beta", [0.5, 0.9])
-def test_expected_values_of_layers(tmp_path: Path, beta: float) -> None:
-    written = Written(tmp_path, "specpipe", f"acceptance.beta={beta}", "runs=80")
+@pytest.mark.parametrize(("beta", "runs"), [(0.5, 40), (0.9, 80)])
+def test_expected_values_of_layers(tmp_path: Path, beta: float, runs: int) -> None:
+    written = Written(tmp_path, "specpipe", f"acceptance.beta={beta}", f"runs={runs}")
     metrics, _ = summarize(written.simulated())
     assert_within(metrics, written.expected().metrics)
 
@@ -258,7 +259,7 @@ def test_specpipe_between_tokens(tmp_path: Path) -> None:
         "drafts=[{ device = { draft_ms = { 1 = 5.0 } } }]",
         PAPER_STAGES,
         "links.default={ latency_ms = 0.0 }",
-        "workload.new_tokens=1001",
+        "workload.new_tokens=501",
     )
     (trace,) = Written(tmp_path, "specpipe", *settings).simulated()
     found = gaps(trace.requests[0])[1:]

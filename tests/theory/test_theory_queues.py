@@ -25,9 +25,9 @@ from treepipe.sim.theory.starsd import Cycle
 SHORT = (
     "pipelines=[{ stages = [{ device = { stage_ms = { 1 = 20.0 } } }] }]",
     "workload.prompt_tokens=8",
-    "workload.new_tokens=6",
+    "workload.new_tokens=4",
 )
-QUEUE = ("serving.places=1", "workload.requests=500", "runs=8", "workload.warmup_requests=50")
+QUEUE = ("serving.places=1", "workload.requests=330", "runs=8", "workload.warmup_requests=30")
 
 
 def poisson(rate_per_s: float) -> str:
@@ -37,8 +37,7 @@ def poisson(rate_per_s: float) -> str:
 # --- open arrivals -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6])
-@pytest.mark.parametrize("beta", [1.0, 0.6])
+@pytest.mark.parametrize(("load", "beta"), [(0.5, 1.0), (0.3, 0.6), (0.5, 0.6)])
 def test_requests_wait_as_pollaczek_and_khinchin_say(
     tmp_path: Path, load: float, beta: float
 ) -> None:
@@ -54,13 +53,13 @@ def test_requests_wait_as_pollaczek_and_khinchin_say(
         assert wait == pytest.approx(constant, rel=EXACTLY)
     else:
         assert wait > 1.05 * constant, "the variance is worth testing"
-    found, shares = summarize(written.simulated(), 50)
+    found, shares = summarize(written.simulated(), 30)
     for name in ("request_latency_ms", "time_to_first_token_ms", "throughput_tokens_s"):
         low, high = found[name].low, found[name].high
         assert low is not None
         assert high is not None
         assert low < expected.metrics[name] < high, name
-        assert high - low < 0.45 * expected.metrics[name], name
+        assert high - low < 0.5 * expected.metrics[name], name
     for device, share in expected.utilization.items():
         assert shares[device].mean == pytest.approx(share, rel=0.05), device
 

@@ -90,7 +90,7 @@ def test_all_metrics_of_a_saturated_and_an_idle_draft(tmp_path: Path, targets: i
     """With everything accepted every figure is constant. Windows begin and end with a turn, so
     rates over them are those of whole iterations only up to one turn in hundreds. (The metric of
     waiting begins when the server looks up: up to a draft pass late.)"""
-    settings = ("acceptance.beta=1", "workload.new_tokens=4001")
+    settings = ("acceptance.beta=1", "workload.new_tokens=2001")
     written = Written(tmp_path, "starsd", *targets_of(targets, 30.0, *settings))
     expected = written.expected()
     metrics, shares = summarize([steady(trace) for trace in written.simulated()])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from treepipe.cli import main as cli
 
@@ -56,8 +58,13 @@ ARGUMENTS = {
 """Of those that take no scenario."""
 
 
+commands = cache(typer.main.get_command)
+"""The same for every call: putting them together takes longer than many a command."""
+
+
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run ``treepipe`` with these arguments; returns its exit code."""
+    monkeypatch.setattr(typer.main, "get_command", commands)
     monkeypatch.setattr("sys.argv", ["treepipe", *map(str, arguments)])
     with pytest.raises(SystemExit) as end:
         cli.main()

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import settings
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
-SHARE = 5
+SHARE = 8
 """A usual run takes one example of so many; other ones each time."""
 
 
 def examples(many: int, **rest: Any) -> settings:
     """Settings of a property that wants ``many`` examples; ``rest`` is given to hypothesis."""
-    return settings(max_examples=many if THOROUGH else max(3, many // SHARE), **rest)
+    return settings(max_examples=many if THOROUGH else max(2, many // SHARE), **rest)

@@ -69,7 +69,7 @@ def targets_of(targets: int, stage_ms: float, *more: str) -> tuple[str, ...]:
         "links.default={ latency_ms = 0.0 }",
         f"workload.concurrency={targets}",
         f"workload.requests={targets}",
-        "workload.new_tokens=200",
+        "workload.new_tokens=80",
         "workload.prompt_tokens=8",
         *more,
     )

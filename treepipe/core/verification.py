@@ -64,8 +64,9 @@ def target_distribution(logits: npt.NDArray[np.floating], sampling: Sampling) ->
 
 def draw(p: Distribution, rng: np.random.Generator) -> int:
     """One token of distribution ``p``."""
-    token = int(np.searchsorted(np.cumsum(p), rng.random() * p.sum(), side="right"))
-    return min(token, int(np.flatnonzero(p)[-1]))  # the sum may be reached a rounding early
+    token = int(np.cumsum(p).searchsorted(rng.random() * p.sum(), side="right"))
+    # The sum may be reached a rounding early.
+    return token if token < len(p) else int(np.flatnonzero(p)[-1])
 
 
 def draw_without_replacement(q: Distribution, count: int, rng: np.random.Generator) -> list[int]:
