@@ -26,7 +26,8 @@ from treepipe.results.show import Progress
 from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
-from treepipe.validation.demo import SCENARIO, run_demo
+from treepipe.validation.cells import SCENARIO
+from treepipe.validation.demo import run_demo
 from treepipe.validation.judgement import Row
 
 FREE_STAGES = ("emulate=false", "workload.requests=6")

@@ -31,10 +31,11 @@ from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.results.steady import median, return_times, steady
 from treepipe.scenario.deployment import HEADER_BYTES, Deployment
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.studies.study import Entry, StudyResult
+from treepipe.validation.cells import CALIBRATED_ON, SCENARIO
 from treepipe.validation.comparison import Case, compare
-from treepipe.validation.demo import CALIBRATED_ON, SCENARIO
 from treepipe.validation.judgement import Row, faults_of, warnings_of
 
 NAME = "shared-draft"
@@ -133,17 +134,19 @@ def _measured_loads(rows: Mapping[int, Row]) -> dict[int, float]:
 
 
 def _case(settings: Settings, targets: int) -> Case:
-    return Case.of(
+    return Case(
         f"{targets} target{'s' if targets > 1 else ''}",
-        SCENARIO,
-        (
-            "schedule.name=starsd",
-            f"schedule.gamma={GAMMA}",
-            f"pipelines=[{{ count = {targets}, stages = [{{ device = {TARGET} }}] }}]",
-            f"workload.requests={targets * settings.prompts}",
-            f"workload.new_tokens={settings.new_tokens}",
-            f"workload.concurrency={targets}",
-            f"runs={settings.runs}",
+        Scenario.load(
+            SCENARIO,
+            (
+                "schedule.name=starsd",
+                f"schedule.gamma={GAMMA}",
+                f"pipelines=[{{ count = {targets}, stages = [{{ device = {TARGET} }}] }}]",
+                f"workload.requests={targets * settings.prompts}",
+                f"workload.new_tokens={settings.new_tokens}",
+                f"workload.concurrency={targets}",
+                f"runs={settings.runs}",
+            ),
         ),
         CALIBRATED_ON,
     )

@@ -16,9 +16,10 @@ from treepipe.results.metrics import UNITS
 from treepipe.results.plots import GREY, MEASURED, PREDICTED, REPLAYED, band, clean
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
+from treepipe.scenario.scenario import Scenario
 from treepipe.studies.study import Entry, StudyResult
+from treepipe.validation.cells import CALIBRATED_ON, SCENARIO
 from treepipe.validation.comparison import Case, compare
-from treepipe.validation.demo import CALIBRATED_ON, SCENARIO
 from treepipe.validation.judgement import METRIC, Row, faults_of, warnings_of
 
 NAME = "width-sweep"
@@ -68,17 +69,19 @@ def study(settings: Settings, say: Say) -> StudyResult:
 
 def _case(settings: Settings, width: int) -> Case:
     table = ", ".join(f"{tokens} = {time}" for tokens, time in STAGE_MS.items())
-    return Case.of(
+    return Case(
         f"width {width}",
-        SCENARIO,
-        (
-            "schedule.name=specpipe",
-            f"schedule.width={width}",
-            f"schedule.children={CHILDREN}",
-            f"pipelines.0.stages.0.device={{ stage_ms = {{ {table} }}, prune_ms = 0.5 }}",
-            f"workload.requests={settings.prompts}",
-            f"workload.new_tokens={settings.new_tokens}",
-            f"runs={settings.runs}",
+        Scenario.load(
+            SCENARIO,
+            (
+                "schedule.name=specpipe",
+                f"schedule.width={width}",
+                f"schedule.children={CHILDREN}",
+                f"pipelines.0.stages.0.device={{ stage_ms = {{ {table} }}, prune_ms = 0.5 }}",
+                f"workload.requests={settings.prompts}",
+                f"workload.new_tokens={settings.new_tokens}",
+                f"runs={settings.runs}",
+            ),
         ),
         CALIBRATED_ON,
     )

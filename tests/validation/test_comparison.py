@@ -20,6 +20,7 @@ from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.sim.world import simulate
 from treepipe.studies import shared_draft
+from treepipe.validation.cells import SCENARIO
 from treepipe.validation.comparison import (
     Case,
     _by_cluster,
@@ -29,7 +30,6 @@ from treepipe.validation.comparison import (
     compare,
     predict_case,
 )
-from treepipe.validation.demo import SCENARIO
 from treepipe.validation.judgement import METRIC, judge, overruns
 
 
@@ -144,7 +144,9 @@ def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
         "links": ("links.default={ latency_ms = 3.0 }",),
         "wide, slow": ("links.default={ latency_ms = 3.0 }", "schedule.name=specpipe"),
     }
-    prepared = [_prepare(Case.of(label, SCENARIO, (*SMALL, *o))) for label, o in changes.items()]
+    prepared = [
+        _prepare(Case(label, Scenario.load(SCENARIO, (*SMALL, *o)))) for label, o in changes.items()
+    ]
     groups = _by_cluster(prepared)
     assert [[each.label for each in group] for group in groups] == [
         ["flowspec", "wide", "busy"],
@@ -174,8 +176,8 @@ def test_every_case_is_predicted_before_a_process_starts(monkeypatch: pytest.Mon
         lambda cases, _: {each.label: POOL for each in cases},
     )
     cases = [
-        Case.of("one", SCENARIO, SMALL),
-        Case.of("two", SCENARIO, (*SMALL, "schedule.name=chain")),
+        Case("one", Scenario.load(SCENARIO, SMALL)),
+        Case("two", Scenario.load(SCENARIO, (*SMALL, "schedule.name=chain"))),
     ]
     with pytest.raises(StartedError):
         next(compare(cases, listen))
