@@ -6,13 +6,23 @@ SpecInfer's tree, an EAGLE tree, two servers, widths and batches are predictions
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from treepipe.results.metrics import METRIC
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
-from treepipe.studies.layered import MISSES, SHARPNESS, Effort, draft_overhead_ms, unscaled_ms
+from treepipe.studies.layered import (
+    MISSES,
+    SHARPNESS,
+    SPECPIPE,
+    Cluster,
+    Effort,
+    draft_overhead_ms,
+    unscaled_ms,
+)
 from treepipe.studies.page import fill, listed
 from treepipe.studies.reproduction import (
     ScoreSheet,
@@ -24,15 +34,16 @@ from treepipe.studies.reproduction import (
 )
 from treepipe.studies.specpipe.figures import batch_figure, schedule_figure, width_figure
 from treepipe.studies.specpipe.testbed import FLAT, Found, Server, Settings, find
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry, Measuring, StudyResult
 
 NAME = "specpipe-width"
 PAGE = Path(__file__).with_name("page.md")
 
 
-def run(say: Say, full: bool) -> StudyResult:
-    """6 runs of 300 tokens per point; in full 8 of 500."""
-    return study(Settings(Effort(8, 500)) if full else Settings(), say)
+def run(say: Say, full: bool, measure: bool) -> StudyResult:
+    """6 runs of 300 tokens per point; in full 8 of 500. Every width can be measured."""
+    settings = Settings(Effort(8, 500)) if full else Settings()
+    return study(replace(settings, measuring=Measuring()) if measure else settings, say)
 
 
 def study(settings: Settings, say: Say) -> StudyResult:
@@ -44,7 +55,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     scores.add("constant ratios (below)", score(entries, _trivial()))
     known = [each for each in entries if each.published]
     page = fill(PAGE, entries, _fields(found))
-    return StudyResult(
+    result = StudyResult(
         NAME,
         entries,
         [
@@ -63,6 +74,27 @@ def study(settings: Settings, say: Say) -> StudyResult:
         page.findings,
         sections=page.sections,
     )
+    if settings.measuring is not None:
+        measure_widths(result, found.cluster, settings.widths, settings.measuring, say)
+    return result
+
+
+def measure_widths(
+    result: StudyResult, cluster: Cluster, widths: Sequence[int], measuring: Measuring, say: Say
+) -> None:
+    """The widths' measured column, on the study's page."""
+    from treepipe.studies.measured import Axis, measure  # needs the executor
+
+    base = cluster.scenario(**SPECPIPE)
+    axis = Axis("width", "width w: most nodes of a tree layer", log=True)
+    scenarios = {width: base.with_(**{"schedule.width": width}) for width in widths}
+    metrics = {METRIC: "time between tokens", "hit_rate": "hit rate"}
+    column = measure(axis, scenarios, metrics, measuring, say)
+    rows = column.rows
+    best = min(rows, key=lambda width: rows[width].predicted.mean)
+    seen = min(rows, key=lambda width: rows[width].measured)
+    entry = Entry("measured/best_width", "nodes", best, measured=seen)
+    column.join(result, "SpecPipe on 8 emulated RTX 3090, the bundled pair on them", [entry])
 
 
 def _fields(found: Found) -> dict[str, Any]:

@@ -35,10 +35,13 @@ from treepipe.studies.starsd.testbed import (
     simulate,
     simulate_columns,
 )
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry, Measuring, StudyResult
 
 NAME = "starsd-threshold"
 FULL_LOAD = 0.95
+MEASURED_TARGETS = (1, 2, 3, 4, 5, 6)
+SLOW_MOTION = 4.0
+"""Two cores keep up with a draft process and six targets whose times are so many times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Settings:
     blurred: Sequence[int] = tuple(range(1, 9))
     turns: int = 2000
     effort: Effort = field(default_factory=Effort)
+    measuring: Measuring | None = None
 
 
 @dataclass(slots=True)
@@ -72,9 +76,10 @@ class Found:
     trivial: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
-def run(say: Say, full: bool) -> StudyResult:
-    """3 runs per number of targets, or 12."""
-    return study(Settings(runs=12) if full else Settings(), say)
+def run(say: Say, full: bool, measure: bool) -> StudyResult:
+    """3 runs per number of targets, or 12. Up to six targets can be measured."""
+    measuring = Measuring() if measure else None
+    return study(Settings(runs=12 if full else 3, measuring=measuring), say)
 
 
 def study(settings: Settings, say: Say) -> StudyResult:
@@ -86,7 +91,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     blur = _blur(found.calibration.bed, settings, say)
     entries = [*_entries(found, given), *_thresholds(found)]
     tests = _test_entries(found, given)
-    return StudyResult(
+    result = StudyResult(
         NAME,
         [*entries, *tests],
         [
@@ -105,6 +110,48 @@ def study(settings: Settings, say: Say) -> StudyResult:
         statement.findings(found.values, n_full(found), n_max(found), blur),
         sections=statement.sections(found.calibration, alone_tokens_s()),
     )
+    if settings.measuring is not None:
+        measure_targets(result, found.calibration.bed, MEASURED_TARGETS, settings.measuring, say)
+    return result
+
+
+def measure_targets(
+    result: StudyResult, bed: Testbed, targets: Sequence[int], measuring: Measuring, say: Say
+) -> None:
+    """The measured column of the draft's rounds, on the study's page."""
+    from treepipe.results.steady import steady
+    from treepipe.studies.measured import Axis, measure  # needs the executor
+
+    slowly = replace(bed, slow_motion=SLOW_MOTION)
+    scenarios = {n: slowly.scenario(n, measuring.runs) for n in targets}
+    metrics = {
+        "draft_rounds_s": "draft rounds",
+        "draft_idle_ms": "draft idle per turn",
+        "draft_wait_ms": "waiting for the draft per turn",
+    }
+    axis = Axis("n", "N: targets that share the draft process")
+    column = measure(axis, scenarios, metrics, measuring, say, steady)
+    rows = column.rows.items()
+    expected = {n: load({name: v.mean for name, v in row.metrics.items()}) for n, row in rows}
+    seen = {n: load(row.measured_metrics) for n, row in rows}
+    entry = Entry("measured/n_full", "targets", fewest(expected), measured=fewest(seen))
+    title = f"One emulated draft for N targets, all times {SLOW_MOTION:g} times as long"
+    column.join(result, title, [entry])
+
+
+def load(metrics: Mapping[str, float]) -> float:
+    """Share of its time that the draft serves."""
+    service, idle = metrics["draft_service_ms"], metrics["draft_idle_ms"]
+    return service / (service + idle)
+
+
+def fewest(loads: Mapping[int, float]) -> int | None:
+    """The smallest number of targets with which the draft is fully loaded, if there is one.
+
+    >>> fewest({1: 0.3, 2: 0.6, 3: 0.97, 4: 1.0}), fewest({1: 0.3})
+    (3, None)
+    """
+    return min((n for n, share in loads.items() if share >= FULL_LOAD), default=None)
 
 
 # --- predictions ----------------------------------------------------------------------------
@@ -214,8 +261,8 @@ def _entries(found: Found, given: Mapping[int, Column]) -> list[Entry]:
 
 def n_full(found: Found) -> tuple[int, int | None]:
     """By eq. 12, and the fewest simulated targets that load the draft for ``FULL_LOAD``."""
-    loaded = [n for n, seen in found.seen.items() if seen.load.mean >= FULL_LOAD]
-    return found.calibration.bed.cycle().n_full, min(loaded, default=None)
+    loads = {n: seen.load.mean for n, seen in found.seen.items()}
+    return found.calibration.bed.cycle().n_full, fewest(loads)
 
 
 def alone_tokens_s() -> float:

@@ -11,7 +11,7 @@ from tests.worlds.written_studies import say, written
 from treepipe.core.errors import RunError, UserError
 from treepipe.results.sheet import Column, Sheet
 from treepipe.scenario.schema import ScheduleName
-from treepipe.studies import all_schedules, shared_draft, study, width_sweep
+from treepipe.studies import all_schedules, study
 from treepipe.studies.study import STUDIES, StudyResult, find_study, perform, show_studies
 from treepipe.validation import demo
 from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
@@ -44,26 +44,6 @@ def test_every_schedule_has_a_case(name: ScheduleName) -> None:
 
 
 @pytest.mark.processes
-def test_width_sweep_ends_to_end(tmp_path: Path) -> None:
-    settings = width_sweep.Settings((1, 8), prompts=1, new_tokens=8, runs=2)
-    rows = written(width_sweep.study(settings, say), tmp_path / "out")
-    for key in ("width=1/hit_rate", "width=8/hit_rate", "width=8/time_between_tokens_ms"):
-        assert rows[key]["predicted"] > 0 < rows[key]["measured"]
-    assert rows["best_width"]["measured"] in (1, 8)
-
-
-@pytest.mark.processes
-def test_shared_draft_end_to_end(tmp_path: Path) -> None:
-    settings = shared_draft.Settings((1, 2), prompts=2, new_tokens=10, runs=2)
-    rows = written(shared_draft.study(settings, say), tmp_path / "out")
-    for n in (1, 2):
-        for metric in ("throughput_tokens_s", "draft_idle_ms", "draft_load", "per_target_tokens_s"):
-            assert rows[f"n={n}/{metric}"]["measured"]
-    assert rows["n_full/closed_form"]["predicted"] == 4
-    assert rows["n_full"]["measured"] is None, "two targets do not load it"
-
-
-@pytest.mark.processes
 def test_the_demonstration_end_to_end(tmp_path: Path) -> None:
     small = Size(requests=2, plain_requests=1, new_tokens=6, runs=2)
     rows = demo.run_demo(say, ("pp", "flowspec"), small)
@@ -91,8 +71,8 @@ def made_study(monkeypatch: pytest.MonkeyPatch) -> study.Study:
         rows = [study.Entry("a", "ms", 1.0, measured=2.0)]
         return StudyResult("made", rows, [sheet], {}, ["so it is"], ["no"] if full else [])
 
-    monkeypatch.setattr(width_sweep, "run", run)
-    return study.Study("made", "a made one", "treepipe.studies.width_sweep")
+    monkeypatch.setattr(all_schedules, "run", run)
+    return study.Study("made", "a made one", "treepipe.studies.all_schedules")
 
 
 def test_perform_writes_and_prints(
@@ -136,9 +116,9 @@ def test_a_foreign_folder_is_not_touched(made_study: study.Study, tmp_path: Path
 
 
 def test_studies_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert find_study("shared-draft") is STUDIES["shared-draft"]
-    with pytest.raises(UserError, match="did you mean 'width-sweep'"):
-        find_study("width-sweeps")
+    assert find_study("which-system") is STUDIES["which-system"]
+    with pytest.raises(UserError, match="did you mean 'which-system'"):
+        find_study("which-systems")
     with pytest.raises(UserError, match="there are all-schedules"):
         find_study("xyz")
     show_studies()

@@ -12,14 +12,10 @@ from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.measure.machine import hardware, is_this_machine
 from treepipe.results.metrics import run_metrics
-from treepipe.results.steady import return_times, steady
+from treepipe.results.steady import steady
 from treepipe.results.trace import Span, Trace
-from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.theory.starsd import Cycle
-from treepipe.sim.world import simulate
-from treepipe.studies import shared_draft
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.comparison import (
     Case,
@@ -223,12 +219,6 @@ def test_a_run_without_a_steady_part_is_refused() -> None:
         steady(Trace(("draft0",)))
 
 
-def test_return_times_are_per_pipeline_and_without_beginnings() -> None:
-    turns = [Turn(0, -1, 0, 0, 1), Turn(0, 0, 40, 40, 50), Turn(0, 1, 45, 50, 60)]
-    turns += [Turn(0, 0, 92, 92, 100), Turn(0, 1, 103, 103, 110)]
-    assert return_times(Trace(("draft0",), turns=turns)) == [42, 43]
-
-
 def test_the_closed_form_idles_as_starsd_says() -> None:
     cycle = Cycle(back_ms=42, service_ms=15, tokens=2.5)
     assert [cycle.idle_ms(n) for n in (1, 2, 3, 4, 5)] == [42, 27, 12, 0, 0]
@@ -237,14 +227,3 @@ def test_the_closed_form_idles_as_starsd_says() -> None:
     assert (
         cycle.throughput(6) == pytest.approx(cycle.throughput(4)) == pytest.approx(1e3 * 2.5 / 15)
     )
-
-
-def test_the_profile_s_cycle_is_what_the_simulator_measures() -> None:
-    settings = shared_draft.Settings(prompts=2, new_tokens=24, runs=1)
-    plan = replace(deploy(shared_draft._case(settings, 1).scenario), row_bytes=768)
-    trace = simulate(plan, PoolSource(POOL.pool, 1, 3))
-    cycle = shared_draft.profile_cycle(plan, 1.0)
-    times = sorted(return_times(steady(trace)))
-    assert cycle.back_ms == pytest.approx(times[len(times) // 2], rel=0.01)
-    services = sorted(t.ended_ms - t.started_ms for t in trace.turns if t.pipeline >= 0)
-    assert cycle.service_ms == pytest.approx(services[len(services) // 2], rel=0.01)

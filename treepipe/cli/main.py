@@ -300,11 +300,14 @@ def study(
         typer.Option(help="Folder for tables and plots; default treepipe-study-NAME."),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Run points of it on real processes, too.")
+    ] = False,
     json: JsonTarget = None,
     quiet: Quiet = False,
 ) -> None:
     """Answer a question with a table and a plot: predictions beside runs."""
-    from treepipe.studies.study import find_study, perform, show_studies
+    from treepipe.studies.study import check_measurable, find_study, perform, show_studies
 
     if listed:
         show_studies()
@@ -312,9 +315,11 @@ def study(
     if name is None:
         raise UserError("treepipe study needs a name; treepipe study --list shows them")
     found = find_study(name)
-    if found.needs_executor:
+    if measure:
+        check_measurable(found)
+    if found.needs_executor or measure:
         need_executor("study")
-    perform(found, out, full=full, json=json, quiet=quiet)
+    perform(found, out, full=full, measure=measure, json=json, quiet=quiet)
 
 
 @app.command()
