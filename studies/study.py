@@ -205,13 +205,6 @@ def run_study(study: Study, say: Say, full: bool, measure: bool = False) -> Stud
     return result
 
 
-def check_measurable(study: Study) -> None:
-    """Raises ``UserError`` if no point of it can be run on real processes as well."""
-    if not study.measurable:
-        others = " and ".join(each.name for each in STUDIES.values() if each.measurable)
-        raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
-
-
 def write_study(result: StudyResult, out: Path) -> None:
     """JSON, a CSV file per table, a page in Markdown, and the plots into ``out``."""
     with Faults() as faults:
@@ -243,8 +236,9 @@ def perform(
         UserError: the folder or the file is not ours to write to.
         RunError: a run failed, the study found a fault, or a file could not be written.
     """
-    if measure:
-        check_measurable(study)
+    if measure and not study.measurable:
+        others = " and ".join(each.name for each in _ALL if each.measurable)
+        raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
     folder = out or Path(f"treepipe-study-{study.name}")
     check_outputs({"--json": json})
     claim(folder, f"{study.name}.json", f"result of the study {study.name}")

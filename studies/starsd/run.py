@@ -78,8 +78,8 @@ class Found:
 
 def run(say: Say, full: bool, measure: bool) -> StudyResult:
     """3 runs per number of targets, or 12. Up to six targets can be measured."""
-    measuring = Measuring() if measure else None
-    return study(Settings(runs=12 if full else 3, measuring=measuring), say)
+    settings = Settings(runs=12) if full else Settings()
+    return study(replace(settings, measuring=Measuring()) if measure else settings, say)
 
 
 def study(settings: Settings, say: Say) -> StudyResult:

@@ -307,7 +307,7 @@ def study(
     quiet: Quiet = False,
 ) -> None:
     """Answer a question with a table and a plot: predictions beside runs."""
-    from treepipe.studies.study import check_measurable, find_study, perform, show_studies
+    from treepipe.studies.study import find_study, perform, show_studies
 
     if listed:
         show_studies()
@@ -315,8 +315,6 @@ def study(
     if name is None:
         raise UserError("treepipe study needs a name; treepipe study --list shows them")
     found = find_study(name)
-    if measure:
-        check_measurable(found)
     if found.needs_executor or measure:
         need_executor("study")
     perform(found, out, full=full, measure=measure, json=json, quiet=quiet)
