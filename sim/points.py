@@ -45,13 +45,6 @@ class Point:
     scenario: Scenario
     steady: bool = False
 
-    @classmethod
-    def of(
-        cls, label: str, path: Path, settings: Sequence[str] = (), steady: bool = False
-    ) -> Point:
-        """The point of a file, with settings as ``--set`` takes them; raises ``UserError``."""
-        return cls(label, Scenario.load(path, settings), steady)
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -13,8 +13,9 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -26,10 +27,11 @@ from treepipe.results.show import Progress
 from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
-from treepipe.validation.demo import SCENARIO, run_demo
+from treepipe.validation.cells import SCENARIO
+from treepipe.validation.demo import run_demo
 from treepipe.validation.judgement import Row
 
-FREE_STAGES = ("emulate=false", "workload.requests=6")
+FREE_STAGES = {"emulate": False, "workload.requests": 6}
 
 
 def main() -> None:
@@ -69,7 +71,7 @@ def _overhead(say: Callable[[str, int], None]) -> list[Figure]:
 
     Without emulation, as a device's time hides what this host spends between two pieces of work.
     """
-    launch = _launch(*FREE_STAGES, "schedule.name=pp")
+    launch = _launch({"schedule.name": "pp"})
     with Controller(launch.roles, launch.deployment) as controller:
         trace, _ = controller.run(launch.deployment)
     say("", 1)
@@ -93,7 +95,7 @@ def _overhead(say: Callable[[str, int], None]) -> list[Figure]:
 
 def _split(say: Callable[[str, int], None]) -> list[Figure]:
     """Medians of what a flowspec step really costs on this machine, without padding."""
-    launch = _launch(*FREE_STAGES)
+    launch = _launch({})
     with Controller(launch.roles, launch.deployment) as controller:
         trace, _ = controller.run(launch.deployment)
     say("", 1)
@@ -116,11 +118,7 @@ def _median(trace: Trace, kind: str) -> float:
 
 def _real_time(say: Callable[[str, int], None]) -> list[Figure]:
     """Tokens per second of naive_pp with one stage, generate(), and assisted generation."""
-    launch = _launch(
-        *FREE_STAGES,
-        "schedule.name=naive_pp",
-        "pipelines.0.stages.0.count=1",
-    )
+    launch = _launch({"schedule.name": "naive_pp", "pipelines.0.stages.0.count": 1})
     with Controller(launch.roles, launch.deployment) as controller:
         trace, _ = controller.run(launch.deployment)
     seconds = sum(r.finished_ms - r.started_ms for r in trace.requests) / 1e3
@@ -165,18 +163,15 @@ def _generate(launch: Launch, assisted: bool) -> float:
 
 def _sampling_overhead(say: Callable[[str, int], None]) -> list[Figure]:
     """Median time of an evaluation (projection and rule), greedy and with two lossless rules."""
-    cases = {
-        "greedy": ["schedule.name=specinfer"],
-        "sampling, exact": ["schedule.name=specinfer", "sampling.temperature=1"],
-        "sampling, rejection": [
-            "schedule.name=specinfer",
-            "sampling.temperature=1",
-            "sampling.rule=rejection",
-        ],
+    drawn = {"sampling.temperature": 1.0}
+    cases: Mapping[str, Mapping[str, Any]] = {
+        "greedy": {},
+        "sampling, exact": drawn,
+        "sampling, rejection": {**drawn, "sampling.rule": "rejection"},
     }
     found = []
-    for name, overrides in cases.items():
-        launch = _launch(*FREE_STAGES, *overrides)
+    for name, changes in cases.items():
+        launch = _launch({"schedule.name": "specinfer", **changes})
         with Controller(launch.roles, launch.deployment) as controller:
             trace, _ = controller.run(launch.deployment)
         time_ms = _median(trace, "evaluate")
@@ -185,8 +180,9 @@ def _sampling_overhead(say: Callable[[str, int], None]) -> list[Figure]:
     return found
 
 
-def _launch(*overrides: str) -> Launch:
-    return prepare(Scenario.load(SCENARIO, overrides))
+def _launch(changes: Mapping[str, Any]) -> Launch:
+    """A launch of the demonstration's scenario without emulation, changed."""
+    return prepare(Scenario.load(SCENARIO).with_(**FREE_STAGES, **changes))
 
 
 def _print(figures: list[Figure]) -> None:

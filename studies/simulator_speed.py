@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import statistics
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
@@ -18,10 +19,10 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import Simulation
-from treepipe.validation.demo import SCENARIO
+from treepipe.validation.cells import SCENARIO
 
 Figure = dict[str, Any]
-SIMULATED = ("target.layers=8", "workload.requests=6", "workload.new_tokens=300")
+SIMULATED = {"target.layers": 8, "workload.requests": 6, "workload.new_tokens": 300}
 MEMORY_AT_TOKENS = (100_000, 1_000_000)
 
 
@@ -29,24 +30,23 @@ def figure(name: str, value: float, unit: str, aim: str = "") -> Figure:
     return {"name": name, "value": value, "unit": unit, "aim": aim}
 
 
-SPEEDS: dict[str, tuple[str, ...]] = {
-    **{name: () for name in tuple(systems()) if name not in ("flowspec", "starsd")},
-    "starsd": (
-        'pipelines=[{count=6,stages=[{device="emulated-20ms"}]}]',
-        "workload.concurrency=6",
-    ),
-    "specpipe, w = 64, 8 stages": ("schedule.width=64", "pipelines.0.stages.0.count=8"),
-    "flowspec": (),
+SPEEDS: Mapping[str, Mapping[str, Any]] = {
+    **{name: {} for name in tuple(systems()) if name not in ("flowspec", "starsd")},
+    "starsd": {
+        "pipelines": [{"count": 6, "stages": [{"device": "emulated-20ms"}]}],
+        "workload.concurrency": 6,
+    },
+    "specpipe, w = 64, 8 stages": {"schedule.width": 64, "pipelines.0.stages.0.count": 8},
+    "flowspec": {},
 }
 
 
 def simulator_speed() -> list[Figure]:
     """Simulated tokens per second of work, L = 80, 4 stages, 6 requests of 300 tokens, thrice."""
     figures = []
-    for label, overrides in SPEEDS.items():
-        name = label.split(",")[0]
-        scenario = Scenario.load(SCENARIO, [f"schedule.name={name}", *SIMULATED, *overrides])
-        deployment = deploy(scenario)
+    for label, changes in SPEEDS.items():
+        named = {"schedule.name": label.split(",")[0]}
+        deployment = deploy(Scenario.load(SCENARIO).with_(**named, **SIMULATED, **changes))
         rates, events = [], []
         for seed in range(3):
             source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, seed)
@@ -85,10 +85,8 @@ class _Forgetful(Simulation):
 
 def _peaks_kib() -> tuple[int, ...]:
     """Peak resident memory of this process after each of ``MEMORY_AT_TOKENS``."""
-    requests = f"workload.requests={MEMORY_AT_TOKENS[-1] // 300 + 1}"
-    scenario = Scenario.load(
-        SCENARIO, ["schedule.name=starsd", *SIMULATED, requests, *SPEEDS["starsd"]]
-    )
+    many = {"schedule.name": "starsd", "workload.requests": MEMORY_AT_TOKENS[-1] // 300 + 1}
+    scenario = Scenario.load(SCENARIO).with_(**{**SIMULATED, **SPEEDS["starsd"], **many})
     source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, 0)
     simulation = _Forgetful(deploy(scenario), source, record_spans=False)
     simulation.run()

@@ -1,6 +1,7 @@
 """Studies: questions answered with tables and plots, each by its name; what they all share.
 
-A study is a module with ``run(say, full) -> StudyResult``. Nothing here knows what it studies.
+A study is a module with ``run(say, full) -> StudyResult`` (see ``Study.measurable``, too). Nothing
+here knows what it studies.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ class Study:
     Attributes:
         module: imported when the study is asked for, as some need more than others.
         needs_executor: it starts real processes.
+        measurable: its ``run`` takes a third argument, whether some of its points are also run on
+            real processes (``measured.py``).
     """
 
     name: str
     summary: str
     module: str
     needs_executor: bool = True
+    measurable: bool = False
 
 
 _ALL = (
@@ -69,22 +73,19 @@ _ALL = (
         needs_executor=False,
     ),
     Study(
-        "shared-draft",
-        "StarSD: one draft process for 1 to 6 targets, predicted and run; when is it fully loaded?",
-        "treepipe.studies.shared_draft",
-    ),
-    Study(
         "specpipe-width",
         "SpecPipe's figures: where is the best width and why, against static trees, on one server "
         "and two",
         "treepipe.studies.specpipe.run",
         needs_executor=False,
+        measurable=True,
     ),
     Study(
         "starsd-threshold",
         "StarSD reproduced: one draft for 1 to 12 targets from the paper's columns for 1 to 4",
         "treepipe.studies.starsd.run",
         needs_executor=False,
+        measurable=True,
     ),
     Study(
         "which-system",
@@ -92,14 +93,21 @@ _ALL = (
         "treepipe.studies.which_system.study",
         needs_executor=False,
     ),
-    Study(
-        "width-sweep",
-        "SpecPipe: width of a tree layer against time between tokens and hit rate, predicted and "
-        "run",
-        "treepipe.studies.width_sweep",
-    ),
 )
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How much is run at a measured point: prompts per client, and new tokens of each.
+
+    Attributes:
+        runs: of the prediction.
+    """
+
+    prompts: int = 6
+    new_tokens: int = 40
+    runs: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +193,15 @@ def find_study(name: str) -> Study:
     return STUDIES[name]
 
 
-def run_study(study: Study, say: Say, full: bool) -> StudyResult:
-    """Args: ``full``: with all prompts; else a shorter job of about three minutes."""
-    result: StudyResult = importlib.import_module(study.module).run(say, full)
+def run_study(study: Study, say: Say, full: bool, measure: bool = False) -> StudyResult:
+    """Run a study.
+
+    Args:
+        full: with all prompts; else a shorter job of about three minutes.
+        measure: run points of it on real processes, too; the study must be measurable.
+    """
+    run = importlib.import_module(study.module).run
+    result: StudyResult = run(say, full, measure) if study.measurable else run(say, full)
     return result
 
 
@@ -203,23 +217,33 @@ def write_study(result: StudyResult, out: Path) -> None:
 
 
 def perform(
-    study: Study, out: Path | None, *, full: bool = False, json: str | None = None, quiet: bool
+    study: Study,
+    out: Path | None,
+    *,
+    full: bool = False,
+    measure: bool = False,
+    json: str | None = None,
+    quiet: bool,
 ) -> StudyResult:
     """The command ``treepipe study NAME``: run it, write everything, print it.
 
     Args:
         out: the folder, ``treepipe-study-NAME`` if it is not given.
+        full, measure: as in ``run_study``.
         json: a further place for the JSON file, "-" for standard output (and no tables there).
 
     Raises:
         UserError: the folder or the file is not ours to write to.
         RunError: a run failed, the study found a fault, or a file could not be written.
     """
+    if measure and not study.measurable:
+        others = " and ".join(each.name for each in _ALL if each.measurable)
+        raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
     folder = out or Path(f"treepipe-study-{study.name}")
     check_outputs({"--json": json})
     claim(folder, f"{study.name}.json", f"result of the study {study.name}")
     with Progress(quiet) as say:
-        result = run_study(study, say, full)
+        result = run_study(study, say, full, measure)
     with Faults() as faults:
         faults.attempt(write_study, result, folder)
         if json is not None:

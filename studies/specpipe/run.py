@@ -6,6 +6,8 @@ SpecInfer's tree, an EAGLE tree, two servers, widths and batches are predictions
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from treepipe.results.show import Say
 from treepipe.studies.layered import (
     LEAP,
     MISSES,
+    SPECPIPE,
     WIDTH,
+    CardCluster,
     Effort,
     draft_overhead_ms,
     ends,
@@ -44,7 +48,7 @@ from treepipe.studies.specpipe.testbed import (
     Settings,
     find,
 )
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry, Measuring, StudyResult
 
 NAME = "specpipe-width"
 PAGE = Path(__file__).with_name("page.md")
@@ -52,16 +56,17 @@ HUMP = (32, 57)
 """Rows between which a measured layer takes longer than it does for a few more."""
 
 
-def run(say: Say, full: bool) -> StudyResult:
-    """6 runs of 300 tokens per point; in full 8 of 500."""
-    return study(Settings(Effort(8, 500)) if full else Settings(), say)
+def run(say: Say, full: bool, measure: bool) -> StudyResult:
+    """6 runs of 300 tokens per point; in full 8 of 500. Every width can be measured."""
+    settings = Settings(Effort(8, 500)) if full else Settings()
+    return study(replace(settings, measuring=Measuring()) if measure else settings, say)
 
 
 def study(settings: Settings, say: Say) -> StudyResult:
     """Calibrate, simulate everything, and write the page."""
     found = find(settings, say)
     entries = _entries(found)
-    return result(
+    study = result(
         NAME,
         PAGE,
         entries,
@@ -79,6 +84,27 @@ def study(settings: Settings, say: Say) -> StudyResult:
             "specpipe-batches": batch_figure(found.batches),
         },
     )
+    if settings.measuring is not None:
+        measure_widths(study, found.cluster, settings.widths, settings.measuring, say)
+    return study
+
+
+def measure_widths(
+    study: StudyResult, cluster: CardCluster, widths: Sequence[int], measuring: Measuring, say: Say
+) -> None:
+    """The widths' measured column, on the study's page."""
+    from treepipe.studies.measured import Axis, measure  # needs the executor
+
+    base = cluster.scenario(**SPECPIPE)
+    axis = Axis("width", "width w: most nodes of a tree layer", log=True)
+    scenarios = {width: base.with_(**{"schedule.width": width}) for width in widths}
+    metrics = {METRIC: "time between tokens", "hit_rate": "hit rate"}
+    column = measure(axis, scenarios, metrics, measuring, say)
+    rows = column.rows
+    best = min(rows, key=lambda width: rows[width].predicted.mean)
+    seen = min(rows, key=lambda width: rows[width].measured)
+    entry = Entry("measured/best_width", "nodes", best, measured=seen)
+    column.join(study, "SpecPipe on 8 emulated RTX 3090, the bundled pair on them", [entry])
 
 
 def _fields(found: Found) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from treepipe.studies.layered import (
     two_servers,
 )
 from treepipe.studies.reproduction import published, simulated
+from treepipe.studies.study import Measuring
 
 SPECINFER = {"schedule.name": "specinfer"}
 EAGLE_ROWS = 60
@@ -103,7 +104,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done."""
+    """How much is done; with ``measuring``, the widths are also run on real processes."""
 
     effort: Effort = field(default_factory=Effort)
     widths: Sequence[int] = (2, 4, 8, 16, 32, 48, 64, 80, 128)
@@ -111,6 +112,7 @@ class Settings:
     batches: Sequence[int] = (1, 2, 4, 8, 16, 32)
     batch_tokens: int = 48
     levels: Levels | None = None
+    measuring: Measuring | None = None
 
 
 def find(settings: Settings, say: Say) -> Found:

@@ -40,11 +40,14 @@ from treepipe.studies.starsd.testbed import (
     simulate,
     simulate_columns,
 )
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry, Measuring, StudyResult
 
 NAME = "starsd-threshold"
 PAGE = Path(__file__).with_name("page.md")
 FULL_LOAD = 0.95
+MEASURED_TARGETS = (1, 2, 3, 4, 5, 6)
+SLOW_MOTION = 4.0
+"""Two cores keep up with a draft process and six targets whose times are so many times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Settings:
     blurred: Sequence[int] = tuple(range(1, 9))
     turns: int = 2000
     effort: Effort = field(default_factory=Effort)
+    measuring: Measuring | None = None
 
 
 @dataclass(slots=True)
@@ -78,9 +82,10 @@ class Found:
     trivial: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
-def run(say: Say, full: bool) -> StudyResult:
-    """3 runs per number of targets, or 12."""
-    return study(Settings(runs=12) if full else Settings(), say)
+def run(say: Say, full: bool, measure: bool) -> StudyResult:
+    """3 runs per number of targets, or 12. Up to six targets can be measured."""
+    settings = Settings(runs=12) if full else Settings()
+    return study(replace(settings, measuring=Measuring()) if measure else settings, say)
 
 
 def study(settings: Settings, say: Say) -> StudyResult:
@@ -92,7 +97,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     blur = _blur(found.calibration.bed, settings, say)
     entries = [*_entries(found, given), *_thresholds(found)]
     tests = _test_entries(found, given)
-    return result(
+    study = result(
         NAME,
         PAGE,
         [*entries, *tests],
@@ -116,6 +121,48 @@ def study(settings: Settings, say: Say) -> StudyResult:
             f"{NAME}-packing": packing_figure(),
         },
     )
+    if settings.measuring is not None:
+        measure_targets(study, found.calibration.bed, MEASURED_TARGETS, settings.measuring, say)
+    return study
+
+
+def measure_targets(
+    study: StudyResult, bed: Testbed, targets: Sequence[int], measuring: Measuring, say: Say
+) -> None:
+    """The measured column of the draft's rounds, on the study's page."""
+    from treepipe.results.steady import steady
+    from treepipe.studies.measured import Axis, measure  # needs the executor
+
+    slowly = replace(bed, slow_motion=SLOW_MOTION)
+    scenarios = {n: slowly.scenario(n, measuring.runs) for n in targets}
+    metrics = {
+        "draft_rounds_s": "draft rounds",
+        "draft_idle_ms": "draft idle per turn",
+        "draft_wait_ms": "waiting for the draft per turn",
+    }
+    axis = Axis("n", "N: targets that share the draft process")
+    column = measure(axis, scenarios, metrics, measuring, say, steady)
+    rows = column.rows.items()
+    expected = {n: load({name: v.mean for name, v in row.metrics.items()}) for n, row in rows}
+    seen = {n: load(row.measured_metrics) for n, row in rows}
+    entry = Entry("measured/n_full", "targets", fewest(expected), measured=fewest(seen))
+    title = f"One emulated draft for N targets, all times {SLOW_MOTION:g} times as long"
+    column.join(study, title, [entry])
+
+
+def load(metrics: Mapping[str, float]) -> float:
+    """Share of its time that the draft serves."""
+    service, idle = metrics["draft_service_ms"], metrics["draft_idle_ms"]
+    return service / (service + idle)
+
+
+def fewest(loads: Mapping[int, float]) -> int | None:
+    """The smallest number of targets with which the draft is fully loaded, if there is one.
+
+    >>> fewest({1: 0.3, 2: 0.6, 3: 0.97, 4: 1.0}), fewest({1: 0.3})
+    (3, None)
+    """
+    return min((n for n, share in loads.items() if share >= FULL_LOAD), default=None)
 
 
 def _fields(found: Found, given: Mapping[int, Column], blur: Blur) -> dict[str, Any]:
@@ -252,8 +299,8 @@ def _entries(found: Found, given: Mapping[int, Column]) -> list[Entry]:
 
 def n_full(found: Found) -> tuple[int, int | None]:
     """N_full by eq. 12, and the fewest simulated targets that load the draft for ``FULL_LOAD``."""
-    loaded = [n for n, seen in found.seen.items() if seen.load.mean >= FULL_LOAD]
-    return found.calibration.bed.cycle().n_full, min(loaded, default=None)
+    loads = {n: seen.load.mean for n, seen in found.seen.items()}
+    return found.calibration.bed.cycle().n_full, fewest(loads)
 
 
 def alone_tokens_s() -> float:

@@ -62,6 +62,7 @@ class Testbed:
         jitter_ms: scale of the half-normal delay in each direction.
         tokens: of a round, with the target's own token.
         turns: of the draft per simulated run.
+        slow_motion: factor on all times; nothing that is a ratio depends on it.
     """
 
     step_ms: float
@@ -73,6 +74,7 @@ class Testbed:
     jitter_ms: float = 0.0
     second: SecondServer = SecondServer()
     turns: int = TURNS
+    slow_motion: float = 1.0
 
     @property
     def jitter_cv(self) -> float:
@@ -92,18 +94,19 @@ class Testbed:
 
     def scenario(self, targets: int, runs: int) -> Scenario:
         """The scenario of so many targets."""
-        slow = self.second.slow if targets > BESIDE else 1.0
+        pace = self.slow_motion
+        slow = pace * (self.second.slow if targets > BESIDE else 1.0)
         step, service = slow * self.step_ms, slow * self.service_ms
         draft = {
             "draft_ms": {1: step},
             "decide_ms": service - LAYERS * step,
-            "idle_factor": {0.0: 1.0, COLD_FROM_MS: 1.0, COLD_AT_MS: self.cold},
+            "idle_factor": {0.0: 1.0, pace * COLD_FROM_MS: 1.0, pace * COLD_AT_MS: self.cold},
         }
-        stages = [z - 2 * _MEAN * self.jitter_ms for z in self.returns_ms(targets)]
+        stages = [pace * (z - 2 * _MEAN * self.jitter_ms) for z in self.returns_ms(targets)]
         changes = {
             "drafts": [{"device": draft}],
             "pipelines": [{"stages": [{"device": {"stage_ms": {1: ms}}}]} for ms in stages],
-            "links.default.jitter_ms": self.jitter_ms,
+            "links.default.jitter_ms": pace * self.jitter_ms,
             "schedule.gamma": LAYERS,
             "acceptance.beta": layer_hit(self.tokens),
             "workload.requests": targets,

@@ -171,9 +171,11 @@ def test_studies_are_listed_and_unknown_ones_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, "study", "--list") == 0
-    assert "width-sweep" in capsys.readouterr().out
-    assert call(monkeypatch, "study", "width-swep") == 2
-    assert_sentence(capsys.readouterr().err, "did you mean 'width-sweep'?")
+    assert "which-system" in capsys.readouterr().out
+    assert call(monkeypatch, "study", "which-sistem") == 2
+    assert_sentence(capsys.readouterr().err, "did you mean 'which-system'?")
+    assert call(monkeypatch, "study", "which-system", "--measure") == 2
+    assert_sentence(capsys.readouterr().err, "specpipe-width and starsd-threshold have")
     assert call(monkeypatch, "study") == 2
     assert_sentence(capsys.readouterr().err, "treepipe study needs a name")
 

@@ -15,10 +15,14 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim import points
 from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.predict import predict
-from treepipe.validation.demo import SCENARIO
+from treepipe.validation.cells import SCENARIO
 
 SETTINGS = ("schedule.name=pp", "workload.new_tokens=5", "target.layers=8")
 BERNOULLI = 'acceptance={source="bernoulli",beta=0.5}'
+
+
+def point(label: str, path: Path, settings: tuple[str, ...], *, steady: bool = False) -> Point:
+    return Point(label, Scenario.load(path, settings), steady)
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def _written(tmp_path: Path) -> int:
 @pytest.mark.processes
 def test_outcomes_are_those_of_a_prediction(tmp_path: Path, steps: list[int]) -> None:
     settings = (*SETTINGS, BERNOULLI)
-    named = [Point.of("a", SCENARIO, settings), Point.of("b", SCENARIO, (*settings, "seed=3"))]
+    named = [point("a", SCENARIO, settings), point("b", SCENARIO, (*settings, "seed=3"))]
     with joblib.parallel_config(backend="loky"):
         found = simulate_points(named, lambda text, count: steps.append(count))
     metrics, utilization = observe(predict(Scenario.load(SCENARIO, settings))).intervals
@@ -47,7 +51,7 @@ def test_outcomes_are_those_of_a_prediction(tmp_path: Path, steps: list[int]) ->
 def test_a_steady_point_counts_only_while_all_pipelines_work(steps: list[int]) -> None:
     settings = (*SETTINGS, BERNOULLI, "workload.requests=2", "pipelines.0.count=2")
     settings += ("schedule.name=starsd", "workload.concurrency=2", "workload.new_tokens=40")
-    named = [Point.of("all", SCENARIO, settings), Point.of("cut", SCENARIO, settings, steady=True)]
+    named = [point("all", SCENARIO, settings), point("cut", SCENARIO, settings, steady=True)]
     found = simulate_points(named, lambda *_: None)
     traces = predict(Scenario.load(SCENARIO, settings))
     metrics, _ = observe([steady(trace) for trace in traces]).intervals
@@ -58,21 +62,19 @@ def test_a_steady_point_counts_only_while_all_pipelines_work(steps: list[int]) -
 def test_what_a_scenario_leaves_out_stays_left_out(steps: list[int]) -> None:
     """A default that only goes with another key would not be accepted if it were written out."""
     lossy = ("links.default={ latency_ms = 1.0, loss = 0.1, retransmit_ms = 5.0 }",)
-    found = simulate_points(
-        [Point.of("a", SCENARIO, (*SETTINGS, BERNOULLI, *lossy))], lambda *_: None
-    )
+    found = simulate_points([point("a", SCENARIO, (*SETTINGS, BERNOULLI, *lossy))], lambda *_: None)
     assert found["a"].metrics["time_between_tokens_ms"].mean > 0
 
 
 def test_a_point_is_simulated_once_and_again_when_a_setting_differs(
     tmp_path: Path, steps: list[int]
 ) -> None:
-    first = simulate_points([Point.of("a", SCENARIO, (*SETTINGS, BERNOULLI))], lambda *_: None)
+    first = simulate_points([point("a", SCENARIO, (*SETTINGS, BERNOULLI))], lambda *_: None)
     assert _written(tmp_path) == 1
-    again = simulate_points([Point.of("z", SCENARIO, (*SETTINGS, BERNOULLI))], lambda *_: None)
+    again = simulate_points([point("z", SCENARIO, (*SETTINGS, BERNOULLI))], lambda *_: None)
     assert _written(tmp_path) == 1
     assert again["z"] == first["a"]
-    simulate_points([Point.of("a", SCENARIO, (*SETTINGS, BERNOULLI, "seed=9"))], lambda *_: None)
+    simulate_points([point("a", SCENARIO, (*SETTINGS, BERNOULLI, "seed=9"))], lambda *_: None)
     assert _written(tmp_path) == 2
 
 
@@ -86,8 +88,8 @@ def test_a_profile_that_changes_is_noticed(tmp_path: Path, steps: list[int], key
 
     def found(ms: int) -> float:
         profile.write_text(f"{written.format(ms)}\n[origin]\n{origin}\n")
-        point = Point.of("a", scenario, (*SETTINGS, BERNOULLI, f"{key}=./mine.toml"))
-        outcomes = simulate_points([point], lambda *_: None)
+        changed = point("a", scenario, (*SETTINGS, BERNOULLI, f"{key}=./mine.toml"))
+        outcomes = simulate_points([changed], lambda *_: None)
         return outcomes["a"].metrics["time_between_tokens_ms"].mean
 
     assert found(50) > found(2)
@@ -109,7 +111,7 @@ def test_a_pool_that_changes_is_noticed(tmp_path: Path, steps: list[int]) -> Non
     rounds = []
     for rank in (0, 1):
         pool.write_text(text % (prompt % rank))
-        found = simulate_points([Point.of("a", SCENARIO, settings)], lambda *_: None)
+        found = simulate_points([point("a", SCENARIO, settings)], lambda *_: None)
         rounds.append(found["a"].metrics["tokens_per_round"].mean)
     assert rounds[0] > rounds[1] == 1
 
@@ -123,4 +125,4 @@ def test_sources_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_wrong_setting_is_one_sentence(steps: list[int]) -> None:
     with pytest.raises(UserError, match=r"key schedule\.widht is unknown"):
-        simulate_points([Point.of("a", SCENARIO, ("schedule.widht=3",))], lambda *_: None)
+        simulate_points([point("a", SCENARIO, ("schedule.widht=3",))], lambda *_: None)

@@ -10,25 +10,18 @@ import pytest
 from tests.worlds.written_studies import say, written
 from treepipe.core.errors import RunError, UserError
 from treepipe.results.sheet import Column, Sheet
-from treepipe.studies import all_schedules, shared_draft, study, width_sweep
+from treepipe.scenario.schema import ScheduleName
+from treepipe.studies import all_schedules, study
 from treepipe.studies.study import STUDIES, StudyResult, find_study, perform, show_studies
 from treepipe.validation import demo
+from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
 from treepipe.validation.comparison import _prepare
-from treepipe.validation.demo import SCENARIO
 
 
 @pytest.mark.processes
 def test_all_schedules_end_to_end(tmp_path: Path) -> None:
-    settings = all_schedules.Settings(
-        ("pp", "flowspec"),
-        prompts=1,
-        plain_prompts=1,
-        new_tokens=5,
-        runs=2,
-        stages=(2,),
-        latencies_ms=(4.0,),
-        free_prompts=1,
-    )
+    small = Size(requests=1, plain_requests=1, new_tokens=5, runs=2)
+    settings = all_schedules.Settings(("pp", "flowspec"), small, (2,), (4.0,), small)
     rows = written(all_schedules.study(settings, say), tmp_path / "out")
     assert rows["pp/time_between_tokens_ms"]["measured"] > 87, "emulation only makes slower"
     assert rows["flowspec/draft_utilization"]["measured"]
@@ -37,48 +30,23 @@ def test_all_schedules_end_to_end(tmp_path: Path) -> None:
     assert predicted == pytest.approx(1, abs=0.3)
 
 
-@pytest.mark.parametrize("name", all_schedules.SCHEDULES)
-def test_every_schedule_has_a_case(name: str) -> None:
-    settings = all_schedules.Settings(prompts=60, plain_prompts=6)
-    prepared = _prepare(all_schedules._case(settings, name))
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_schedule_has_a_case(name: ScheduleName) -> None:
+    (case,) = cases_of([Cell(name)], all_schedules.FULL.size)
+    prepared = _prepare(case)
     deployment = prepared.launch.deployment
     assert prepared.scenario.schedule.name == name
     assert len(deployment.requests) == (6 if name == "pp" else 60)
     assert (len(deployment.pipelines), deployment.serving.clients) == {
-        "starsd": (3, 3),
+        "starsd": (2, 2),
         "specpipe_db": (1, 4),
     }.get(name, (1, 1))
 
 
 @pytest.mark.processes
-def test_width_sweep_ends_to_end(tmp_path: Path) -> None:
-    settings = width_sweep.Settings((1, 8), prompts=1, new_tokens=8, runs=2)
-    rows = written(width_sweep.study(settings, say), tmp_path / "out")
-    for key in ("width=1/hit_rate", "width=8/hit_rate", "width=8/time_between_tokens_ms"):
-        assert rows[key]["predicted"] > 0 < rows[key]["measured"]
-    assert rows["best_width"]["measured"] in (1, 8)
-
-
-@pytest.mark.processes
-def test_shared_draft_end_to_end(tmp_path: Path) -> None:
-    settings = shared_draft.Settings((1, 2), prompts=2, new_tokens=10, runs=2)
-    rows = written(shared_draft.study(settings, say), tmp_path / "out")
-    for n in (1, 2):
-        for metric in ("throughput_tokens_s", "draft_idle_ms", "draft_load", "per_target_tokens_s"):
-            assert rows[f"n={n}/{metric}"]["measured"]
-    assert rows["n_full/closed_form"]["predicted"] == 4
-    assert rows["n_full"]["measured"] is None, "two targets do not load it"
-
-
-@pytest.mark.processes
-def test_the_demonstration_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = tmp_path / "demo.toml"
-    text = SCENARIO.read_text().replace("requests = 15", "requests = 2")
-    scenario.write_text(text.replace("new_tokens = 40", "new_tokens = 6"))
-    monkeypatch.setattr(demo, "SCENARIO", scenario)
-    monkeypatch.setattr(demo, "SCHEDULES", ("pp", "flowspec"))
-    monkeypatch.setattr(demo, "PLAIN_REQUESTS", 1)
-    rows = demo.run_demo(say)
+def test_the_demonstration_end_to_end(tmp_path: Path) -> None:
+    small = Size(requests=2, plain_requests=1, new_tokens=6, runs=2)
+    rows = demo.run_demo(say, ("pp", "flowspec"), small)
     out = tmp_path / "out"
     demo.claim_folder(out)
     demo.write_demo(rows, out)
@@ -87,6 +55,8 @@ def test_the_demonstration_end_to_end(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(row["lossless"] for row in content["rows"])
     assert (out / "timeline-flowspec.png").exists()
     assert (out / "execution-trace.json").exists()
+    demo.show_demo(rows, out, quiet=True)
+    assert "Utilization: predicted / measured" in (out / "table.txt").read_text()
 
 
 # --- the command ------------------------------------------------------------------------------
@@ -101,8 +71,8 @@ def made_study(monkeypatch: pytest.MonkeyPatch) -> study.Study:
         rows = [study.Entry("a", "ms", 1.0, measured=2.0)]
         return StudyResult("made", rows, [sheet], {}, ["so it is"], ["no"] if full else [])
 
-    monkeypatch.setattr(width_sweep, "run", run)
-    return study.Study("made", "a made one", "treepipe.studies.width_sweep")
+    monkeypatch.setattr(all_schedules, "run", run)
+    return study.Study("made", "a made one", "treepipe.studies.all_schedules")
 
 
 def test_perform_writes_and_prints(
@@ -146,9 +116,9 @@ def test_a_foreign_folder_is_not_touched(made_study: study.Study, tmp_path: Path
 
 
 def test_studies_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert find_study("shared-draft") is STUDIES["shared-draft"]
-    with pytest.raises(UserError, match="did you mean 'width-sweep'"):
-        find_study("width-sweeps")
+    assert find_study("which-system") is STUDIES["which-system"]
+    with pytest.raises(UserError, match="did you mean 'which-system'"):
+        find_study("which-systems")
     with pytest.raises(UserError, match="there are all-schedules"):
         find_study("xyz")
     show_studies()

@@ -12,14 +12,11 @@ from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.measure.machine import hardware, is_this_machine
 from treepipe.results.metrics import run_metrics
-from treepipe.results.steady import return_times, steady
+from treepipe.results.steady import steady
 from treepipe.results.trace import Span, Trace
-from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.theory.starsd import Cycle
-from treepipe.sim.world import simulate
-from treepipe.studies import shared_draft
+from treepipe.validation.cells import SCENARIO
 from treepipe.validation.comparison import (
     Case,
     _by_cluster,
@@ -29,7 +26,6 @@ from treepipe.validation.comparison import (
     compare,
     predict_case,
 )
-from treepipe.validation.demo import SCENARIO
 from treepipe.validation.judgement import METRIC, judge, overruns
 
 
@@ -145,7 +141,9 @@ def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
         "links": ("links.default={ latency_ms = 3.0 }",),
         "wide, slow": ("links.default={ latency_ms = 3.0 }", "schedule.name=specpipe"),
     }
-    prepared = [_prepare(Case.of(label, SCENARIO, (*SMALL, *o))) for label, o in changes.items()]
+    prepared = [
+        _prepare(Case(label, Scenario.load(SCENARIO, (*SMALL, *o)))) for label, o in changes.items()
+    ]
     groups = _by_cluster(prepared)
     assert [[each.label for each in group] for group in groups] == [
         ["flowspec", "wide", "busy"],
@@ -175,8 +173,8 @@ def test_every_case_is_predicted_before_a_process_starts(monkeypatch: pytest.Mon
         lambda cases, _: {each.label: POOL for each in cases},
     )
     cases = [
-        Case.of("one", SCENARIO, SMALL),
-        Case.of("two", SCENARIO, (*SMALL, "schedule.name=chain")),
+        Case("one", Scenario.load(SCENARIO, SMALL)),
+        Case("two", Scenario.load(SCENARIO, (*SMALL, "schedule.name=chain"))),
     ]
     with pytest.raises(StartedError):
         next(compare(cases, listen))
@@ -222,12 +220,6 @@ def test_a_run_without_a_steady_part_is_refused() -> None:
         steady(Trace(("draft0",)))
 
 
-def test_return_times_are_per_pipeline_and_without_beginnings() -> None:
-    turns = [Turn(0, None, 0, 0, 1), Turn(0, 0, 40, 40, 50), Turn(0, 1, 45, 50, 60)]
-    turns += [Turn(0, 0, 92, 92, 100), Turn(0, 1, 103, 103, 110)]
-    assert return_times(Trace(("draft0",), turns=turns)) == [42, 43]
-
-
 def test_the_closed_form_idles_as_starsd_says() -> None:
     cycle = Cycle(back_ms=42, service_ms=15, tokens=2.5)
     assert [cycle.idle_ms(n) for n in (1, 2, 3, 4, 5)] == [42, 27, 12, 0, 0]
@@ -236,14 +228,3 @@ def test_the_closed_form_idles_as_starsd_says() -> None:
     assert (
         cycle.throughput(6) == pytest.approx(cycle.throughput(4)) == pytest.approx(1e3 * 2.5 / 15)
     )
-
-
-def test_the_profile_s_cycle_is_what_the_simulator_measures() -> None:
-    settings = shared_draft.Settings(prompts=2, new_tokens=24, runs=1)
-    deployment = replace(deploy(shared_draft._case(settings, 1).scenario), row_bytes=768)
-    trace = simulate(deployment, PoolSource(POOL.pool, 1, 3))
-    cycle = shared_draft.profile_cycle(deployment, 1.0)
-    times = sorted(return_times(steady(trace)))
-    assert cycle.back_ms == pytest.approx(times[len(times) // 2], rel=0.01)
-    services = sorted(t.ended_ms - t.started_ms for t in trace.turns if t.pipeline is not None)
-    assert cycle.service_ms == pytest.approx(services[len(services) // 2], rel=0.01)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,20 @@ import pytest
 
 from treepipe.profiles.library import REFERENCE
 from treepipe.validation import grid as validation_grid
-from treepipe.validation.demo import SCENARIO
+from treepipe.validation.cells import SCENARIO, SYSTEMS, Cell, Size
 from treepipe.validation.grid import (
     KINDS,
     LATENCIES_MS,
-    SCHEDULES,
+    SIZE,
     STAGE_MS,
     STAGES,
-    Cell,
-    Settings,
-    cells,
+    grid_cells,
     run_grid,
 )
 from treepipe.validation.grid_report import FACTORS, aims, write_report
 
 LEVELS = {
-    "schedule": SCHEDULES,
+    "schedule": SYSTEMS,
     "stages": STAGES,
     "link (ms)": LATENCIES_MS,
     "stage (ms)": STAGE_MS,
@@ -41,7 +38,7 @@ def say(what: str, steps: int) -> None:
 
 
 def test_every_pair_of_levels_occurs_and_none_much_more_often() -> None:
-    grid = cells(Settings().cells)
+    grid = grid_cells()
     assert len(grid) >= 60
     assert len({cell.label for cell in grid}) == len(grid)
     for first, second in itertools.combinations(FACTORS, 2):
@@ -61,28 +58,28 @@ def test_no_prompt_is_decoded_and_calibrated_on() -> None:
 
 
 def test_held_out_prompts_are_taken_in_turn(tmp_path: Path) -> None:
-    grid = cells(40)
-    cases = validation_grid._cases(grid, Settings(), tmp_path)
+    grid = grid_cells(40)
+    cases = validation_grid._held_out(grid, SIZE, tmp_path)
     for kind in KINDS:
-        numbers = [cell.order for cell in grid if cell.kind == kind]
+        numbers = [n for n, cell in enumerate(grid) if cell.kind == kind]
         taken = [json.loads((tmp_path / f"{number}.json").read_text()) for number in numbers]
         uses = Counter(text for texts in taken for text in texts)
         assert max(uses.values()) - min(uses.values()) <= 1
     assert all(case.scenario.path == SCENARIO for case in cases)
 
 
-TINY = Settings(cells=3, requests=2, chain_requests=1, plain_requests=1, new_tokens=5)
-Cells = list[tuple[Cell, dict[str, Any]]]
+TINY = Size(requests=2, chain_requests=1, plain_requests=1, new_tokens=5, runs=None)
+Found = list[tuple[Cell, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Cells:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """A tiny grid, predicted and run."""
-    return list(run_grid(TINY, say, tmp_path_factory.mktemp("timelines")))
+    return list(run_grid(grid_cells(3), TINY, say, tmp_path_factory.mktemp("timelines")))
 
 
 @pytest.mark.processes
-def test_a_tiny_grid_end_to_end(found: Cells, tmp_path: Path) -> None:
+def test_a_tiny_grid_end_to_end(found: Found, tmp_path: Path) -> None:
     assert {cell.schedule for cell, _ in found} == {"pp", "specinfer", "eagle"}
     content = write_report(found, tmp_path, TINY, 60.0)
     assert json.loads((tmp_path / "validation.json").read_text()) == content
@@ -103,15 +100,15 @@ def test_a_missed_aim_is_said() -> None:
 
 @pytest.mark.processes
 def test_the_grid_s_command_says_what_changed(
-    found: Cells,
+    found: Found,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What the tiny grid found stands for two runs of the command's first cell."""
 
-    def run_one(settings: Settings, say: object, timelines: Path | None) -> Cells:
-        assert settings == replace(Settings(), cells=1)
+    def run_one(cells: list[Cell], size: Size, say: object, timelines: Path | None) -> Found:
+        assert (cells, size) == (grid_cells(1), SIZE)
         return found[:1]
 
     monkeypatch.setattr(validation_grid, "run_grid", run_one)

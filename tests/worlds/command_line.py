@@ -40,7 +40,7 @@ WORK = {
     "simulate": "treepipe.sim.predict.predict",
     "theory": "treepipe.sim.theory.closed_form.closed_form",
     "run": "treepipe.executor.execute.execute",
-    "validate": "treepipe.validation.validate.compare",
+    "validate": "treepipe.validation.validate.compared",
     "plan": "treepipe.planner.halving.search",
     "study": "treepipe.studies.study.run_study",
     "demo": "treepipe.validation.demo.run_demo",

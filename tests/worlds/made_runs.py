@@ -13,10 +13,10 @@ from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate
 from treepipe.validation.calibration import CalibratedAcceptance
+from treepipe.validation.cells import SCENARIO
 from treepipe.validation.comparison import (
     predict_case,
 )
-from treepipe.validation.demo import SCENARIO
 from treepipe.validation.judgement import Row, judge
 
 SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")

@@ -300,6 +300,9 @@ def study(
         typer.Option(help="Folder for tables and plots; default treepipe-study-NAME."),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Run points of it on real processes, too.")
+    ] = False,
     json: JsonTarget = None,
     quiet: Quiet = False,
 ) -> None:
@@ -312,9 +315,9 @@ def study(
     if name is None:
         raise UserError("treepipe study needs a name; treepipe study --list shows them")
     found = find_study(name)
-    if found.needs_executor:
+    if found.needs_executor or measure:
         need_executor("study")
-    perform(found, out, full=full, json=json, quiet=quiet)
+    perform(found, out, full=full, measure=measure, json=json, quiet=quiet)
 
 
 @app.command()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import Trace
 
@@ -55,24 +53,3 @@ def _part(request: RequestTrace, start: float, end: float) -> RequestTrace | Non
         emitted=inside,
         tokens=tokens,
     )
-
-
-def return_times(trace: Trace) -> list[float]:
-    """Milliseconds from a turn's end to the arrival of what it sent (StarSD's Z), per turn.
-
-    Of pipelines that serve one request at a time; beginnings of requests are left out.
-    """
-    found = []
-    ended: dict[tuple[int, int], float] = {}
-    for turn in sorted(trace.turns, key=lambda turn: turn.started_ms):
-        if turn.pipeline is not None:
-            key = turn.draft, turn.pipeline
-            if key in ended:
-                found.append(turn.arrived_ms - ended[key])
-            ended[key] = turn.ended_ms
-    return found
-
-
-def median(values: list[float]) -> float:
-    """The median of at least one value: a request's change has other times than its rounds."""
-    return float(np.median(values))

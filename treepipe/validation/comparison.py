@@ -45,16 +45,11 @@ class Case:
     scenario: Scenario
     calibrate_on: str | None = None
 
-    @classmethod
-    def of(
-        cls,
-        label: str,
-        path: Path,
-        settings: Sequence[str] = (),
-        calibrate_on: str | None = None,
-    ) -> Case:
-        """A file, with settings as ``--set`` takes them; raises ``UserError``."""
-        return cls(label, Scenario.load(path, settings), calibrate_on)
+
+def compared(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> dict[str, Row]:
+    """What ``compare`` yields, by label, in the order of the cases."""
+    rows = {row.label: row for row in compare(cases, say, cut)}
+    return {case.label: rows[case.label] for case in cases}
 
 
 def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""The demonstration: calibrate, predict, run for real, and compare, schedule by schedule."""
+"""The demonstration: the smallest size of ``cells.py``, system by system, and its folder."""
 
 from __future__ import annotations
 
@@ -8,35 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from treepipe.files.folder import claim
 from treepipe.files.outputs import Faults, write_file
 from treepipe.results.result import write_json
+from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say, console, print_table
 from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
-from treepipe.scenario.scenario import Scenario
-from treepipe.validation.comparison import Case, compare
+from treepipe.scenario.schema import ScheduleName
+from treepipe.validation.cells import Cell, Size, cases_of
+from treepipe.validation.comparison import compared
 from treepipe.validation.judgement import Row as Row
+from treepipe.validation.row_sheet import row_sheet
 
-SCENARIO = Path(__file__).parents[1] / "studies" / "scenarios" / "demo.toml"
-SCHEDULES = ("pp", "naive_pp", "pruned_pp", "flowspec")
-CALIBRATED_ON = "reference:calibration"
-"""Instead of the acceptance that the file names."""
-PLAIN_REQUESTS = 3
-"""Plain decoding takes the same time for every token, so a few prompts tell it."""
+SCHEDULES: tuple[ScheduleName, ...] = ("pp", "naive_pp", "pruned_pp", "flowspec")
+SIZE = Size()
 
 
-def run_demo(say: Say) -> list[Row]:
+def run_demo(
+    say: Say, schedules: Sequence[ScheduleName] = SCHEDULES, size: Size = SIZE
+) -> list[Row]:
     """Calibrate, predict all schedules, then run them."""
-    return list(compare([_case(name) for name in SCHEDULES], say))
-
-
-def _case(name: str) -> Case:
-    fewer = {"workload.requests": PLAIN_REQUESTS} if name == "pp" else {}
-    scenario = Scenario.load(SCENARIO).with_(**{"schedule.name": name, **fewer})
-    return Case(name, scenario, CALIBRATED_ON)
+    return list(compared(cases_of(map(Cell, schedules), size), say).values())
 
 
 def write_demo(rows: list[Row], out: Path) -> None:
@@ -77,10 +71,12 @@ def _row_content(row: Row) -> dict[str, Any]:
 
 def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
     """Print the demonstration's table, and put the same text into the folder."""
-    tables = [_demo_table(rows), _utilization_table(rows)]
+    title = "Time between tokens: predicted before the run, then measured"
+    times = row_sheet("demo", title, {row.schedule: row for row in rows})
+    tables = [times.rich(), _utilization_sheet(rows).rich()]
     text = io.StringIO()
     for table in tables:
-        Console(file=text, width=110).print(table)
+        Console(file=text, width=130).print(table)
     with Faults() as faults:
         faults.attempt(write_file, out / "table.txt", text.getvalue(), "--out")
         if not quiet:
@@ -90,35 +86,14 @@ def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
             shown.print(f"pictures, traces and figures: {out}/", highlight=False)
 
 
-def _demo_table(rows: Sequence[Row]) -> Table:
-    table = Table(title="Time between tokens: predicted before the run, then measured")
-    for heading in ("schedule", "predicted ms", "measured ms", "error", "of it durations"):
-        table.add_column(heading, justify="left" if heading == "schedule" else "right")
-    table.add_column("tokens/round", justify="right")
-    table.add_column("text = plain greedy")
-    for row in rows:
-        half = (row.predicted.high or row.predicted.mean) - row.predicted.mean
-        table.add_row(
-            row.schedule,
-            f"{row.predicted.mean:.1f} ± {half:.1f}",
-            f"{row.measured:.1f}",
-            f"{row.error:+.1%}",
-            f"{row.duration_error:+.1%}",
-            f"{row.tokens_per_round:.2f}",
-            "yes" if row.lossless else "NO",
-        )
-    return table
-
-
-def _utilization_table(rows: Sequence[Row]) -> Table:
-    table = Table(title="Utilization: predicted / measured")
-    table.add_column("schedule")
-    for device in rows[0].utilization:
-        table.add_column(device.removeprefix("pipeline0."), justify="right")
+def _utilization_sheet(rows: Sequence[Row]) -> Sheet:
+    devices = [Column(device.removeprefix("pipeline0.")) for device in rows[0].utilization]
+    title = "Utilization: predicted / measured"
+    sheet = Sheet("utilization", title, [Column("schedule"), *devices])
     for row in rows:
         shares = [
             f"{row.predicted_utilization[device]:.2f} / {share:.2f}"
             for device, share in row.utilization.items()
         ]
-        table.add_row(row.schedule, *shares)
-    return table
+        sheet.add(row.schedule, *shares)
+    return sheet

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
+from treepipe.validation.cells import Cell, Size
 from treepipe.validation.judgement import METRIC
 from treepipe.validation.validate import summary_sheet
 from treepipe.validation.validation import validation
@@ -35,7 +36,7 @@ AIMS = (
 )
 MARKS_MS = (10, 20, 50, 100, 200, 500)
 """On the plot's axes, where they lie inside."""
-FACTORS: Mapping[str, Callable[[Any], Any]] = {
+FACTORS: Mapping[str, Callable[[Cell], Any]] = {
     "schedule": lambda cell: cell.schedule,
     "stages": lambda cell: cell.stages,
     "link (ms)": lambda cell: cell.latency_ms,
@@ -43,8 +44,8 @@ FACTORS: Mapping[str, Callable[[Any], Any]] = {
     "prompts": lambda cell: cell.kind,
 }
 
-Found: TypeAlias = Sequence[tuple[Any, Mapping[str, Any]]]
-"""Cells of ``grid.py`` and their entries."""
+Found: TypeAlias = Sequence[tuple[Cell, Mapping[str, Any]]]
+"""Cells and their entries."""
 
 HOW = """\
 A balanced fraction of the grid schedules x {{2, 4, 8}} stages x links of {{0.2, 5, 20}} ms x stages
@@ -72,19 +73,18 @@ work, for up to 20 ms (`executor/clock.py`); beyond that it is late, and the fig
 """
 
 
-def write_report(found: Found, out: Path, settings: Any, took_s: float) -> dict[str, Any]:
-    """Write the three files; returns the JSON file's content. Cells may come in any order."""
-    ordered = sorted(found, key=lambda each: each[0].order)
+def write_report(found: Found, out: Path, size: Size, took_s: float) -> dict[str, Any]:
+    """Write the three files; returns the JSON file's content."""
     content = {
-        **validation([_short(entry) for _, entry in ordered]),
+        **validation([_short(entry) for _, entry in found]),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "machine": machine(),
         "took_s": round(took_s),
     }
     write_json(content, str(out / "validation.json"), "")
-    text = _text(ordered, content, settings)
+    text = _text(found, content, size)
     (out / "validation.md").write_text(text, encoding="utf-8")
-    _figure(ordered).savefig(out / "validation.png", dpi=110)
+    _figure(found).savefig(out / "validation.png", dpi=110)
     return content
 
 
@@ -160,10 +160,10 @@ def _short(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: each for key, each in entry.items() if key not in dropped}, "metrics": kept}
 
 
-def _text(found: Found, content: Mapping[str, Any], settings: Any) -> str:
+def _text(found: Found, content: Mapping[str, Any], size: Size) -> str:
     summary = content["summary"]
     how = HOW.format(
-        **dataclasses.asdict(settings) | {"cells": len(found)},
+        **dataclasses.asdict(size) | {"cells": len(found)},
         date=content["date"],
         machine=content["machine"],
         minutes=content["took_s"] / 60,

@@ -18,7 +18,8 @@ from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Progress, Scale, console, print_table
 from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
-from treepipe.validation.comparison import Case, compare
+from treepipe.scenario.scenario import Scenario
+from treepipe.validation.comparison import Case, compared
 from treepipe.validation.judgement import METRIC, Row, faults_of
 from treepipe.validation.validation import against, entry, load_validation, validation
 
@@ -68,12 +69,11 @@ def perform(request: Request) -> dict[str, Any]:
     if request.timelines is not None:
         claim_folder(request.timelines, "--timelines")
     cases = [
-        Case.of(label, path, request.overrides, request.calibrate_on)
+        Case(label, Scenario.load(path, request.overrides), request.calibrate_on)
         for label, path in _labels(request.paths).items()
     ]
     with Progress(request.quiet) as say:
-        rows = {row.label: row for row in compare(cases, say)}
-    rows = {case.label: rows[case.label] for case in cases}  # they came controller by controller
+        rows = compared(cases, say)
     content = validation([entry(row) for row in rows.values()])
     if earlier is not None:
         content["against"] = against(earlier, content)
