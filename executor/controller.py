@@ -83,7 +83,7 @@ class Controller:
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
         """Args: ``roles``: one per device of the deployment."""
         token = secrets.token_bytes(TOKEN_BYTES)
-        self._roles, self._deployment = [replace(role, token=token) for role in roles], deployment
+        self._roles, self.deployment = [replace(role, token=token) for role in roles], deployment
         if deployment.queues_transfers and roles[0].emulate:
             self._roles.append(self._roles[0].as_switch())
         self._processes: dict[str, BaseProcess] = {}
@@ -130,7 +130,7 @@ class Controller:
             addresses[name] = self._answer(name, Listening).address
         for name in addresses:
             peers = self._peers(name)
-            links = {peer: self._deployment.link(name, peer) for peer in peers}
+            links = {peer: self.deployment.link(name, peer) for peer in peers}
             switch = addresses.get(SWITCH) if name != SWITCH else None
             ways = {peer: switch or addresses[peer] for peer in peers}
             self.order(name, Connect(ways, links))
@@ -139,10 +139,10 @@ class Controller:
 
     def _peers(self, name: str) -> list[str]:
         """Whom a worker sends to: a draft to all stages, a stage to the next or to the drafts."""
-        drafts = [draft.name for draft in self._deployment.drafts]
-        pipelines = [[stage.name for stage in stages] for stages in self._deployment.pipelines]
+        drafts = [draft.name for draft in self.deployment.drafts]
+        pipelines = [[stage.name for stage in stages] for stages in self.deployment.pipelines]
         if name == SWITCH:
-            return [*self._deployment.devices]
+            return [*self.deployment.devices]
         if name in drafts:
             return [stage for stages in pipelines for stage in stages]
         stages = next(stages for stages in pipelines if name in stages)
@@ -162,6 +162,7 @@ class Controller:
             RunEndedError: a draft server or the last pipeline is lost, or a worker failed; it
                 holds what was committed. The workers are of no more use then.
         """
+        assert deployment.ends == self.deployment.ends  # workers are opened for one of both
         start, base = now_ms(), self._sessions
         self._sessions += len(deployment.requests)
         self._watch.begin()
@@ -233,7 +234,7 @@ class Controller:
 
     def give_up(self, pipeline: int) -> None:
         """End what is left of a pipeline that lost a worker, and tell the draft servers."""
-        for stage in self._deployment.pipelines[pipeline]:
+        for stage in self.deployment.pipelines[pipeline]:
             self.forget(stage.name)
 
     def peak_memory_bytes(self) -> dict[str, int]:
@@ -356,7 +357,7 @@ class _Run:
         progress: Callable[[], None],
     ) -> None:
         """Args: ``base``: sessions before this run; ``start``: now, in ms."""
-        self._controller, self._deployment = controller, deployment
+        self._controller, self.deployment = controller, deployment
         self._base, self._start = base, start
         self._drafts = [draft.name for draft in deployment.drafts]
         self._front = deployment.front_desk()
@@ -411,9 +412,9 @@ class _Run:
         self._over = len(self._front.over)
         for assignment in assignments:
             assert assignment.draft is not None  # it is served
-            spec, session = self._deployment.requests[assignment.request], assignment.session
+            spec, session = self.deployment.requests[assignment.request], assignment.session
             given = replace(assignment, asked_ms=assignment.asked_ms + self._start)
-            given_ms, new_schedule = now_ms + self._start, self._deployment.new_schedule
+            given_ms, new_schedule = now_ms + self._start, self.deployment.new_schedule
             order = Open(self._base + session, new_schedule, spec, given, given_ms)
             self._controller.order(self._drafts[assignment.draft], order)
 
@@ -421,7 +422,7 @@ class _Run:
         """Go on without the pipeline of a lost stage, if there is another."""
         lost = [
             pipeline
-            for pipeline, stages in enumerate(self._deployment.pipelines)
+            for pipeline, stages in enumerate(self.deployment.pipelines)
             if any(stage.name == death.name for stage in stages)
         ]
         if not lost or not self._front.lose(lost[0]):

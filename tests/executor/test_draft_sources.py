@@ -182,7 +182,7 @@ def test_hybrid_holds_the_candidates_of_both(target: Checkpoint) -> None:
 def test_text_is_greedy_whatever_drafts(
     target: Checkpoint, head: Path, tmp_path: Path, kind: str, name: str
 ) -> None:
-    deployment = small_deployment(name, clients=3)
+    deployment = replace(small_deployment(name, clients=3), reads_states=kind == "eagle")
     roles = worker_roles((target.directory, target.directory), deployment, emulate=False)
     source = replace(roles[0].source, kind=kind, head=head)
     roles = [replace(role, source=source) for role in roles]

@@ -29,9 +29,10 @@ from treepipe.sim.world import simulate
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(scope="module")
-def controller(pair: tuple[Path, Path]) -> Iterator[Controller]:
-    deployment = small_deployment("pp")
+@pytest.fixture(scope="module", params=["draft", "pipeline"])
+def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Iterator[Controller]:
+    """Workers of either placement of the target's ends."""
+    deployment = small_deployment("pp", ends=request.param)
     with Controller(worker_roles(pair, deployment, check_causality=True), deployment) as running:
         yield running
 
@@ -41,7 +42,7 @@ def controller(pair: tuple[Path, Path]) -> Iterator[Controller]:
 def test_run_is_lossless_and_replays_step_by_step(
     controller: Controller, pair: tuple[Path, Path], name: str, clients: int
 ) -> None:
-    deployment = small_deployment(name, clients=clients)
+    deployment = small_deployment(name, clients=clients, ends=controller.deployment.ends)
     trace, recording = controller.run(deployment)
     for request, spec in zip(trace.requests, deployment.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
@@ -59,15 +60,17 @@ def test_run_is_lossless_and_replays_step_by_step(
 
 
 def test_nothing_is_left_of_finished_requests(controller: Controller) -> None:
-    controller.run(small_deployment("flowspec_free", clients=3))
-    controller.run(small_deployment("specpipe_db", clients=3))
+    ends = controller.deployment.ends
+    controller.run(small_deployment("flowspec_free", clients=3, ends=ends))
+    controller.run(small_deployment("specpipe_db", clients=3, ends=ends))
     deadline = time.monotonic() + 5
     while any(left := controller.open_sessions().values()):
         assert time.monotonic() < deadline, f"state is left: {left}"
 
 
 def test_chunked_prompt_is_computed_in_two_segments(controller: Controller) -> None:
-    trace, _ = controller.run(replace(small_deployment("pp"), requests=(RequestSpec(PROMPT, 2),)))
+    deployment = small_deployment("pp", ends=controller.deployment.ends)
+    trace, _ = controller.run(replace(deployment, requests=(RequestSpec(PROMPT, 2),)))
     sizes = [s.tokens for s in trace.spans if s.device.endswith("stage1") and s.kind == "compute"]
     assert sizes == [35, 35, 1]
 

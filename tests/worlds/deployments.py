@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from treepipe.core.system import Ends
+from treepipe.core.verification import RULES
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
@@ -41,8 +43,10 @@ def small_deployment(
     clients: int = 1,
     pipelines: int = 1,
     sampling: SamplingSection = GREEDY,
+    ends: Ends | None = None,
     **settings: object,
 ) -> Deployment:
+    """Args: ``ends``: None: as published, unless the rule needs the drafted tree."""
     section = ScheduleSection.model_validate({"name": name, **TREE, **settings})
     stages = 4 // pipelines
     return Deployment(
@@ -61,6 +65,7 @@ def small_deployment(
         REQUESTS,
         LinkTimes(1.0, 1000.0),
         row_bytes=128,
+        ends=ends or ("draft" if RULES[sampling.rule].needs_tree else section.parameters.ends),
         serving=Serving(clients, 1 if name in ("pipedec", "specpipe") else None),
     )
 

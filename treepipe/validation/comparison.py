@@ -25,6 +25,7 @@ from treepipe.results.estimates import summarize
 from treepipe.results.show import Say
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schedule_check import ends_of
 from treepipe.scenario.workload import run_seeds
 from treepipe.sim.world import simulate
 from treepipe.validation.calibration import CalibratedAcceptance, Prepared, calibrate
@@ -145,7 +146,7 @@ def _cluster_key(scenario: Scenario) -> str:
     )
     serving = scenario.serving.model_dump(mode="json", exclude={"admission", "places"})
     parameters = scenario.schedule.parameters
-    own = [parameters.group_size, parameters.central_transfers]
+    own = [parameters.group_size, parameters.central_transfers, ends_of(scenario)]
     return json.dumps([content, serving, own], sort_keys=True)
 
 
