@@ -125,15 +125,15 @@ class MeasuredColumn:
 
     def sheet(self, name: str, title: str) -> Sheet:
         """Predicted beside measured."""
+        first = next(iter(self.metrics))
         columns = [Column(self.axis.name, shown="d")]
         for metric, called in self.metrics.items():
             unit = "" if UNITS[metric] == "1" else UNITS[metric]
             columns.append(Column(f"{called}, predicted", unit, ".4g"))
             columns.append(Column("measured", unit, ".4g"))
-        columns.append(Column("error of the first", shown="+.1%"))
+        columns.append(Column(f"error of the {self.metrics[first]}", shown="+.1%"))
         columns.append(Column("of it durations", shown="+.1%"))
         sheet = Sheet(name, title, [*columns, Column("text = plain greedy")])
-        first = next(iter(self.metrics))
         for value, row in self.rows.items():
             pairs = ((row.metrics[m].mean, row.measured_metrics[m]) for m in self.metrics)
             errors = row.error_of(first), row.duration_error_of(first)
@@ -153,7 +153,7 @@ class MeasuredColumn:
             panel.set_ylabel(called + unit)
             clean(panel)
         handles = axes[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=3, **LEGEND)
+        figure.legend(*handles, loc="outside lower center", ncols=2, **LEGEND)
         if self.axis.log:
             axes[-1].set_xscale("log", base=2)
         axes[-1].set_xticks(values, [str(value) for value in values])
