@@ -96,10 +96,9 @@ class Testbed:
         """The scenario of so many targets."""
         pace = self.slow_motion
         slow = pace * (self.second.slow if targets > BESIDE else 1.0)
-        step, service = slow * self.step_ms, slow * self.service_ms
+        # The server only drafts; its overhead per round is counted with the passes.
         draft = {
-            "draft_ms": {1: step},
-            "decide_ms": service - LAYERS * step,
+            "draft_ms": {1: slow * self.service_ms / LAYERS},
             "idle_factor": {0.0: 1.0, pace * COLD_FROM_MS: 1.0, pace * COLD_AT_MS: self.cold},
         }
         stages = [pace * (z - 2 * _MEAN * self.jitter_ms) for z in self.returns_ms(targets)]

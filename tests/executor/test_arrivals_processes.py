@@ -38,7 +38,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def controller(pair: tuple[Path, Path]) -> Iterator[Controller]:
-    deployment = small_deployment("pp")
+    deployment = small_deployment("pp", ends="draft")
     with Controller(worker_roles(pair, deployment), deployment) as running:
         running.run(deployment)  # a process's first passes take longer
         yield running
@@ -48,7 +48,7 @@ def arriving(name: str, times_ms: Sequence[float] = ARRIVALS_MS) -> Deployment:
     requests = tuple(
         RequestSpec(PROMPT[n : n + 9], 5, arrival_ms=time) for n, time in enumerate(times_ms)
     )
-    return replace(small_deployment(name), requests=requests)
+    return replace(small_deployment(name, ends="draft"), requests=requests)
 
 
 @pytest.mark.parametrize("name", ["pp", "pipedec", "flowspec"])

@@ -146,6 +146,14 @@ def verified(folder: Path, ends: str, targets: int, *settings: str) -> Written:
     )
 
 
+def test_times_of_verification_where_nothing_is_verified_are_warned_of(tmp_path: Path) -> None:
+    for ends, key in (("draft", "pipelines.0.stages.0.device"), ("pipeline", "drafts.0.device")):
+        warned = [
+            w for w in verified(tmp_path, ends, 1).expected().warnings if "has no effect" in w
+        ]
+        assert [each.split()[1] for each in warned] == [f"{key}.decide_ms", f"{key}.evaluate_ms"]
+
+
 @pytest.mark.parametrize(("ends", "service_ms"), [("draft", 15.1), ("pipeline", 12.0)])
 def test_verification_at_the_targets_leaves_the_draft_room_for_more_of_them(
     tmp_path: Path, ends: str, service_ms: float

@@ -134,12 +134,16 @@ def test_predictions_do_not_end_at_a_token_that_is_a_rank() -> None:
 def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
     changes: dict[str, tuple[str, ...]] = {
         "flowspec": (),
-        "wide": ("schedule.name=specpipe", "schedule.width=64"),
+        "wide": ("schedule.name=specpipe", "schedule.width=64", "schedule.ends=draft"),
         "busy": ("workload.concurrency=2", "workload.requests=2", "serving.admission=2"),
-        "groups": ("schedule.name=pipedec", "schedule.group_size=2"),
+        "groups": ("schedule.name=pipedec", "schedule.group_size=2", "schedule.ends=draft"),
+        "ends": ("schedule.ends=pipeline",),
         "queue": ("serving.queue=weighted_fair",),
         "links": ("links.default={ latency_ms = 3.0 }",),
-        "wide, slow": ("links.default={ latency_ms = 3.0 }", "schedule.name=specpipe"),
+        "wide, slow": (
+            "links.default={ latency_ms = 3.0 }",
+            'schedule={name="specpipe",ends="draft"}',
+        ),
     }
     prepared = [
         _prepare(Case(label, Scenario.load(SCENARIO, (*SMALL, *o)))) for label, o in changes.items()
@@ -148,6 +152,7 @@ def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
     assert [[each.label for each in group] for group in groups] == [
         ["flowspec", "wide", "busy"],
         ["groups"],
+        ["ends"],
         ["queue"],
         ["links", "wide, slow"],
     ]

@@ -58,6 +58,11 @@ class Written:
     def expected(self) -> ClosedForm:
         return closed_form(self.scenario)
 
+    @property
+    def bent(self) -> list[str]:
+        """Warnings but those of the times of verification at the place where there is none."""
+        return [w for w in self.expected().warnings if "verification is elsewhere" not in w]
+
 
 def targets_of(targets: int, stage_ms: float, *more: str) -> tuple[str, ...]:
     """Settings for StarSD with targets of one stage, links that take no time and no pruning: with

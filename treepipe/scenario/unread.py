@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from treepipe.profiles.schema import AnyDevice
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
@@ -24,7 +25,8 @@ DISTRIBUTION = ("temperature", "top_p", "top_k")
 
 def unread_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
     """Args: ``deployment``: of the scenario, for who sends messages to whom."""
-    return [*_drafts(scenario), *_choices(scenario), *_links(scenario, deployment)]
+    verification = _verification(scenario, deployment)
+    return [*_drafts(scenario), *verification, *_choices(scenario), *_links(scenario, deployment)]
 
 
 def sampling_warnings(scenario: Scenario) -> list[str]:
@@ -46,6 +48,28 @@ def _drafts(scenario: Scenario) -> Iterator[str]:
                     f"key drafts.{index}.{key} has no effect with drafts.{index}.source = "
                     f"{draft.source!r}"
                 )
+
+
+def _verification(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
+    """Times of verification that a device says where nothing is verified."""
+    for index, draft in enumerate(scenario.drafts):
+        if deployment.ends == "pipeline":
+            yield from _unverified(f"drafts.{index}.device", draft.device, deployment)
+    for number, pipeline in enumerate(scenario.pipelines):
+        *before, last = [f"pipelines.{number}.stages.{i}" for i in range(len(pipeline.stages))]
+        idle = before if deployment.ends == "pipeline" else [*before, last]
+        for key, stage in zip(idle, pipeline.stages, strict=False):
+            yield from _unverified(f"{key}.device", stage.device, deployment)
+
+
+def _unverified(key: str, device: AnyDevice, deployment: Deployment) -> Iterator[str]:
+    given = set() if isinstance(device, str) else device.model_fields_set
+    for name in ("evaluate_ms", "decide_ms"):
+        if name in given:
+            yield (
+                f"key {key}.{name} has no effect with schedule.ends = {deployment.ends!r}: "
+                f"verification is elsewhere"
+            )
 
 
 def _choices(scenario: Scenario) -> Iterator[str]:

@@ -65,7 +65,7 @@ class Cell:
             "name": self.label,
             "schedule.name": self.schedule,
             "pipelines.0.stages.0.count": self.stages,
-            "pipelines.0.stages.0.device": {"stage_ms": table, "prune_ms": 0.5},
+            "pipelines.0.stages.0.device": {"profile": "emulated-20ms", "stage_ms": table},
             "links.default": {"latency_ms": self.latency_ms, "bandwidth_mbit_s": 1000.0},
             **EXTRA.get(self.schedule, {}),
         }
