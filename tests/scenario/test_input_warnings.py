@@ -45,7 +45,8 @@ def test_devices_of_which_the_same_is_true_share_a_sentence(tmp_path: Path) -> N
 
 
 def test_measured_inputs_are_no_estimates(tmp_path: Path) -> None:
-    written = Written(tmp_path, "pp")
+    verified = "drafts=[{ device = { draft_ms = { 1 = 3.0 } } }]"
+    written = Written(tmp_path, "pp", verified)
     deployment = deploy(written.scenario)
     assert input_warnings(written.scenario, deployment) == []
 
