@@ -101,6 +101,9 @@ class AnyHardware(Section):
     memory_mib: Positive | None = Field(
         None, description="for weights, caches, buffers; a deployment that does not fit is refused"
     )
+    runtime_mib: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="of memory_mib, what a role's process takes without any model"
+    )
     decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
     prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
     idle_factor: GapTable | None = Field(

@@ -156,22 +156,19 @@ def twenty_one() -> tuple[Card, ...]:
     )
 
 
-def draft_table(model: str, alone_ms: float) -> dict[int, float]:
-    """The draft's times on an L40: ``alone_ms`` for one row, until the card itself takes longer."""
-    service, served = _service("l40"), _served(model)
-    table = service.draft(served)
-    return {n: max(alone_ms, table(n, CONTEXT)) for n in table.points if n <= MOST_TOKENS}
+def draft_table() -> dict[int, float]:
+    """The draft's times on an L40, as its profile has them by its published one."""
+    table = _service("l40").draft(_served(DRAFT))
+    return {n: table(n) for n in table.points if n <= MOST_TOKENS}
 
 
 def draft_overhead_ms() -> float:
-    """What a layer of the draft takes on an L40 on top of its profile, by its published time."""
+    """What a layer of the draft takes on an L40 on top of the roofline, by its published time."""
+    l40, draft = find_device("l40", __name__), _served(DRAFT)
+    assert isinstance(l40, Hardware)
+    roofline = ServiceTimes("l40", l40.model_copy(update={"draft": ()}), shape_of, [])
     wanted = published()["specpipe"]["draft_tbt_ms"][DRAFT]
-    return float((wanted - profiled_draft_ms(DRAFT)) / _served(DRAFT).shape.layers)
-
-
-def profiled_draft_ms(model: str) -> float:
-    """A draft pass of one row on an L40."""
-    return _service("l40").draft(_served(model))(1, CONTEXT)
+    return float((wanted - roofline.draft(draft)(1, CONTEXT)) / draft.shape.layers)
 
 
 @lru_cache(maxsize=64)
@@ -266,10 +263,8 @@ def l40_overhead_ms() -> float:
 def build(cards: tuple[Card, ...]) -> CardCluster:
     """A cluster with the calibrated overheads; an RTX 4090's is taken to be an RTX 3090's."""
     found = overhead_ms()
-    draft = draft_table(DRAFT, published()["specpipe"]["draft_tbt_ms"][DRAFT])
-    return CardCluster(
-        cards, {"rtx-3090": found, "rtx-4090": found, "l40": l40_overhead_ms()}, draft
-    )
+    overheads = {"rtx-3090": found, "rtx-4090": found, "l40": l40_overhead_ms()}
+    return CardCluster(cards, overheads, draft_table())
 
 
 def plain_ms(cluster: CardCluster) -> float:

@@ -13,7 +13,7 @@ import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.measure.budget import LITTLE, choose, guess_times, idle_seconds
-from treepipe.executor.measure.machine import Peak, peak_memory_mib, peak_probes
+from treepipe.executor.measure.machine import Peak, peak_memory_mib, peak_probes, runtime_mib
 from treepipe.executor.measure.progress import Say, percent
 from treepipe.executor.measure.subject import Subject
 from treepipe.executor.measure.timing import (
@@ -60,6 +60,7 @@ class Measurements:
     missing: list[str] = field(default_factory=list)
     thinned: str = ""
     peak_memory_mib: float = 0.0
+    runtime_mib: float = 0.0
     seconds: float = 0.0
 
     def table(self, kind: str) -> dict[int, dict[int, Summary]]:
@@ -86,7 +87,7 @@ class DeviceSession:
 
     def __init__(self, subject: Subject, bench: Bench, seconds: float) -> None:
         """Args: ``seconds``: time to spend; what the least grid of points takes more is told."""
-        self.found = Measurements()
+        self.found = Measurements(runtime_mib=runtime_mib(bench.device))
         self._subject, self._bench, self._seconds = subject, bench, seconds
         self._clock = clock_of(bench.device)
         self._start = time.perf_counter()

@@ -45,6 +45,7 @@ def device_profile(
     prunes = [s.median for row in found.table("prune").values() for s in row.values()]
     return DeviceProfile(
         memory_mib=round(memory_mib(bench.device)),
+        runtime_mib=round(found.runtime_mib),
         call_overhead_ms=overhead,
         prune_ms=prunes[0] if prunes else 0.0,
         idle_factor=idle_factors(found),

@@ -77,6 +77,19 @@ def memory_mib(device: str) -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
 
 
+def runtime_mib(device: str) -> float:
+    """What a process takes without any model: to be asked before one is opened.
+
+    On the host the most that it has held so far. On a GPU what is in use there beyond what torch holds: the
+    context with its kernels, and whatever other processes have.
+    """
+    if device == "cuda":
+        torch.zeros(1, device=device)  # makes the context
+        free, total = torch.cuda.mem_get_info()
+        return float(total - free - torch.cuda.memory_reserved()) / 2**20
+    return peak_memory_mib(device)
+
+
 def peak_memory_mib(device: str) -> float:
     """The most that this process has held: allocated on the GPU, resident on the host."""
     if device == "cuda":

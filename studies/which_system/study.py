@@ -13,7 +13,6 @@ from treepipe.planner.halving import Found, search
 from treepipe.results.metrics import UNITS
 from treepipe.results.show import Say
 from treepipe.scenario.schema import PoolSection
-from treepipe.studies.layered import profiled_draft_ms
 from treepipe.studies.page import result
 from treepipe.studies.reproduction import predicted, published
 from treepipe.studies.study import Entry, StudyResult
@@ -68,7 +67,6 @@ def _fields(settings: Settings, found: Results) -> dict[str, Any]:
     return {
         **{goal: Verdict.of(settings, found, goal) for goal in settings.amounts},
         "busy": BUSY,
-        "roofline_ms": {m: profiled_draft_ms(m) for m in ("llama-3.1-8b", "llama-3.2-1b")},
         "hits": [*hit_ratios["llama-3.1-8b -> llama-3.1-70b"].values()],
         "small_hits": SMALL_HITS,
         "eagle_hits": heads.hit_ratio,

@@ -83,6 +83,20 @@ def test_all_weights_of_a_model_are_counted(model: str, gib: float) -> None:
     assert total / 2**30 == pytest.approx(gib, rel=0.005)
 
 
+def test_specpipes_table_of_memory() -> None:
+    """Its section 4.5: 70B in bfloat16, ten layers a card, a runtime of 256 MiB; 131,072 tokens of
+    context are assumed, the model's limit."""
+    card = "{roofline={tflops={bfloat16=71},memory_gb_s=936},memory_mib=24576,runtime_mib=256}"
+    deployment = deployment_of(
+        'target={profile="llama-3.1-70b"}',
+        f"pipelines=[{{stages=[{{device={card},count=8}}]}}]",
+        'schedule={name="specpipe",width=64,children=16}',
+        "workload={requests=1,prompt_tokens=130560,new_tokens=512}",
+    )
+    cards = [need.total / 1024 for need in memory_needs(deployment) if need.role != "draft0"]
+    assert cards == pytest.approx([23.5, *[21.5] * 6, 23.5], rel=0.05)
+
+
 def hardware(memory_mib: float) -> str:
     return f"{{roofline={{tflops={{float16=100}},memory_gb_s=1000}},memory_mib={memory_mib}}}"
 

@@ -177,7 +177,8 @@ def _most_layers(deployment: Deployment, needs: Sequence[Need], share: float) ->
             continue
         for need in own:
             others = sum(other.total for other in own if other is not need)
-            room = share * machine.memory_mib - others - need.buffers - need.ends
+            fixed = need.buffers + need.ends + need.runtime
+            room = share * machine.memory_mib - others - fixed
             found[need.role] = int(room / ((need.weights + need.caches) / need.layers))
     return found
 

@@ -26,6 +26,7 @@ class Machine:
         roles: names of those that work on it.
         capacity: pieces of work that it does at once; more wait, first come first served.
         idle_factor: (gap in ms, factor on the time of work behind it), ascending; empty: no effect.
+        runtime_mib: of its memory, what each role's process takes without any model.
         power_w: when nothing works, and when all of its capacity does.
     """
 
@@ -36,6 +37,7 @@ class Machine:
     idle_factor: tuple[tuple[float, float], ...] = ()
     power_w: tuple[float, float] | None = None
     usd_per_hour: float | None = None
+    runtime_mib: float = 0.0
 
     @property
     def contended(self) -> bool:
@@ -118,4 +120,5 @@ def _machine(name: str, homes: Sequence[Home], host: HostSection, path: Path) ->
         tuple(sorted(idle.items())) if idle else (),
         None if power is None else (power.idle_w, power.busy_w),
         agreed("price_usd_per_hour", lambda device: device.price_usd_per_hour),
+        agreed("runtime_mib", lambda device: device.runtime_mib) or 0.0,
     )

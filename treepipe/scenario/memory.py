@@ -1,8 +1,8 @@
 """What a deployment needs of each machine's memory, and the refusal of what does not fit.
 
-Per role: weights; per request that can be open at once the keys and values of its longest text and
-its largest tree (what the executor allocates); buffers of its largest pass. Roles that share a
-machine share its memory.
+Per role: its runtime; weights, and the target's ends where they are; per request that can be open
+at once the keys and values of its longest text and its largest tree (what the executor allocates);
+buffers of its largest pass. Roles that share a machine share its memory.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class Need:
     entries: int
     buffers: float
     ends: float = 0.0
+    runtime: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.weights + self.ends + self.caches + self.buffers
+        return self.weights + self.ends + self.caches + self.buffers + self.runtime
 
     def __str__(self) -> str:
         parts = [f"{self.weights:.1f} MiB for {self.layers} layers"]
@@ -44,6 +45,8 @@ class Need:
         parts.append(f"{caches} of {self.entries} entries")
         if self.buffers:
             parts.append(f"{self.buffers:.1f} MiB for buffers")
+        if self.runtime:
+            parts.append(f"{self.runtime:.1f} MiB for the runtime")
         return f"{self.role} needs {' and '.join(parts)}"
 
 
@@ -67,7 +70,8 @@ def memory_needs(deployment: Deployment) -> list[Need]:
         _draft(deployment, target, name, own, layers)
         for name, (own, layers) in deployment.draft_footprints.items()
     ]
-    return stages + drafts
+    runtime = {role: each.runtime_mib for each in deployment.machines for role in each.roles}
+    return [replace(need, runtime=runtime.get(need.role, 0.0)) for need in stages + drafts]
 
 
 def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterator[Need]:
