@@ -80,8 +80,8 @@ def memory_mib(device: str) -> float:
 def runtime_mib(device: str) -> float:
     """What a process takes without any model: to be asked before one is opened.
 
-    On the host the most that it has held so far. On a GPU what is in use there beyond what torch holds: the
-    context with its kernels, and whatever other processes have.
+    On the host the most that it has held so far. On a GPU what is in use there beyond what torch
+    holds: the context with its kernels, and whatever other processes have.
     """
     if device == "cuda":
         torch.zeros(1, device=device)  # makes the context
