@@ -17,6 +17,8 @@ from treepipe.profiles.check import check_file
 from treepipe.profiles.library import REFERENCE, find_acceptance
 from treepipe.profiles.pool_file import PoolFile
 
+pytestmark = pytest.mark.processes
+
 TEXTS = ["def spam(eggs):", "import os", "The quick brown fox"]
 
 

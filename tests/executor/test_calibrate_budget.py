@@ -11,6 +11,8 @@ from treepipe.executor.measure.device import CONTEXTS, FEW_GAPS_MS, GAPS_MS, TOK
 from treepipe.executor.measure.timing import Effort, Probe, Sampler, measured
 from treepipe.executor.measure.work import WorkKind, WorkPoint
 
+pytestmark = pytest.mark.processes
+
 
 class Machine:
     """Time goes on only while it works: ``row_ms`` a row, attention over the context besides."""

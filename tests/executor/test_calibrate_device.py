@@ -22,6 +22,8 @@ from treepipe.profiles.library import find_model, load_device, profile_names
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.results.show import Progress
 
+pytestmark = pytest.mark.processes
+
 FEW = ("--seconds", "1", "--tokens", "1,4", "--context", "0,16", "--quiet")
 
 

@@ -22,6 +22,8 @@ from treepipe.profiles.check import check_file
 from treepipe.profiles.library import find_link
 from treepipe.profiles.schema import LinkProfile
 
+pytestmark = pytest.mark.processes
+
 
 def load(path: Path) -> LinkProfile:
     assert check_file(path)[0] == "links"

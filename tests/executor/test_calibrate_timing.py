@@ -10,6 +10,8 @@ from treepipe.executor.measure.device import Measurements
 from treepipe.executor.measure.device_file import call_overhead_ms, idle_factors
 from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, measured
 
+pytestmark = pytest.mark.processes
+
 
 class CountingClock:
     """Runs the work; the time is whatever the work returns."""

@@ -314,7 +314,7 @@ class _FailingController(AbstractContextManager[Any]):
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder to work in, with a scenario whose second run fails."""
-    deployment = SimpleNamespace(warnings=(), requests=(), connections=())
+    deployment = SimpleNamespace(warnings=(), requests=(), connections=(), ends="draft")
     launch = SimpleNamespace(roles=(), deployment=deployment, runs=(deployment, deployment))
     monkeypatch.setattr(execute_module, "prepare", lambda scenario: launch)
     monkeypatch.setattr(execute_module, "Controller", _FailingController)
