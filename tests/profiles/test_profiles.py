@@ -36,6 +36,7 @@ from treepipe.profiles.library import (
     shape_of,
 )
 from treepipe.profiles.schema import DeviceProfile, EmulatedProfile
+from treepipe.profiles.service import ServedModel, ServiceTimes
 
 FILES = sorted(path for kind in KINDS for path in (LIBRARY / kind).glob("*.toml"))
 
@@ -156,6 +157,17 @@ def test_links_by_measured_bytes() -> None:
 
 
 tables = st.dictionaries(st.integers(1, 2000), st.floats(0.1, 100.0), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize(("draft", "ms"), [("llama-3.1-8b", 67.0), ("llama-3.2-1b", 17.0)])
+def test_a_draft_takes_what_was_measured_of_it(draft: str, ms: float) -> None:
+    """SpecPipe's drafts on an L40; the roofline alone says a third of it, and a fifth."""
+    l40, shape = find_device("l40", "test"), find_model(draft, "test")
+    assert isinstance(l40, DeviceProfile)
+    served = ServedModel(draft, shape, shape.dtype)
+    assert ServiceTimes("l40", l40, shape_of, []).draft(served)(1) == ms
+    alone = ServiceTimes("l40", l40.model_copy(update={"draft": ()}), shape_of, [])
+    assert alone.draft(served)(1) < ms / 2
 
 
 @given(tables)
