@@ -1,8 +1,8 @@
 """What a deployment needs of each machine's memory, and the refusal of what does not fit.
 
 Per role: weights; per request that can be open at once the keys and values of its longest text and
-its largest tree (what the executor allocates); buffers of its largest pass. Roles that share a
-machine share its memory.
+its largest tree (what the executor allocates); buffers of its largest pass, where as many requests
+as ``serving.batch`` says have their most rows. Roles that share a machine share its memory.
 """
 
 from __future__ import annotations
@@ -73,12 +73,14 @@ def memory_needs(deployment: Deployment) -> list[Need]:
 def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterator[Need]:
     """Where the pipeline's ends are the target's, the first stage embeds and the last projects."""
     bounds, stages = deployment.bounds, deployment.pipelines[pipeline]
-    rows, entries = bounds.pass_tokens, cache_entries(deployment, bounds.tree_tokens)
-    at_once = deployment.most_open(pipeline)
+    entries, at_once = cache_entries(deployment, bounds.tree_tokens), deployment.most_open(pipeline)
+    batch = max(1, min(deployment.batch, at_once))
+    rows = batch * bounds.pass_tokens
     for number, stage in enumerate(stages, start=1):
         count, ends, buffers = len(stage.layers), 0.0, 0.0
         if target.row_bytes:
-            buffers = rows * (2 * target.row_bytes + FLOAT_BYTES * entries)
+            # The mask of a pass has an entry for every row and every request's cache entry.
+            buffers = rows * (2 * target.row_bytes + FLOAT_BYTES * entries * batch)
         if deployment.ends == "pipeline":
             last = number == len(stages)
             ends = target.stage_ends_bytes(number == 1, last)
@@ -93,10 +95,11 @@ def _draft(
 ) -> Need:
     """The draft's model, and what of the target's ends is needed here: an EAGLE head always borrows
     embedding and output projection."""
-    bounds, rows = deployment.bounds, deployment.bounds.pass_tokens
+    bounds = deployment.bounds
     entries = cache_entries(deployment, bounds.scratch_tokens)
     at_once = sum(deployment.most_open(pipeline) for pipeline in range(len(deployment.pipelines)))
     at_once = -(-at_once // len(deployment.drafts))
+    rows = max(1, min(deployment.batch, at_once)) * bounds.pass_tokens
     borrows = deployment.ends == "draft" or deployment.reads_states
     ends = own.ends_bytes + (target.ends_bytes if borrows else 0.0)
     judged = target if borrows else own

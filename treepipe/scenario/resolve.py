@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
+from treepipe.scenario.batches import batched
 from treepipe.scenario.deployment import Bounds, Deployment, Serving
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.links import link_estimates, named_link, pair_links
@@ -86,7 +87,8 @@ def deploy(scenario: Scenario, seed: int | None = None) -> Deployment:
         UserError: something the scenario names is wrong.
     """
     seed = scenario.seed if seed is None else seed
-    return fitting(resolve(scenario).asked(draw_requests(scenario, seed), seed))
+    requests = draw_requests(scenario, seed)
+    return fitting(batched(resolve(scenario), [requests]).asked(requests, seed))
 
 
 def input_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
@@ -108,6 +110,7 @@ def _bounds(scenario: Scenario, stages: int) -> Bounds:
     system, parameters = scenario.schedule.system, scenario.schedule.parameters
     return Bounds(
         system.most_pass_tokens(parameters, stages),
+        system.segment_tokens(parameters, stages),
         system.tree_tokens(parameters, stages),
         system.most_scratch_tokens(parameters, stages),
     )
@@ -137,4 +140,6 @@ def _serving(scenario: Scenario, pipelines: int) -> Serving:
         given.admission,
         given.queue,
         ServiceLevels(given.weights, given.deadlines_ms),
+        1 if section.system.in_lock_step else given.batch,
+        given.prefill,
     )
