@@ -12,10 +12,10 @@ from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.profiles.library import checkpoint_directory
-from treepipe.scenario.batches import batched
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec
+from treepipe.scenario.fitting import batched, fitting
 from treepipe.scenario.footprint import Footprint
-from treepipe.scenario.memory import cache_entries, fitting
+from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import OpenedTarget, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import draw_requests, run_seeds

@@ -76,6 +76,11 @@ class _Gathering:
         return all(each.committed and len(each.tokens) > 1 for each in self.flight.segments)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all of its segments are due."""
+        return len(self.due) == len(self.flight.segments)
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing is left of it that has to travel on."""
         return self.flight.beat is None and not self.flight.segments
@@ -194,7 +199,7 @@ class StageDesk:
         if self._idle:
             return None
         if self._ready:
-            return self._take(self._ready.popleft().move())
+            return self._take(self._leaving(self._ready.popleft()))
         if self._batch > 1:
             for session in self._free():
                 prune = self._ask(session, StageSession.next_prune)
@@ -223,7 +228,7 @@ class StageDesk:
         return [session for session in self._turns if session not in self._gathered]
 
     def _order(self) -> list[int]:
-        """Whose segments are taken first."""
+        """These sessions in the order in which their segments are taken."""
         if self._batch == 1:
             return self._free()
         last = self._prompts == "last"
@@ -282,17 +287,15 @@ class StageDesk:
         gathering = self._waiting[segment.session].pop(segment.ticket)
         gathering.due[segment.session] = segment, rows
         self._gathered.add(segment.session)
-        return gathering.move() if self._is_complete(gathering) else None
+        return self._leaving(gathering) if gathering.is_complete else None
 
-    def _is_complete(self, gathering: _Gathering) -> bool:
-        """Whether all segments of a flight are due; then its sessions go to the back."""
-        if len(gathering.due) < len(gathering.flight.segments):
-            return False
+    def _leaving(self, gathering: _Gathering) -> Move:
+        """The move of a flight whose segments are all due; its sessions go to the back."""
         for session in gathering.due:
             self._gathered.discard(session)
             del self._turns[session]
             self._turns[session] = None
-        return True
+        return gathering.move()
 
     def _beat(self, beat: Beat) -> None:
         if beat.number is None:
@@ -390,5 +393,5 @@ class StageDesk:
     def _leave(self, gathering: _Gathering, session: int) -> None:
         """The others of a flight go on without a session that was closed, or whose round ended."""
         gathering.leave(session)
-        if not gathering.is_over and self._is_complete(gathering):
+        if gathering.is_complete and not gathering.is_over:
             self._ready.append(gathering)

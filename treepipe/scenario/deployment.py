@@ -72,7 +72,7 @@ class Serving:
     """How requests share draft servers and pipelines; see ``core/front_desk.py``.
 
     Attributes:
-        batch: most requests in a stage's pass ("auto" until ``batches.py`` has chosen).
+        batch: most requests in a stage's pass ("auto" until ``fitting.py`` has chosen).
         prompts: their place where a pass has no room for all (``core/stage_desk.py``).
     """
 

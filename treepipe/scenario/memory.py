@@ -8,7 +8,7 @@ as ``serving.batch`` says have their most rows. Roles that share a machine share
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from treepipe.core.errors import UserError
@@ -122,18 +122,6 @@ def _need(
     """Args: all sizes in bytes."""
     sizes = weights / MIB, layers, caches / MIB, requests, entries, buffers / MIB, ends / MIB
     return Need(role, *sizes)
-
-
-def fitting(deployment: Deployment) -> Deployment:
-    """The same, once its roles are known to fit their machines with what is asked of them.
-
-    It warns of roles whose need nothing tells. Raises ``UserError`` as ``check_memory`` does.
-    """
-    needs = memory_needs(deployment)
-    check_memory(deployment, needs)
-    return replace(
-        deployment, warnings=(*deployment.warnings, *unchecked_memory(deployment, needs))
-    )
 
 
 def check_memory(deployment: Deployment, needs: Sequence[Need]) -> None:

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
-from treepipe.scenario.batches import batched
 from treepipe.scenario.deployment import Bounds, Deployment, Serving
+from treepipe.scenario.fitting import fitting
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.links import link_estimates, named_link, pair_links
 from treepipe.scenario.machines import running_warnings
-from treepipe.scenario.memory import fitting
 from treepipe.scenario.placement import place
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import check_schedule, ends_of, ends_warnings, unused_warnings
@@ -87,8 +86,7 @@ def deploy(scenario: Scenario, seed: int | None = None) -> Deployment:
         UserError: something the scenario names is wrong.
     """
     seed = scenario.seed if seed is None else seed
-    requests = draw_requests(scenario, seed)
-    return fitting(batched(resolve(scenario), [requests]).asked(requests, seed))
+    return fitting(resolve(scenario).asked(draw_requests(scenario, seed), seed))
 
 
 def input_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:

@@ -333,7 +333,7 @@ class ServingSection(Section):
     admission: Count | None = Field(None, description="requests beyond so many are refused")
     places: Count | None = Field(None, description="per pipeline; requests beyond so many wait")
     batch: Count | Literal["auto"] = Field(
-        1, description="most requests in a stage's pass; auto: what fills the stages (batches.py)"
+        1, description="most requests in a stage's pass; auto: what fills the stages "
     )
     prefill: Literal["last", "first"] = Field(
         "last", description="place of prompts where a pass has no room for all"

@@ -1,9 +1,9 @@
-"""How many requests a stage computes in one pass where ``serving.batch`` is "auto".
+"""A deployment as it is run: fitted to its machines' memory, with a number for "auto".
 
-Law of this file: of all open requests of a pipeline every stage has its share under way, so that
-none is idle (a micro-batch per stage; GPipe, section 2.2); fewer where the devices' memory does not
-hold the buffers of so large a pass, and of what is left the number at which a request's rows take
-the slowest stage least time. Desks keep the number; nothing here knows them.
+Law of this file: where ``serving.batch`` is "auto", every stage has its share of all open requests
+of its pipeline under way, so that none is idle (a micro-batch per stage; GPipe, section 2.2); fewer
+where the devices' memory does not hold the buffers of so large a pass, and of what is left the
+number at which a request's rows take the slowest stage least time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,21 @@ from dataclasses import replace
 
 from treepipe.core.errors import UserError
 from treepipe.scenario.deployment import Deployment, RequestSpec
-from treepipe.scenario.memory import check_memory, memory_needs
+from treepipe.scenario.memory import check_memory, memory_needs, unchecked_memory
+
+
+def fitting(deployment: Deployment) -> Deployment:
+    """The same, once its roles are known to fit their machines with what is asked of them.
+
+    It warns of roles whose need nothing tells, and of the number that was chosen for "auto".
+    Raises ``UserError`` as ``check_memory`` does.
+    """
+    deployment = batched(deployment, [deployment.requests])
+    needs = memory_needs(deployment)
+    check_memory(deployment, needs)
+    return replace(
+        deployment, warnings=(*deployment.warnings, *unchecked_memory(deployment, needs))
+    )
 
 
 def batched(deployment: Deployment, asked: Sequence[tuple[RequestSpec, ...]]) -> Deployment:
@@ -26,7 +40,7 @@ def batched(deployment: Deployment, asked: Sequence[tuple[RequestSpec, ...]]) ->
     if deployment.serving.batch != "auto":
         return deployment
     chosen, why = min([_choice(deployment.asked(requests)) for requests in asked])
-    warning = f'key serving.batch = "auto" is {chosen} requests in a pass: {why}'
+    warning = f'key serving.batch = "auto" is {chosen} (requests in a pass): {why}'
     return replace(_of(deployment, chosen), warnings=(*deployment.warnings, warning))
 
 
