@@ -13,8 +13,9 @@ from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.profiles.library import checkpoint_directory
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec
+from treepipe.scenario.fitting import batched, fitting
 from treepipe.scenario.footprint import Footprint
-from treepipe.scenario.memory import cache_entries, fitting
+from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import OpenedTarget, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import draw_requests, run_seeds
@@ -65,6 +66,7 @@ def prepare(scenario: Scenario) -> Launch:
     )
     deployment = resolve(scenario, opened)
     deployment = replace(deployment, warnings=(*deployment.warnings, *target.warnings))
+    deployment = batched(deployment, asked)
     runs = tuple(fitting(deployment.asked(requests)) for requests in asked)
     _check_vocabulary(scenario, target)
     if deployment.central_transfers and not scenario.emulate:

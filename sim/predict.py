@@ -13,7 +13,8 @@ from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
-from treepipe.scenario.memory import cache_entries, fitting
+from treepipe.scenario.fitting import fitting
+from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, PoolSection, Replay

@@ -16,6 +16,7 @@ from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, target
 from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.front_desk import Policy
 from treepipe.core.protocol import Started
+from treepipe.core.stage_desk import Place
 from treepipe.scenario.schema import ScheduleSection
 
 ends_of_text = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=3)
@@ -40,11 +41,13 @@ def run(
     group_size: int = 1,
     drafts: int = 1,
     policy: Policy = "fifo",
+    batch: int = 1,
+    prompts: Place = "last",
 ) -> TimelessWorld:
     """Decode all requests at once and check the texts."""
     given_section = ScheduleSection.model_validate({"name": name, **section})
     factory = given_section.choose()
-    pipelines = [stages] * (len(asked) if name == "starsd" else 1)
+    pipelines = [stages] * (len(asked) if name == "starsd" and batch == 1 else 1)
     world = TimelessWorld(
         pipelines,
         target,
@@ -53,20 +56,24 @@ def run(
         group_size=group_size,
         drafts=drafts,
         policy=policy,
+        batch=batch,
+        prompts=prompts,
     )
-    prompts = {}
     for session, (length, wanted, ends) in enumerate(asked, start=1):
-        prompts[session] = tuple((session * i) % VOCABULARY for i in range(length))
         schedule = factory(session, stages)
-        started = Started(prompts[session], wanted, ends)
+        started = Started(_prompt(session, length), wanted, ends)
         pipeline, server = (session - 1) % len(pipelines), session % drafts
         world.open(session, schedule, started, pipeline, server)
     world.run()
-    for session, (_, wanted, ends) in enumerate(asked, start=1):
-        assert world.text(session) == greedy(list(prompts[session]), wanted, ends)
+    for session, (length, wanted, ends) in enumerate(asked, start=1):
+        assert world.text(session) == greedy(list(_prompt(session, length)), wanted, ends)
         world.assert_waste(session)
     world.assert_freed()
     return world
+
+
+def _prompt(session: int, length: int) -> tuple[int, ...]:
+    return tuple((session * i) % VOCABULARY for i in range(length))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -110,6 +117,40 @@ def test_several_drafts_serve_several_targets_in_any_order(
     seed: int,
 ) -> None:
     run("starsd", section, asked, "noisy", stages, seed, drafts=drafts, policy=policy)
+
+
+@pytest.mark.parametrize("batch", [2, 4, 8])
+@pytest.mark.parametrize("name", SCHEDULES)
+@examples(40)
+@given(
+    sections,
+    st.lists(
+        st.tuples(st.integers(1, 60), st.integers(1, 18), ends_of_text), min_size=2, max_size=9
+    ),
+    st.sampled_from(sorted(DRAFTS)),
+    st.integers(1, 5),
+    st.integers(1, 2),
+    st.sampled_from(["first", "last"]),
+    st.integers(0, 2**32),
+)
+def test_requests_that_share_passes_change_no_text(
+    name: str,
+    batch: int,
+    section: dict[str, Any],
+    asked: list[tuple[int, int, frozenset[int]]],
+    draft: str,
+    stages: int,
+    drafts: int,
+    prompts: Place,
+    seed: int,
+) -> None:
+    """Whatever the order of messages; a pass is never for more requests than ``batch``."""
+    drafts = 1 if name in LAYERED else drafts
+    world = run(
+        name, section, asked, draft, stages, seed, drafts=drafts, batch=batch, prompts=prompts
+    )
+    if name not in LAYERED:
+        assert all(max(shared) <= batch for shared in world.pipelines[0].shared)
 
 
 @pytest.mark.parametrize("name", LAYERED)

@@ -25,7 +25,7 @@ from treepipe.core.messages import Beat, Message, Segment
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.schedules import systems
 from treepipe.core.stage import Prune
-from treepipe.core.stage_desk import Move
+from treepipe.core.stage_desk import Move, Place
 from treepipe.core.words import NodeNotes
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_model import LanguageModelDraft
@@ -40,7 +40,7 @@ SCHEDULES: tuple[str, ...] = tuple(systems())
 LAYERED = [system.name for system in systems().values() if system.in_lock_step]
 LAYERS, CAPACITY, WANTED = (2, 3, 6), 400, 10
 seeds = st.integers(0, 2**32)
-PROMPTS = [[(7 * i + 3 * n) % VOCABULARY for i in range(4 + 9 * n)] for n in range(4)]
+PROMPTS = [[(7 * i + 3 * n) % VOCABULARY for i in range(4 + 9 * n)] for n in range(9)]
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +62,9 @@ def expected(directory: Path, prompt: tuple[int, ...]) -> list[int]:
 class ModelPipeline(Pipeline):
     """A pipeline with real layers in its stages."""
 
-    def __init__(self, target: Path, cuts: list[int]) -> None:
+    def __init__(self, target: Path, cuts: list[int], batch: int, prompts: Place) -> None:
         """Args: ``cuts``: layers of each stage."""
-        super().__init__(len(cuts))
+        super().__init__(len(cuts), batch=batch, prompts=prompts)
         checkpoint, first = Checkpoint.open(target), 0
         self.models = []
         for count in cuts:
@@ -114,9 +114,17 @@ class ModelWorld(TimelessWorld):
     """The world without time, with real layers in its stages and a real draft, which is shown the
     target's states if it reads them."""
 
-    def __init__(self, target: Path, source: DraftSource, cuts: list[int], choose: Choose) -> None:
-        self._pipeline = ModelPipeline(target, cuts)
-        super().__init__([len(cuts)], _nothing, _nothing, choose)
+    def __init__(
+        self,
+        target: Path,
+        source: DraftSource,
+        cuts: list[int],
+        choose: Choose,
+        batch: int,
+        prompts: Place,
+    ) -> None:
+        self._pipeline = ModelPipeline(target, cuts, batch, prompts)
+        super().__init__([len(cuts)], _nothing, _nothing, choose, batch=batch, prompts=prompts)
         self._source = source
         self._observe = getattr(source, "observe", lambda session, features: None)
         self._notes: dict[int, NodeNotes[torch.Tensor]] = {}
@@ -186,6 +194,32 @@ def test_text_equals_generate(
     decode(folder, source, name, section, layers, requests, random, seed)
 
 
+@pytest.mark.parametrize("batch", [2, 4, 8])
+@pytest.mark.parametrize("name", SCHEDULES)
+@examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sections,
+    st.sampled_from(LAYERS),
+    st.integers(2, len(PROMPTS)),
+    st.sampled_from(["first", "last"]),
+    st.randoms(use_true_random=False),
+    seeds,
+)
+def test_text_equals_generate_where_requests_share_passes(
+    folder: Path,
+    name: str,
+    batch: int,
+    section: dict[str, Any],
+    layers: int,
+    requests: int,
+    prompts: Place,
+    random: Any,
+    seed: int,
+) -> None:
+    source = LanguageModelDraft(Checkpoint.open(folder / "draft20"), CAPACITY)
+    decode(folder, source, name, section, layers, requests, random, seed, batch, prompts)
+
+
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize("name", LAYERED)
 @examples(3, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -218,12 +252,14 @@ def decode(
     requests: int,
     random: Any,
     seed: int,
-) -> None:
+    batch: int = 1,
+    prompts: Place = "last",
+) -> ModelWorld:
     """Run the requests at once on a pipeline that is cut anywhere, and check their texts."""
     bounds = sorted(random.sample(range(1, layers), random.randrange(layers)))
     cuts = [b - a for a, b in zip([0, *bounds], [*bounds, layers], strict=True)]
     target = folder / f"target{layers}"
-    world = ModelWorld(target, source, cuts, any_order(seed))
+    world = ModelWorld(target, source, cuts, any_order(seed), batch, prompts)
     factory = ScheduleSection.model_validate({"name": name, **section}).choose()
     for session in range(1, requests + 1):
         schedule = factory(session, len(cuts))
@@ -233,3 +269,4 @@ def decode(
         assert world.text(session) == expected(target, tuple(PROMPTS[session - 1]))
     assert all(model.sessions == 0 for model in world.models)
     world.assert_freed()
+    return world

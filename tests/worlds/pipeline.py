@@ -15,7 +15,7 @@ import numpy as np
 from tests.worlds.ledger import NodeLedger, StageRecord
 from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Word
 from treepipe.core.stage import Prune, StageSession
-from treepipe.core.stage_desk import Move, StageDesk, StageWork
+from treepipe.core.stage_desk import Move, Place, StageDesk, StageWork
 
 Logits = Callable[[list[int]], np.ndarray]
 
@@ -40,12 +40,21 @@ class Pipeline:
         records: by (stage, session), as long as the stage knows the session.
         answers: what the target says at the rows of (session, ticket).
         forward_sizes: rows of each pass, per stage.
+        shared: how many requests each pass was for, per stage.
     """
 
     def __init__(
-        self, stages: int, target: Logits | None = None, group_size: int = 1, drafts: int = 1
+        self,
+        stages: int,
+        target: Logits | None = None,
+        group_size: int = 1,
+        drafts: int = 1,
+        batch: int = 1,
+        prompts: Place = "last",
     ) -> None:
-        self.desks = [StageDesk(n, stages, group_size) for n in range(1, stages + 1)]
+        self.desks = [
+            StageDesk(n, stages, group_size, batch, prompts) for n in range(1, stages + 1)
+        ]
         ends = {0: drafts, stages: drafts}
         boxes = [Event("flight", n, d) for n in range(stages + 1) for d in range(ends.get(n, 1))]
         boxes += [Event("word", n, d) for n in range(stages) for d in range(drafts)]
@@ -55,6 +64,7 @@ class Pipeline:
         self.answers: dict[tuple[int, int], tuple[int, ...]] = {}
         self.answered: set[tuple[int, int]] = set()
         self.forward_sizes: list[list[int]] = [[] for _ in range(stages)]
+        self.shared: list[list[int]] = [[] for _ in range(stages)]
         self._target = target
         self._busy: set[int] = set()
 
@@ -165,6 +175,7 @@ class Pipeline:
             self.record(n, segment.session).run(segment, rows, version)
         if action.tokens:
             self.forward_sizes[n].append(action.tokens)
+            self.shared[n].append(sum(bool(each.tokens) for each in action.flight.segments))
         self.compute(n, action)
         last = n + 1 == len(self.desks)
         box = Event("flight", n + 1, action.flight.draft if last else 0)

@@ -23,6 +23,7 @@ from treepipe.core.messages import Flight, Message
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.schedules.pp import Autoregressive
 from treepipe.core.scratch import Scratch
+from treepipe.core.stage_desk import Place
 
 Choose = Callable[[int], int]
 
@@ -87,13 +88,16 @@ class TimelessWorld:
         group_size: int = 1,
         drafts: int = 1,
         policy: Policy = "fifo",
+        batch: int = 1,
+        prompts: Place = "last",
     ) -> None:
         """Args: ``pipelines``: number of stages of each."""
+        self.batch, self.prompts = batch, prompts
         self.target, self.draft, self.choose = target, draft, choose
         groups = [-(-stages // group_size) for stages in pipelines]
         levels = ServiceLevels((2.0, 1.0), (9.0, 1.0))
         self.servers = [
-            Server(DraftDesk(d, groups, ArrivalQueue(policy, levels))) for d in range(drafts)
+            Server(DraftDesk(d, groups, ArrivalQueue(policy, levels), batch)) for d in range(drafts)
         ]
         self.pipelines = [self.new_pipeline(stages, group_size, drafts) for stages in pipelines]
         self.requests: dict[int, Request] = {}
@@ -104,7 +108,7 @@ class TimelessWorld:
         self._now = 0.0
 
     def new_pipeline(self, stages: int, group_size: int, drafts: int) -> Pipeline:
-        return Pipeline(stages, self.target, group_size, drafts)
+        return Pipeline(stages, self.target, group_size, drafts, self.batch, self.prompts)
 
     @property
     def desk(self) -> DraftDesk:

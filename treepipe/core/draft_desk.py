@@ -19,7 +19,7 @@ from typing import Any
 
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, Work
 from treepipe.core.front_desk import ArrivalQueue
-from treepipe.core.messages import Beat, Close, Flight, Segment, Word
+from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Word
 from treepipe.core.protocol import (
     Announce,
     Command,
@@ -55,9 +55,15 @@ class _Lane:
 class DraftDesk:
     """What one draft server does next, over all its sessions."""
 
-    def __init__(self, draft: int, groups: Sequence[int], queue: ArrivalQueue) -> None:
-        """Args: ``draft``: number of this server; ``groups``: groups of stages per pipeline."""
-        self._draft, self._groups, self._queue = draft, groups, queue
+    def __init__(
+        self, draft: int, groups: Sequence[int], queue: ArrivalQueue, batch: int = 1
+    ) -> None:
+        """Args:
+        draft: number of this server.
+        groups: groups of stages per pipeline.
+        batch: most requests whose segments leave as one flight, if they were served together.
+        """
+        self._draft, self._groups, self._queue, self._batch = draft, groups, queue, batch
         self.turns: list[Turn] = []
         self._turn: tuple[int | None, float, float] | None = None
         self._sessions: dict[int, _Session] = {}
@@ -114,7 +120,7 @@ class DraftDesk:
         flight = work.flight
         if flight.pipeline in self._lost:
             return False
-        return flight.beat is not None or flight.segments[0].session in self._sessions
+        return flight.beat is not None or any(s.session in self._sessions for s in flight.segments)
 
     def _end_turn(self, now_ms: float) -> None:
         if self._turn is not None:
@@ -140,10 +146,11 @@ class DraftDesk:
         }
         if flight.beat is not None and flight.pipeline not in self._lost:
             return self._step(flight, events)
-        orders = Orders()
+        orders, passes = Orders(), list[tuple[int, DraftPass]]()
         for session, event in events.items():
-            self._serve(orders, session, event)
-        return orders
+            passes += self._serve(orders, session, event)
+        self._queue_passes(passes)
+        return self._gathered(orders)
 
     def drafted(self, answers: Sequence[tuple[int, Drafted]]) -> Orders:
         """A batch of draft passes was run."""
@@ -152,13 +159,13 @@ class DraftDesk:
             if session in self._sessions:
                 passes += self._absorb(orders, session, self._handle(session, drafted))
         self._queue_passes(passes)
-        return orders
+        return self._gathered(orders)
 
     def lose(self, pipeline: int, worker: str) -> Orders:
         """A pipeline is gone with one of its workers: its requests end with what they have."""
         orders = Orders()
         for session in [s for s, state in self._sessions.items() if state.pipeline == pipeline]:
-            self._serve(orders, session, WorkerLost(worker))
+            self._queue_passes(self._serve(orders, session, WorkerLost(worker)))
         self._lost.add(pipeline)
         return orders
 
@@ -166,14 +173,18 @@ class DraftDesk:
 
     def _tell(self, session: int, event: Event) -> Orders:
         orders = Orders()
-        self._serve(orders, session, event)
+        self._queue_passes(self._serve(orders, session, event))
         return orders
 
-    def _serve(self, orders: Orders, session: int, event: Event) -> None:
+    def _serve(self, orders: Orders, session: int, event: Event) -> list[tuple[int, DraftPass]]:
+        """Tell a request; returns the draft passes that it wants, and that nobody has queued."""
         state = self._sessions[session]
-        self._queue_passes(self._absorb(orders, session, self._handle(session, event)))
+        passes = self._absorb(orders, session, self._handle(session, event))
         if state.schedule.in_step and session not in self._lanes[state.pipeline].sessions:
+            self._queue_passes(passes)
             self._join(orders, session)
+            return []
+        return passes
 
     def _handle(self, session: int, event: Event) -> Sequence[Command]:
         return self._sessions[session].schedule.handle(event)
@@ -197,6 +208,31 @@ class DraftDesk:
             else:
                 self._close(orders, session, command.reason)
         return passes
+
+    def _gathered(self, orders: Orders) -> Orders:
+        """Segments that were fed together leave as one flight, behind all words; so requests that
+        came back together stay together."""
+        if self._batch == 1:
+            return orders
+        others, flights = list[tuple[int, Message]](), list[Flight]()
+        for pipeline, message in orders.messages:
+            if isinstance(message, Flight) and message.beat is None:
+                self._board(flights, message)
+            else:
+                others.append((pipeline, message))
+        orders.messages = [*others, *((flight.pipeline, flight) for flight in flights)]
+        return orders
+
+    def _board(self, flights: list[Flight], fed: Flight) -> None:
+        """Put a segment into the first flight with room that does not overtake its session's."""
+        sessions = [[segment.session for segment in flight.segments] for flight in flights]
+        own = [place for place, held in enumerate(sessions) if fed.session in held]
+        for place in range(own[-1] + 1 if own else 0, len(flights)):
+            flight = flights[place]
+            if flight.pipeline == fed.pipeline and len(flight.segments) < self._batch:
+                flights[place] = flight.holding((*flight.segments, *fed.segments))
+                return
+        flights.append(fed)
 
     def _queue_passes(self, passes: list[tuple[int, DraftPass]]) -> None:
         if passes:

@@ -86,15 +86,25 @@ class StageSession:
 
     def next_action(self) -> Action | None:
         """The next thing to do, None if the stage must wait for a message."""
-        while True:
-            if self._words and self._word_is_due(self._words[0]):
-                prune = self._apply(self._words.popleft())
-                if prune is not None:
-                    return prune
-            elif self._segments and self._segment_is_due(self._segments[0]):
-                return self._take(self._segments.popleft())
-            else:
-                return None
+        prune = self.next_prune()
+        if prune is not None:
+            return prune
+        return None if self.due is None else self._take(self._segments.popleft())
+
+    def next_prune(self) -> Prune | None:
+        """Apply the words that are due, up to the first one that changes the cache."""
+        while self._words and self._word_is_due(self._words[0]):
+            prune = self._apply(self._words.popleft())
+            if prune is not None:
+                return prune
+        return None
+
+    @property
+    def due(self) -> Segment | None:
+        """The segment that is computed next, once no word is due; None if it must wait."""
+        if self._segments and self._segment_is_due(self._segments[0]):
+            return self._segments[0]
+        return None
 
     def _word_is_due(self, word: Word) -> bool:
         if not word.lock_step:

@@ -4,14 +4,18 @@ Law of this file: a flight is computed when every segment of it is due in its ow
 (``stage.py``) and, if its pipeline runs in lock-step, its step is: group g of G computes the first
 G + 1 - g flights at once; then beats and flights alternate, whichever arrives early waits (PipeDec,
 section 3.1). Sessions take turns in the order in which their messages arrived.
+
+With a batch, flights that wait are computed as one and travel on as one: of one draft server, of
+different sessions, at most ``batch`` segments with rows. Prunes come first, so that no pass waits
+for one; prompts come after all others where a pass has no room for all, or before them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from treepipe.core.barrier import Barrier
 from treepipe.core.errors import ProtocolError
@@ -40,6 +44,21 @@ class Move:
 
 
 StageWork: TypeAlias = Prune | Move
+Answer = TypeVar("Answer")
+Place: TypeAlias = Literal["first", "last"]
+"""Of what does not fit into a pass with the others."""
+
+
+def together(moves: Sequence[Move]) -> Move:
+    """Moves of different sessions as one, which goes where the first of them goes."""
+    first, *others = moves
+    if not others:
+        return first
+    return Move(
+        first.flight.holding(tuple([s for move in moves for s in move.flight.segments])),
+        tuple([rows for move in moves for rows in move.rows]),
+        tuple([payload for move in moves for payload in move.payloads]),
+    )
 
 
 @dataclass(slots=True)
@@ -49,6 +68,29 @@ class _Gathering:
     flight: Flight
     payloads: dict[int, Any]
     due: dict[int, tuple[Segment, tuple[int, ...] | None]] = field(default_factory=dict)
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether it holds nothing but chunks of prompts; one of a single row costs no more than
+        a row of a text."""
+        return all(each.committed and len(each.tokens) > 1 for each in self.flight.segments)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of its segments are due."""
+        return len(self.due) == len(self.flight.segments)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left of it that has to travel on."""
+        return self.flight.beat is None and not self.flight.segments
+
+    def leave(self, session: int) -> None:
+        """The others go on without a session."""
+        segments = tuple([s for s in self.flight.segments if s.session != session])
+        self.flight = self.flight.holding(segments)
+        self.payloads.pop(session, None)
+        self.due.pop(session, None)
 
     def move(self) -> Move:
         if len(self.flight.segments) == 1:
@@ -82,17 +124,30 @@ class _Lane:
 class StageDesk:
     """What one stage does next, over all its sessions."""
 
-    def __init__(self, stage: int, stages: int, group_size: int = 1) -> None:
-        """Args: ``stage`` counts from 1 to ``stages``; ``group_size`` stages in a row form a
-        group whose members work one after another within a step."""
+    def __init__(
+        self,
+        stage: int,
+        stages: int,
+        group_size: int = 1,
+        batch: int = 1,
+        prompts: Place = "last",
+    ) -> None:
+        """Args:
+        stage: counts from 1 to ``stages``.
+        group_size: stages in a row that form a group whose members work one after another
+            within a step.
+        batch: most requests whose rows are gathered into one pass.
+        prompts: their place among what waits for a pass of several requests.
+        """
         self._stage, self._stages = stage, stages
+        self._batch, self._prompts = batch, prompts
         self._free_beats = -(-stages // group_size) - (stage - 1) // group_size
         self._sessions: dict[int, StageSession] = {}
         self._waiting: dict[int, dict[int, _Gathering]] = {}
         self._turns: dict[int, None] = {}
         self._gathered: set[int] = set()
         self._lanes: dict[int, _Lane] = {}
-        self._ready: deque[Move] = deque()
+        self._ready: deque[_Gathering] = deque()
         self._closed: set[int] = set()
         self._idle = True
 
@@ -144,24 +199,70 @@ class StageDesk:
         if self._idle:
             return None
         if self._ready:
-            return self._take(self._ready.popleft())
-        for session in [*self._turns]:
-            if session in self._gathered:
+            return self._take(self._leaving(self._ready.popleft()))
+        if self._batch > 1:
+            for session in self._free():
+                prune = self._ask(session, StageSession.next_prune)
+                if prune is not None:
+                    return prune
+        moves: list[Move] = []
+        for session in self._order():
+            if moves and not self._has_room(moves, session):
                 continue
-            action = self._sessions[session].next_action()
-            if action is None:
-                if not self._waiting[session]:
-                    del self._turns[session]
-            elif isinstance(action, Prune):
-                self._forget_ended_rounds(session)
+            action = self._act(session)
+            if isinstance(action, Prune):
                 return action
-            else:
-                rows = action.rows if isinstance(action, Run) else ()
-                move = self._gather(action.segment, rows)
-                if move is not None:
-                    return self._take(move)
+            if action is not None:
+                moves.append(self._take(action))
+                if self._batch == 1 or action.flight.beat is not None:
+                    break
+        if moves:
+            return together(moves)
+        if self._ready:
+            return self.next_action()
         self._idle = True
         return None
+
+    def _free(self) -> list[int]:
+        """Sessions that have a turn, but for those whose segment waits for others of its flight."""
+        return [session for session in self._turns if session not in self._gathered]
+
+    def _order(self) -> list[int]:
+        """These sessions in the order in which their segments are taken."""
+        if self._batch == 1:
+            return self._free()
+        last = self._prompts == "last"
+        return sorted(self._free(), key=lambda session: self._brings_prompt(session) == last)
+
+    def _due(self, session: int) -> _Gathering | None:
+        """The flight of a session's next segment, None if the session must wait."""
+        segment = self._sessions[session].due
+        return None if segment is None else self._waiting[session][segment.ticket]
+
+    def _brings_prompt(self, session: int) -> bool:
+        gathering = self._due(session)
+        return gathering is not None and gathering.is_prompt
+
+    def _has_room(self, moves: Sequence[Move], session: int) -> bool:
+        """Whether a session's next flight may be computed together with what is gathered."""
+        gathering = self._due(session)
+        if gathering is None:
+            return True  # it takes none
+        flight, first = gathering.flight, moves[0].flight
+        taken = sum([bool(s.tokens) for move in moves for s in move.flight.segments])
+        fits = taken + sum([bool(s.tokens) for s in flight.segments]) <= self._batch
+        return fits and flight.draft == first.draft and flight.beat is None
+
+    def _act(self, session: int) -> StageWork | None:
+        """A session's next prune, or the move of a flight that waited for its segment alone."""
+        action = self._ask(session, StageSession.next_action)
+        if isinstance(action, Prune):
+            return action
+        if action is None:
+            if not self._waiting[session]:
+                del self._turns[session]
+            return None
+        return self._gather(action.segment, action.rows if isinstance(action, Run) else ())
 
     def parts(self, flight: Flight) -> list[tuple[int, int]]:
         """Rows of each segment of a move's flight, and the tokens in the caches before them:
@@ -186,12 +287,10 @@ class StageDesk:
         gathering = self._waiting[segment.session].pop(segment.ticket)
         gathering.due[segment.session] = segment, rows
         self._gathered.add(segment.session)
-        return self._complete(gathering)
+        return self._leaving(gathering) if gathering.is_complete else None
 
-    def _complete(self, gathering: _Gathering) -> Move | None:
-        """The flight's move once all its segments are due; its sessions go to the back."""
-        if len(gathering.due) < len(gathering.flight.segments):
-            return None
+    def _leaving(self, gathering: _Gathering) -> Move:
+        """The move of a flight whose segments are all due; its sessions go to the back."""
         for session in gathering.due:
             self._gathered.discard(session)
             del self._turns[session]
@@ -216,12 +315,22 @@ class StageDesk:
                 self._session(word.session).receive(word)
                 self._turns.setdefault(word.session)
 
+    def _ask(self, session: int, what: Callable[[StageSession], Answer]) -> Answer:
+        """Ask a session what is next; what it says may end a round."""
+        state = self._sessions[session]
+        before = state.round
+        answer = what(state)
+        if state.round > before:
+            self._forget_ended_rounds(session)
+        return answer
+
     def _forget_ended_rounds(self, session: int) -> None:
-        """Segments of ended rounds will never be due."""
+        """Segments of ended rounds will never be due; the others of their flights go on."""
         current = self._sessions[session].round
         for ticket, gathering in [*self._waiting[session].items()]:
-            if all(each.round < current for each in gathering.flight.segments):
+            if any(s.session == session and s.round < current for s in gathering.flight.segments):
                 del self._waiting[session][ticket]
+                self._leave(gathering, session)
 
     def _advance(self, lane: _Lane) -> None:
         """Apply the beats and release the flights whose step has come."""
@@ -248,7 +357,7 @@ class StageDesk:
         segments = tuple([segment for segment, _ in alive])
         if not segments:
             if flight.beat is not None:
-                self._ready.append(Move(flight.holding(()), (), ()))
+                self._ready.append(_Gathering(flight.holding(()), {}))
             return
         if len(segments) < len(flight.segments):
             flight = flight.holding(segments)
@@ -276,16 +385,13 @@ class StageDesk:
         # A flight may wait for others with this session's segment gathered already.
         for gathering in {id(g): g for w in self._waiting.values() for g in w.values()}.values():
             if session in gathering.due:
-                del gathering.due[session]
                 self._leave(gathering, session)
+        for gathering in self._ready:
+            gathering.leave(session)
+        self._ready = deque([gathering for gathering in self._ready if not gathering.is_over])
 
     def _leave(self, gathering: _Gathering, session: int) -> None:
-        """The others of a flight go on without a session that was closed."""
-        segments = tuple([s for s in gathering.flight.segments if s.session != session])
-        gathering.flight = gathering.flight.holding(segments)
-        gathering.payloads.pop(session, None)
-        if gathering.flight.beat is None and not segments:
-            return
-        move = self._complete(gathering)
-        if move is not None:
-            self._ready.append(move)
+        """The others of a flight go on without a session that was closed, or whose round ended."""
+        gathering.leave(session)
+        if gathering.is_complete and not gathering.is_over:
+            self._ready.append(gathering)

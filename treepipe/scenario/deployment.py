@@ -9,12 +9,13 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
 from treepipe.core.messages import Beat, Close, Flight, Message
 from treepipe.core.protocol import Schedule, Started
-from treepipe.core.stage_desk import StageDesk
+from treepipe.core.stage_desk import Place, StageDesk
 from treepipe.core.system import Ends
 from treepipe.physics.timing import DeviceTimes, LinkTimes
 from treepipe.physics.transfers import Held
@@ -68,13 +69,20 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How requests share draft servers and pipelines; see ``core/front_desk.py``."""
+    """How requests share draft servers and pipelines; see ``core/front_desk.py``.
+
+    Attributes:
+        batch: most requests in a stage's pass ("auto" until ``fitting.py`` has chosen).
+        prompts: their place where a pass has no room for all (``core/stage_desk.py``).
+    """
 
     clients: int = 1
     limit: int | None = None
     admission: int | None = None
     policy: Policy = "fifo"
     levels: ServiceLevels = field(default_factory=ServiceLevels)
+    batch: int | Literal["auto"] = 1
+    prompts: Place = "last"
 
 
 NewSchedule = Callable[[int, int], Schedule]
@@ -87,11 +95,13 @@ class Bounds:
 
     Attributes:
         pass_tokens: in one pass of a stage.
+        segment_tokens: in one pass of a stage, prompts aside.
         tree_tokens: in the tree in flight, of which each stage holds keys and values.
         scratch_tokens: in the tree that a draft grows ahead of it.
     """
 
     pass_tokens: int = 1
+    segment_tokens: int = 1
     tree_tokens: int = 0
     scratch_tokens: int = 0
 
@@ -226,13 +236,20 @@ class Deployment:
         share = inside // pipelines + (pipeline < inside % pipelines)
         return min(share, serving.limit) if serving.limit is not None else share
 
+    @property
+    def batch(self) -> int:
+        """Most requests in a stage's pass; 1 as long as nothing has chosen it."""
+        return 1 if self.serving.batch == "auto" else self.serving.batch
+
     def draft_desk(self, draft: int) -> DraftDesk:
         groups = [-(-len(stages) // self.group_size) for stages in self.pipelines]
-        return DraftDesk(draft, groups, ArrivalQueue(self.serving.policy, self.serving.levels))
+        queue = ArrivalQueue(self.serving.policy, self.serving.levels)
+        return DraftDesk(draft, groups, queue, self.batch)
 
     def stage_desk(self, pipeline: int, number: int) -> StageDesk:
         """The desk of the ``number``-th stage (from 1) of a pipeline."""
-        return StageDesk(number, len(self.pipelines[pipeline]), self.group_size)
+        stages, prompts = len(self.pipelines[pipeline]), self.serving.prompts
+        return StageDesk(number, stages, self.group_size, self.batch, prompts)
 
     def front_desk(self) -> FrontDesk:
         serving = self.serving

@@ -2,13 +2,14 @@
 
 Per role: its runtime; weights, and the target's ends where they are; per request that can be open
 at once the keys and values of its longest text and its largest tree (what the executor allocates);
-buffers of its largest pass. Roles that share a machine share its memory.
+buffers of its largest pass, where as many requests as ``serving.batch`` says have their most rows.
+Roles that share a machine share its memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from treepipe.core.errors import UserError
@@ -77,12 +78,14 @@ def memory_needs(deployment: Deployment) -> list[Need]:
 def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterator[Need]:
     """Where the pipeline's ends are the target's, the first stage embeds and the last projects."""
     bounds, stages = deployment.bounds, deployment.pipelines[pipeline]
-    rows, entries = bounds.pass_tokens, cache_entries(deployment, bounds.tree_tokens)
-    at_once = deployment.most_open(pipeline)
+    entries, at_once = cache_entries(deployment, bounds.tree_tokens), deployment.most_open(pipeline)
+    batch = max(1, min(deployment.batch, at_once))
+    rows = batch * bounds.pass_tokens
     for number, stage in enumerate(stages, start=1):
         count, ends, buffers = len(stage.layers), 0.0, 0.0
         if target.row_bytes:
-            buffers = rows * (2 * target.row_bytes + FLOAT_BYTES * entries)
+            # The mask of a pass has an entry for every row and every request's cache entry.
+            buffers = rows * (2 * target.row_bytes + FLOAT_BYTES * entries * batch)
         if deployment.ends == "pipeline":
             last = number == len(stages)
             ends = target.stage_ends_bytes(number == 1, last)
@@ -97,10 +100,11 @@ def _draft(
 ) -> Need:
     """The draft's model, and what of the target's ends is needed here: an EAGLE head always borrows
     embedding and output projection."""
-    bounds, rows = deployment.bounds, deployment.bounds.pass_tokens
+    bounds = deployment.bounds
     entries = cache_entries(deployment, bounds.scratch_tokens)
     at_once = sum(deployment.most_open(pipeline) for pipeline in range(len(deployment.pipelines)))
     at_once = -(-at_once // len(deployment.drafts))
+    rows = max(1, min(deployment.batch, at_once)) * bounds.pass_tokens
     borrows = deployment.ends == "draft" or deployment.reads_states
     ends = own.ends_bytes + (target.ends_bytes if borrows else 0.0)
     judged = target if borrows else own
@@ -123,18 +127,6 @@ def _need(
     """Args: all sizes in bytes."""
     sizes = weights / MIB, layers, caches / MIB, requests, entries, buffers / MIB, ends / MIB
     return Need(role, *sizes)
-
-
-def fitting(deployment: Deployment) -> Deployment:
-    """The same, once its roles are known to fit their machines with what is asked of them.
-
-    It warns of roles whose need nothing tells. Raises ``UserError`` as ``check_memory`` does.
-    """
-    needs = memory_needs(deployment)
-    check_memory(deployment, needs)
-    return replace(
-        deployment, warnings=(*deployment.warnings, *unchecked_memory(deployment, needs))
-    )
 
 
 def check_memory(deployment: Deployment, needs: Sequence[Need]) -> None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
 from treepipe.scenario.deployment import Bounds, Deployment, Serving
+from treepipe.scenario.fitting import fitting
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.links import link_estimates, named_link, pair_links
 from treepipe.scenario.machines import running_warnings
-from treepipe.scenario.memory import fitting
 from treepipe.scenario.placement import place
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import check_schedule, ends_of, ends_warnings, unused_warnings
@@ -108,6 +108,7 @@ def _bounds(scenario: Scenario, stages: int) -> Bounds:
     system, parameters = scenario.schedule.system, scenario.schedule.parameters
     return Bounds(
         system.most_pass_tokens(parameters, stages),
+        system.segment_tokens(parameters, stages),
         system.tree_tokens(parameters, stages),
         system.most_scratch_tokens(parameters, stages),
     )
@@ -137,4 +138,6 @@ def _serving(scenario: Scenario, pipelines: int) -> Serving:
         given.admission,
         given.queue,
         ServiceLevels(given.weights, given.deadlines_ms),
+        1 if section.system.in_lock_step else given.batch,
+        given.prefill,
     )

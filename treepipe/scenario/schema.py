@@ -328,10 +328,16 @@ class Workload(Section):
 
 
 class ServingSection(Section):
-    """How requests share the draft servers."""
+    """How requests share draft servers and pipelines."""
 
     admission: Count | None = Field(None, description="requests beyond so many are refused")
     places: Count | None = Field(None, description="per pipeline; requests beyond so many wait")
+    batch: Count | Literal["auto"] = Field(
+        1, description="most requests in a stage's pass; auto: what fills the stages "
+    )
+    prefill: Literal["last", "first"] = Field(
+        "last", description="place of prompts where a pass has no room for all"
+    )
     queue: Literal["fifo", "weighted_fair", "earliest_deadline"] = "fifo"
     weights: tuple[Positive, ...] = Field((), description="per pipeline")
     deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")

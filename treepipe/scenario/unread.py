@@ -26,7 +26,8 @@ DISTRIBUTION = ("temperature", "top_p", "top_k")
 def unread_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
     """Args: ``deployment``: of the scenario, for who sends messages to whom."""
     verification = _verification(scenario, deployment)
-    return [*_drafts(scenario), *verification, *_choices(scenario), *_links(scenario, deployment)]
+    choices = [*_choices(scenario), *_batches(scenario, deployment)]
+    return [*_drafts(scenario), *verification, *choices, *_links(scenario, deployment)]
 
 
 def sampling_warnings(scenario: Scenario) -> list[str]:
@@ -83,6 +84,17 @@ def _choices(scenario: Scenario) -> Iterator[str]:
     for key, queue in QUEUES.items():
         if key in serving.model_fields_set and serving.queue != queue:
             yield f"key serving.{key} has no effect with serving.queue = {serving.queue!r}"
+
+
+def _batches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
+    serving, name = scenario.serving, scenario.schedule.name
+    most_open = max(map(deployment.most_open, range(len(deployment.pipelines))))
+    if serving.batch != 1 and scenario.schedule.system.in_lock_step:
+        yield f"key serving.batch has no effect with schedule.name = {name!r}: its steps are shared"
+    elif serving.batch not in (1, "auto") and most_open < 2:
+        yield f"key serving.batch = {serving.batch} has no effect: one request is open at a time"
+    if "prefill" in serving.model_fields_set and deployment.batch == 1:
+        yield "key serving.prefill has no effect where a pass is for one request (serving.batch)"
 
 
 def _links(scenario: Scenario, deployment: Deployment) -> Iterator[str]:

@@ -131,22 +131,24 @@ def _by_cluster(prepared: Iterable[Prepared]) -> list[list[Prepared]]:
     """Cases whose workers would be started alike, in the order of their first ones."""
     groups: dict[str, list[Prepared]] = {}
     for each in prepared:
-        groups.setdefault(_cluster_key(each.scenario), []).append(each)
+        groups.setdefault(_cluster_key(each), []).append(each)
     return list(groups.values())
 
 
-def _cluster_key(scenario: Scenario) -> str:
+def _cluster_key(prepared: Prepared) -> str:
     """All that worker processes are started with but their caches' size.
 
     Schedule, concurrency, places and admission come with a run; the queue's policy, the groups
-    of stages and central transfers are the workers' own.
+    of stages, central transfers and how many requests share a pass are the workers' own.
     """
+    scenario = prepared.scenario
     content = scenario.model_dump(
         mode="json", exclude={"name", "runs", "schedule", "acceptance", "workload", "serving"}
     )
     serving = scenario.serving.model_dump(mode="json", exclude={"admission", "places"})
     parameters = scenario.schedule.parameters
-    own = [parameters.group_size, parameters.central_transfers, ends_of(scenario)]
+    batch = prepared.launch.deployment.batch
+    own = [parameters.group_size, parameters.central_transfers, ends_of(scenario), batch]
     return json.dumps([content, serving, own], sort_keys=True)
 
 

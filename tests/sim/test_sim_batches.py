@@ -1,0 +1,95 @@
+"""Requests that share passes in the simulated world, against times by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.any_section import LAYERED, SCHEDULES
+from tests.worlds.timed_pipeline import (
+    DECIDE,
+    EVALUATE,
+    HOP,
+    STAGES,
+    gaps,
+    make_deployment,
+    plain,
+    run,
+    times,
+)
+from treepipe.results.metrics import run_metrics
+from treepipe.scenario.deployment import Serving
+from treepipe.scenario.resolve import deploy
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.world import simulate
+
+SCENARIOS = Path(__file__).parents[2] / "studies" / "scenarios"
+POOL = hit_ratio_pool({1: 0.7, 4: 0.9})
+
+
+@pytest.mark.parametrize(
+    ("table", "clients", "batch", "stage_ms"),
+    [
+        ({1: 20.0}, 1, 1, 20.0),
+        ({1: 20.0}, 8, 2, 20.0),
+        ({1: 20.0}, 16, 4, 20.0),
+        ({1: 20.0, 2: 25.0, 4: 35.0}, 8, 2, 25.0),
+        ({1: 20.0, 2: 25.0, 4: 35.0}, 16, 4, 35.0),
+    ],
+)
+def test_micro_batches_that_fill_the_stages_take_one_lap_per_token(
+    table: dict[int, float], clients: int, batch: int, stage_ms: float
+) -> None:
+    """A micro-batch per stage: every request gets a token per lap, as if it were alone; flat stage
+    times so give ``clients`` times the tokens of one request."""
+    deployment = replace(
+        make_deployment(plain, times(table), requests=clients),
+        serving=Serving(clients, batch=batch),
+    )
+    trace = run(deployment, 0.5)
+    lap = STAGES * stage_ms + (STAGES + 1) * HOP + EVALUATE + DECIDE
+    for request in trace.requests:
+        assert gaps(request)[2:] == pytest.approx([lap] * 18)
+    passes = [span.tokens for span in trace.spans if span.kind == "compute"]
+    assert passes.count(batch) == STAGES * 20 * clients / batch
+
+
+def test_one_request_in_a_pass_is_bound_by_the_slowest_stage() -> None:
+    """Without a batch eight requests take turns at every stage."""
+    deployment = make_deployment(plain, times(), requests=8)
+    trace = run(replace(deployment, serving=Serving(8)), 0.5)
+    assert gaps(trace.requests[0])[2:] == pytest.approx([8 * 20.0] * 18)
+
+
+def throughput(*settings: str) -> float:
+    scenario = Scenario.load(SCENARIOS / "pp.toml", ["workload.requests=64", *settings])
+    return run_metrics(simulate(deploy(scenario), PoolSource(POOL, 1, 0)))["throughput_tokens_s"]
+
+
+def test_plain_decoding_grows_with_its_clients() -> None:
+    """Up to the stages' number without a batch; on and on with one."""
+    alone = [throughput(f"workload.concurrency={n}") for n in (8, 16, 32)]
+    assert alone == pytest.approx([alone[0]] * 3)
+    grown = [throughput(f"workload.concurrency={n}", "serving.batch=auto") for n in (8, 16, 32)]
+    assert grown[0] > 1.8 * alone[0]
+    assert grown[1] > 1.8 * grown[0]
+    assert grown[2] > 1.7 * grown[1]
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in LAYERED])
+@pytest.mark.parametrize("ends", ["draft", "pipeline"])
+def test_every_schedule_shares_passes(name: str, ends: str) -> None:
+    """Fewer passes for texts of the same length."""
+    asked = "workload={requests=6,concurrency=6,prompt_tokens=20,new_tokens=16}"
+    traces = []
+    for batch in (1, 3):
+        settings = (asked, f"schedule={{name='{name}',ends='{ends}'}}", f"serving.batch={batch}")
+        scenario = Scenario.load(SCENARIOS / "demo.toml", settings)
+        traces.append(simulate(deploy(scenario), PoolSource(POOL, 1, 0)))
+    counts = [sum(span.kind == "compute" for span in trace.spans) for trace in traces]
+    assert counts[1] < 0.75 * counts[0]
+    assert [len(request.tokens) for request in traces[1].requests] == [16] * 6
