@@ -337,6 +337,9 @@ class ServingSection(Section):
     deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")
 
 
+Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
+
+
 class SamplingSection(Section):
     """How the target's next token is chosen (``verification.py``); the defaults are greedy."""
 
@@ -350,6 +353,23 @@ class SamplingSection(Section):
     )
     relaxed_top_p: Annotated[float, Field(gt=0, le=1)] = Field(0.9, description="relaxed_top_p's")
     tau_max: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="adaptive's")
+    contrast_weight: Weight = Field(1.0, description="adaptive's, of its first signal")
+    matches_weight: Weight = Field(1.0, description="adaptive's, of its second signal")
+    agreement_weight: Weight = Field(1.0, description="adaptive's, of its third signal")
+
+    @property
+    def weights(self) -> tuple[float, float, float]:
+        """Of the signals of rule ``adaptive``, in the order in which it names them."""
+        return self.contrast_weight, self.matches_weight, self.agreement_weight
+
+    @model_validator(mode="after")
+    def _any_signal_counts(self) -> SamplingSection:
+        if not any(self.weights):
+            raise ValueError(
+                "keys sampling.contrast_weight, sampling.matches_weight and "
+                "sampling.agreement_weight are all 0; one of the signals must count"
+            )
+        return self
 
     @property
     def lossless(self) -> bool:

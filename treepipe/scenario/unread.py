@@ -15,7 +15,8 @@ from treepipe.scenario.schema import Replay
 
 SOURCES = {"head": ("eagle",), "ngram": ("ngram", "hybrid"), "weight": ("hybrid",)}
 """Keys of a draft, by the sources that read them."""
-RULES = {"tau_max": "adaptive", "relaxed_top_p": "relaxed_top_p"}
+WEIGHTS = ("contrast_weight", "matches_weight", "agreement_weight")
+RULES = dict.fromkeys(("tau_max", *WEIGHTS), "adaptive") | {"relaxed_top_p": "relaxed_top_p"}
 """Keys of the sampling, by the rule that reads them."""
 QUEUES = {"weights": "weighted_fair", "deadlines_ms": "earliest_deadline"}
 """Keys of the serving, by the queue that reads them."""
