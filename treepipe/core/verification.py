@@ -197,9 +197,9 @@ class Adaptive:
     * matches: running share of positions whose most probable tokens are the same;
     * agreement: 1 - total variation of p and q.
 
-    tau = ``tau_max`` times their geometric mean by ``weights`` (in this order), and a child is accepted if its target probability
-    is at least (1 - tau) of the most probable token's. tau = 0 accepts nothing but what the exact
-    rule gives.
+    tau = ``tau_max`` times their geometric mean by ``weights`` (in this order), and a child is
+    accepted if its target probability is at least (1 - tau) of the most probable token's. tau = 0
+    accepts nothing but what the exact rule gives.
     """
 
     needs_draft, needs_tree = True, True

@@ -359,7 +359,7 @@ class SamplingSection(Section):
 
     @property
     def weights(self) -> tuple[float, float, float]:
-        """Of the signals of rule ``adaptive``, in the order in which it names them."""
+        """What each signal of rule ``adaptive`` counts, in the order in which it names them."""
         return self.contrast_weight, self.matches_weight, self.agreement_weight
 
     @model_validator(mode="after")
