@@ -25,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import AfterValidator, Field, create_model, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, create_model, model_validator
 
 from treepipe.core.schedules import Chosen, systems
 from treepipe.core.system import System
@@ -330,11 +330,25 @@ class Workload(Section):
 class ServingSection(Section):
     """How requests share the draft servers."""
 
-    admission: Count | None = Field(None, description="requests beyond so many are refused")
+    admission: Count | Literal["auto"] | None = Field(
+        None, description="requests beyond so many are refused; auto: StarSD's N_max"
+    )
     places: Count | None = Field(None, description="per pipeline; requests beyond so many wait")
     queue: Literal["fifo", "weighted_fair", "earliest_deadline"] = "fifo"
     weights: tuple[Positive, ...] = Field((), description="per pipeline")
     deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")
+    _by_n_max: bool = PrivateAttr(False)
+
+    @property
+    def by_n_max(self) -> bool:
+        """Whether ``admission`` was reckoned, where "auto" was given."""
+        return self._by_n_max
+
+    def admitting(self, n_max: int) -> ServingSection:
+        """The same with so many requests in place of "auto"."""
+        made = self.model_copy(update={"admission": n_max})
+        made._by_n_max = True
+        return made
 
 
 Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]

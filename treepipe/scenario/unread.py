@@ -75,6 +75,8 @@ def _unverified(key: str, device: AnyDevice, deployment: Deployment) -> Iterator
 
 def _choices(scenario: Scenario) -> Iterator[str]:
     sampling, serving = scenario.sampling, scenario.serving
+    if serving.by_n_max:
+        yield f"serving.admission = {serving.admission} by N_max (StarSD, section 4.2)"
     for key, rule in RULES.items():
         if key in sampling.model_fields_set and sampling.rule != rule:
             yield f"key sampling.{key} has no effect with sampling.rule = {sampling.rule!r}"
