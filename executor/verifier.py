@@ -35,7 +35,7 @@ def new_rule(section: SamplingSection, rng: np.random.Generator) -> Rule:
     if section.rule == "relaxed_top_p":
         return RelaxedTopP(exact, section.relaxed_top_p)
     if section.rule == "adaptive":
-        return Adaptive(exact, section.tau_max)
+        return Adaptive(exact, section.tau_max, section.weights)
     return exact
 
 

@@ -410,9 +410,11 @@ device, draft, dtype, force, layers, model, seconds, threads, tokens
 
 
 def _changed(scenario: Scenario, runs: int | None, seed: int | None) -> Scenario:
+    from treepipe.sim.theory.admission import admitted
+
     given = {"runs": runs, "seed": seed}
     changes = {key: value for key, value in given.items() if value is not None}
-    return scenario.with_(**changes) if changes else scenario
+    return admitted(scenario.with_(**changes) if changes else scenario)
 
 
 def _need_executor(name: str) -> None:

@@ -123,7 +123,8 @@ def _check_clients(scenario: Scenario, deployment: Deployment, refuse: _Refusal)
             refuse("workload.concurrency", f"it is for one request at a time, not {clients}")
         return
     section = scenario.schedule.parameters
-    if section.adaptive_depth or any(count != 1 for count in section.branching or ()):
+    branches = any(count != 1 for count in section.branching or ())
+    if section.adaptive_depth or section.tree_size or branches:
         refuse("schedule", "it is for chains of constant depth")
     if clients != pipelines:
         refuse("workload.concurrency", f"it is for one request per target, {pipelines} in all")

@@ -22,7 +22,9 @@ def cycle_of(passage: Passage, beta: float, gamma: int) -> Cycle:
 def shared_metrics(cycle: Cycle, targets: int) -> dict[str, float]:
     """The metrics of N targets in steady state."""
     between = cycle.iteration_ms(targets) / cycle.tokens
+    fairness = {"fairness": 1.0} if targets > 1 else {}  # they are equal
     return {
+        **fairness,
         "time_between_tokens_ms": between,
         "throughput_tokens_s": cycle.throughput(targets),
         "per_session_throughput_tokens_s": cycle.target_throughput(targets),

@@ -241,6 +241,22 @@ def test_adaptive_contrast_and_agreement_by_hand() -> None:
     assert Adaptive(GREEDY, 1.0).next_token(p, (3,), q) == 0
 
 
+@pytest.mark.parametrize(
+    ("weights", "tau"),
+    [
+        ((1.0, 0.0, 0.0), np.exp(-0.1307)),
+        ((0.0, 2.0, 0.0), 0.45),
+        ((0.0, 0.0, 1.0), 0.8),
+        ((1.0, 2.0, 1.0), (np.exp(-0.1307) * 0.45**2 * 0.8) ** 0.25),
+    ],
+)
+def test_each_signal_counts_by_its_weight(weights: tuple[float, float, float], tau: float) -> None:
+    """The signals of the test above, alone and together."""
+    p, q = np.array([0.5, 0.18, 0.162, 0.158]), np.array([0.3, 0.38, 0.162, 0.158])
+    assert Adaptive(GREEDY, 1.0, weights)._tau(p, q) == pytest.approx(tau, abs=1e-4)
+    assert Adaptive(GREEDY, 0.5, weights)._tau(p, q) == pytest.approx(tau / 2, abs=1e-4)
+
+
 def test_adaptive_is_strict_where_the_models_disagree() -> None:
     p, q = np.array([0.55, 0.44, 0.01, 0.0]), np.array([0.0, 0.0, 0.01, 0.99])
     assert Adaptive(GREEDY, 0.5).next_token(p, (1,), p) == 1

@@ -18,10 +18,11 @@ from scipy import stats
 
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.tiny_models import save_random_checkpoint
-from treepipe.core.verification import Sampling, target_distribution
+from treepipe.core.verification import Adaptive, Sampling, target_distribution
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.controller import Controller
 from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.verifier import new_rule
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.schema import SamplingSection
 
@@ -110,3 +111,21 @@ def test_the_test_can_fail(pair: tuple[Path, Path]) -> None:
     shares = np.array([other[text] for text in texts])
     drawn = rng.choice(len(texts), REQUESTS, p=shares / shares.sum())
     assert p_value(Counter(texts[i] for i in drawn), expected) < 0.001
+
+
+def test_the_signals_weights_reach_the_rule() -> None:
+    """p and q differ, and their best tokens are the same: only the signal that counts is low."""
+    p, q = np.array([0.6, 0.4, 0.0]), np.array([0.9, 0.1, 0.0])
+    found = {}
+    for alone in ("contrast", "matches", "agreement"):
+        others = {f"{name}_weight": 0.0 for name in ("contrast", "matches", "agreement")}
+        section = SamplingSection(
+            rule="adaptive", tau_max=1.0, **{**others, f"{alone}_weight": 1.0}
+        )
+        rule = new_rule(section, np.random.default_rng(0))
+        assert isinstance(rule, Adaptive)
+        found[alone] = rule._tau(p, q)
+    contrast = 0.9 * np.log(0.9 / 0.6) + 0.1 * np.log(0.1 / 0.4)
+    assert found["contrast"] == pytest.approx(np.exp(-contrast))
+    assert found["matches"] == pytest.approx(0.55)
+    assert found["agreement"] == pytest.approx(0.7)

@@ -13,6 +13,7 @@ from treepipe.core.requests import RequestTrace
 from treepipe.results.estimates import observe, summarize
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.recording import Recording
+from treepipe.results.result import make_result
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Span, Trace
 from treepipe.scenario.machines import Machine, running_warnings
@@ -43,6 +44,24 @@ def test_metrics_by_hand() -> None:
     assert metrics["flushes_per_100_tokens"] == pytest.approx(100 / 3)
     # Gaps are 20, 0 (emitted together) and 20.
     assert metrics["p99_time_between_tokens_ms"] == pytest.approx(20)
+
+
+def test_targets_and_their_fairness_by_hand() -> None:
+    """4 tokens in 50 ms, and 4 in 100: x and x / 2, so (3/2)^2 / (2 (1 + 1/4)) = 0.9."""
+    trace, slow = _trace(), replace(_trace(2.0).requests[0], session=2, pipeline=1)
+    assert "fairness" not in run_metrics(trace), "one target is no fairness"
+    trace.requests.append(slow)
+    assert run_metrics(trace)["fairness"] == pytest.approx(0.9)
+    result = make_result("simulation", "two", 0, [trace])
+    assert result.metrics["fairness"].mean == pytest.approx(0.9)
+    means = {t: [each.mean for each in told.values()] for t, told in result.targets.items()}
+    assert means == {
+        "pipeline0": [pytest.approx(80), pytest.approx(40 / 3), pytest.approx(20)],
+        "pipeline1": [pytest.approx(40), pytest.approx(80 / 3), pytest.approx(40)],
+    }
+    told = result.to_json()["targets"]["pipeline1"]["p99_time_between_tokens_ms"]
+    assert told == {"mean": pytest.approx(40), "low": None, "high": None, "unit": "ms"}
+    assert "targets" not in make_result("simulation", "one", 0, [_trace()]).to_json()
 
 
 def test_transfers_occupy_no_device_and_nothing_counts_beyond_the_end() -> None:

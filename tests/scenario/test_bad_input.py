@@ -46,6 +46,11 @@ BAD_SETTINGS = [
     ("sampling.top_p=1.1", "key sampling.top_p = 1.1"),
     ("sampling.top_k=-2", "key sampling.top_k = -2"),
     ("sampling.tau_max=2", "key sampling.tau_max = 2"),
+    ("sampling.contrast_weight=-1", "key sampling.contrast_weight = -1"),
+    (
+        "sampling={contrast_weight=0,matches_weight=0,agreement_weight=0}",
+        "are all 0; one of the signals must count",
+    ),
     ("sampling.rule=rejection", "'rejection' needs drawn trees, but 'flowspec' takes the most"),
     ("sampling.rule=adaptive", "'adaptive' is for chains (chain, dsd), not 'flowspec'"),
     ("serving.weights=[1,2]", "key serving.weights has 2 values for 1 pipelines"),
@@ -102,6 +107,11 @@ BAD_SCHEDULES = [
     ("specpipe", "schedule.group_size=3", "group_size = 3 does not divide the 2 stages"),
     ("starsd", "schedule.depth_range=[5,2]", "key schedule.depth_range = [5, 2]: low exceeds high"),
     ("specpipe", "drafts.0.count=2", "'specpipe' uses one draft server, there are 2"),
+    (
+        "starsd",
+        "sampling.rule=rejection",
+        "key sampling.rule = 'rejection' needs drawn trees, but a dynamic one (schedule.tree_size)",
+    ),
     ("pp", "sampling.rule=relaxed_best", "plain decoding has no drafted token to judge"),
 ]
 
@@ -267,6 +277,7 @@ def test_a_mark_at_the_beginning_of_a_file_is_no_fault(tmp_path: Path) -> None:
 
 
 UNREAD = [
+    ("sampling.matches_weight=2", "key sampling.matches_weight has no effect with sampling.rule"),
     ("sampling.tau_max=0.3", "key sampling.tau_max has no effect with sampling.rule = 'exact'"),
     ("sampling.relaxed_top_p=0.5", "key sampling.relaxed_top_p has no effect with sampling.rule"),
     ("sampling.top_k=5", "key sampling.top_k has no effect with sampling.temperature = 0"),

@@ -120,6 +120,9 @@ BASES: list[dict[str, Any]] = [
     {"name": "pipedec", "draft_reuse": False},
     {"name": "starsd", "adaptive_depth": True},
     {"name": "starsd", "branching": (2, 1)},
+    {"name": "starsd", "tree_size": 5},
+    {"name": "starsd", "adaptive_depth": True, "branching": (2, 1)},
+    {"name": "starsd", "adaptive_depth": True, "tree_size": 5},
     {"name": "flowspec", "context_aware": False},
     {"name": "flowspec", "score_aware": True},
 ]
@@ -177,7 +180,8 @@ def test_a_key_that_is_not_read_changes_nothing_and_is_warned_of(base: dict[str,
 
 def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
     """Otherwise the table of read keys could simply name all of them."""
-    effective = {"starsd": {"adaptive_depth", "branching", "gamma"}, "chain": {"gamma"}}
+    effective = {"starsd": {"adaptive_depth", "branching", "gamma", "tree_size"}}
+    effective |= {"chain": {"gamma"}}
     effective |= {"flowspec": {"tree_size", "context_aware", "expand_size", "segment_tokens"}}
     effective |= {"pipedec": {"width", "children", "group_size", "draft_reuse"}}
     for name, keys in effective.items():

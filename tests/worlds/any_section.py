@@ -13,7 +13,7 @@ LAYERED = [system.name for system in systems().values() if system.in_lock_step]
 
 sections = st.fixed_dictionaries(
     {
-        "tree_size": st.integers(1, 24),
+        "tree_size": st.none() | st.integers(1, 24),
         "tree_depth": st.integers(0, 4),
         "top_k": st.integers(1, VOCABULARY),
         "segment_tokens": st.integers(1, 8),

@@ -216,12 +216,13 @@ def run(
     from treepipe.results.result import make_result
     from treepipe.results.show import Progress, show_result
     from treepipe.scenario.scenario import Scenario
+    from treepipe.sim.theory.admission import admitted
 
     check_outputs(
         {"--json": json, "--trace": trace, "--plot": plot, "--recording": recording},
         inputs=(scenario,),
     )
-    loaded = Scenario.load(scenario, changes(settings, seed, runs))
+    loaded = admitted(Scenario.load(scenario, changes(settings, seed, runs)))
     with Progress(quiet) as say:
         execution = execute(loaded, say, json, recording)
     traces = execution.traces

@@ -20,6 +20,7 @@ from typing import Any
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, Work
 from treepipe.core.front_desk import ArrivalQueue
 from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Word
+from treepipe.core.pace import PaceBook
 from treepipe.core.protocol import (
     Announce,
     Command,
@@ -28,6 +29,7 @@ from treepipe.core.protocol import (
     Emit,
     Event,
     Feed,
+    Judged,
     Returned,
     Schedule,
     Started,
@@ -70,6 +72,7 @@ class DraftDesk:
         self._lanes = [_Lane() for _ in groups]
         self._passes: deque[tuple[tuple[int, DraftPass], ...]] = deque()
         self._lost: set[int] = set()
+        self._book = PaceBook()
 
     @property
     def sessions(self) -> frozenset[int]:
@@ -91,16 +94,20 @@ class DraftDesk:
     ) -> None:
         """A request is waiting to begin."""
         self._sessions[session] = _Session(pipeline, schedule, started)
+        self._book.open(session)
         self._queue.put(pipeline, (now_ms, Begin(session)), now_ms)
 
     def arrive(self, flight: Flight, payload: Any, now_ms: float) -> None:
         """A flight came back; ``payload`` is handed out with it."""
+        for segment in flight.segments:
+            self._book.back(segment.session, now_ms)
         self._queue.put(flight.pipeline, (now_ms, Evaluate(flight, payload)), now_ms)
 
     def next(self, now_ms: float) -> Work | None:
         """The next thing to do, None if there is nothing before something arrives."""
+        self._book.look(now_ms)
         if self._passes and not self._listens(self._passes[0]):
-            return Draft(self._passes.popleft())
+            return self._draft_next(now_ms)
         while len(self._queue):
             queued: tuple[float, Begin | Evaluate] = self._queue.pop()
             arrived_ms, work = queued
@@ -108,11 +115,17 @@ class DraftDesk:
                 self._end_turn(now_ms)
                 pipeline = work.flight.pipeline if isinstance(work, Evaluate) else None
                 self._turn = pipeline, arrived_ms, now_ms
+                self._book.turn(now_ms)
                 return work
         if self._passes:
-            return Draft(self._passes.popleft())
+            return self._draft_next(now_ms)
         self._end_turn(now_ms)
         return None
+
+    def _draft_next(self, now_ms: float) -> Draft:
+        passes = self._passes.popleft()
+        self._book.drafting([session for session, _ in passes], now_ms)
+        return Draft(passes)
 
     def _is_open(self, work: Begin | Evaluate) -> bool:
         if isinstance(work, Begin):
@@ -137,10 +150,9 @@ class DraftDesk:
 
     def returned(self, flight: Flight, answers: Sequence[tuple[int, ...]]) -> Orders:
         """A flight was evaluated; ``answers`` are the target's tokens per segment and row."""
+        pace = self._book.pace(len(self._sessions))
         events = {
-            segment.session: Returned(
-                segment.ticket, segment.version, segment.start, tokens, len(self._queue)
-            )
+            segment.session: Returned(segment.ticket, segment.version, segment.start, tokens, pace)
             for segment, tokens in zip(flight.segments, answers, strict=True)
             if segment.session in self._sessions
         }
@@ -198,13 +210,15 @@ class DraftDesk:
             if isinstance(command, DraftPass):
                 passes.append((session, command))
             elif isinstance(command, Feed):
-                orders.messages.append(
-                    (pipeline, Flight(self._draft, pipeline, (command.segment,)))
-                )
+                segment = command.segment
+                orders.messages.append((pipeline, Flight(self._draft, pipeline, (segment,))))
+                self._book.fed(session, len(segment.tokens), prompt=segment.committed)
             elif isinstance(command, Announce):
                 orders.messages.append((pipeline, Beat(self._draft, (command.word,))))
             elif isinstance(command, Emit):
                 orders.emitted.append((session, command.tokens))
+            elif isinstance(command, Judged):
+                self._book.judged(command.accepted, command.drafted)
             else:
                 self._close(orders, session, command.reason)
         return passes
@@ -240,6 +254,7 @@ class DraftDesk:
 
     def _close(self, orders: Orders, session: int, reason: str) -> None:
         state = self._sessions.pop(session)
+        self._book.close(session)
         lane = self._lanes[state.pipeline]
         if session in lane.sessions:
             lane.sessions.remove(session)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word, require
+from treepipe.core.pace import UNKNOWN, Pace
 
 # --- events: world -> schedule -------------------------------------------------------------------
 
@@ -77,14 +78,14 @@ class Returned:
         start: tree index of the first surviving row at that version.
         next_tokens: the target's next token per surviving row; for committed rows only the last
             row's token is reported.
-        waiting: how many turns wait at the draft server behind this one.
+        pace: what the draft server has learned by then.
     """
 
     ticket: int
     version: int
     start: int
     next_tokens: tuple[int, ...]
-    waiting: int = 0
+    pace: Pace = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +180,22 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """A round's tree had ``drafted`` levels, of which the first ``accepted`` were accepted: what
+    the draft server learns for all its requests; not answered."""
+
+    accepted: int
+    drafted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The request is done ("length", "end of text" or "worker lost"); not answered."""
 
     reason: str
 
 
-Command: TypeAlias = DraftPass | Feed | Announce | Emit | Finish
+Command: TypeAlias = DraftPass | Feed | Announce | Emit | Judged | Finish
 
 
 @dataclass(frozen=True, slots=True)

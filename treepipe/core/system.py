@@ -68,6 +68,11 @@ class Parameters:
         return {}
 
     @property
+    def drawable(self) -> bool:
+        """Whether a system that can draft by drawing can do so with these values."""
+        return True
+
+    @property
     def group_size(self) -> int:
         """How many stages in a row work one after another within a step (lock-step only)."""
         return 1

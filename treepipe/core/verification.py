@@ -197,15 +197,23 @@ class Adaptive:
     * matches: running share of positions whose most probable tokens are the same;
     * agreement: 1 - total variation of p and q.
 
-    tau = ``tau_max`` times their geometric mean, and a child is accepted if its target probability
-    is at least (1 - tau) of the most probable token's. tau = 0 accepts nothing but what the exact
-    rule gives.
+    tau = ``tau_max`` times their geometric mean by ``weights`` (in this order), and a child is
+    accepted if its target probability is at least (1 - tau) of the most probable token's. tau = 0
+    accepts nothing but what the exact rule gives.
     """
 
     needs_draft, needs_tree = True, True
 
-    def __init__(self, exact: Exact, tau_max: float, smoothing: float = 0.1) -> None:
+    def __init__(
+        self,
+        exact: Exact,
+        tau_max: float,
+        weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
+        smoothing: float = 0.1,
+    ) -> None:
+        """Args: ``weights``: none is negative, and not all are 0."""
         self._exact, self._tau_max, self._smoothing = exact, tau_max, smoothing
+        self._powers = np.array(weights) / sum(weights)
         self.lossless = tau_max == 0
         self._matches = 0.5
 
@@ -226,8 +234,8 @@ class Adaptive:
         ratio = np.log(q[drafted]) - np.log(np.maximum(p[drafted], 1e-12))
         contrast = float(np.sum(q[drafted] * ratio))
         agreement = 1 - 0.5 * float(np.abs(p - q).sum())
-        signals = float(np.exp(-max(contrast, 0.0))) * self._matches * max(agreement, 0.0)
-        return self._tau_max * float(np.cbrt(signals))
+        signals = np.exp(-max(contrast, 0.0)), self._matches, max(agreement, 0.0)
+        return self._tau_max * float(np.prod(np.power(signals, self._powers)))
 
 
 RULES: Mapping[str, type[Rule]] = {

@@ -21,6 +21,7 @@ from treepipe.results.metrics import (
     Floats,
     Ratio,
     Windows,
+    fairness,
     metric_ratios,
     range_of,
     timeless,
@@ -52,6 +53,8 @@ UNSETTLED = (
     "(workload.requests) would tell where it ends"
 )
 P99 = "p99_time_between_tokens_ms"
+PER_TARGET = ("throughput_tokens_s", "time_between_tokens_ms", P99)
+"""What is told of each target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,9 @@ def observe(
     percentiles = _percentiles(windows, of_batches=len(traces) == 1)
     if len(percentiles):
         metrics[P99] = percentiles
+    indices = [fairness(Windows.of(trace, 1, warmup)) for trace in traces]
+    if fair := [index for index in indices if index is not None]:
+        metrics["fairness"] = np.array(fair)
     return Estimates(
         over=None if count == 1 else "batches" if len(traces) == 1 else "runs",
         warmup=warmup,
@@ -168,6 +174,25 @@ def observe(
         settled=settled,
         timeless=tuple(sorted(lacking - {*metrics, *(["utilization"] if utilization else [])})),
     )
+
+
+def target_intervals(traces: Sequence[Trace], warmup: int) -> dict[str, dict[str, Interval]]:
+    """What each target (pipeline) had of the runs, by its name, where there are several.
+
+    Args: ``warmup``: requests left out of each run, of all targets together.
+    """
+    counted = [sorted(trace.requests, key=lambda r: r.session)[warmup:] for trace in traces]
+    found = {}
+    for target in sorted({request.pipeline for each in counted for request in each}):
+        own = [
+            Trace((), requests=[r for r in each if r.pipeline == target and r.emitted])
+            for each in counted
+        ]
+        intervals, _ = observe(own, 0).intervals
+        found[f"pipeline{target}"] = {
+            name: intervals[name] for name in PER_TARGET if name in intervals
+        }
+    return found if len(found) > 1 else {}
 
 
 def find_warmup(traces: Sequence[Trace]) -> tuple[int, bool]:

@@ -42,9 +42,11 @@ UNITS = {
     "target_rounds_s": "1/s",
     "joules_per_token": "J/token",
     "usd_per_million_tokens": "USD/1e6 tokens",
+    "fairness": "1",
 }
 
 _RANGES = {
+    "fairness": SHARE,
     "hit_rate": SHARE,
     "wasted_node_share": SHARE,
     "tokens_per_round": Range(1.0),
@@ -122,7 +124,25 @@ def run_metrics(trace: Trace) -> dict[str, float]:
     gaps = token_gaps(windows.requests[0])
     if len(gaps):
         values["p99_time_between_tokens_ms"] = float(np.percentile(gaps, 99))
-    return values
+    fair = fairness(windows)
+    return values if fair is None else {**values, "fairness": fair}
+
+
+def fairness(windows: Windows) -> float | None:
+    """Jain's index of the targets' throughputs, 1 if all are equal and 1/n if one has all; each
+    counts from its first request's start to its last one's end. None of fewer than two targets.
+
+    (Jain, Chiu and Hawe 1984, section 3.)
+    """
+    served: dict[int, list[RequestTrace]] = {}
+    for request in itertools.chain.from_iterable(windows.requests):
+        served.setdefault(request.pipeline, []).append(request)
+    times = [max(r.finished_ms for r in s) - min(r.started_ms for r in s) for s in served.values()]
+    if len(served) < 2 or not all(times):
+        return None
+    tokens = [sum(len(request.tokens) for request in each) for each in served.values()]
+    rates = np.array(tokens) / np.array(times)
+    return float(rates.sum() ** 2 / (len(rates) * (rates**2).sum()))
 
 
 def utilization(trace: Trace) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import STANDARD_OUTPUT, write_file, write_standard_output
-from treepipe.results.estimates import Estimates, observe
+from treepipe.results.estimates import Estimates, observe, target_intervals
 from treepipe.results.metrics import UNITS
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
@@ -99,6 +99,7 @@ class Result:
         warnings: a sentence each.
         memory: peak resident bytes per device, if it was measured.
         failure: why the runs ended.
+        targets: what each pipeline had, by its name and the metric's; of several.
         traces: one per run.
     """
 
@@ -117,6 +118,7 @@ class Result:
     memory: Mapping[str, int] | None = None
     closed_form: Terms | None = None
     failure: str | None = None
+    targets: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
     traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -131,6 +133,7 @@ class Result:
             "warmup_requests": self.warmup_requests,
             "metrics": {name: metric.to_json() for name, metric in self.metrics.items()},
             "utilization": {name: share.as_dict() for name, share in self.utilization.items()},
+            **self._targets_json(),
             "sessions": [session.to_json() for session in self.sessions],
             "lossless": self.lossless,
         }
@@ -150,6 +153,13 @@ class Result:
                 for name, size in self.memory.items()
             }
         return content
+
+    def _targets_json(self) -> dict[str, Any]:
+        """The entry of several targets; none where there is one."""
+        if not self.targets:
+            return {}
+        told = self.targets.items()
+        return {"targets": {t: {n: each.to_json() for n, each in m.items()} for t, m in told}}
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -262,6 +272,10 @@ def make_result(
         lossless,
         tuple(sorted({*(w for trace in traces for w in trace.warnings), *estimates.warnings})),
         memory=memory,
+        targets={
+            target: {name: Metric.of(name, interval) for name, interval in each.items()}
+            for target, each in target_intervals(traces, estimates.warmup).items()
+        },
         traces=tuple(traces),
     )
 

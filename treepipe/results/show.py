@@ -229,10 +229,28 @@ def print_result(result: Mapping[str, Any], shown: Console) -> None:
         share = f"{value['mean']:.3f}"
         table.add_row(f"utilization {device}", share, _interval(value, SHARE), SHARE.unit)
     print_table(shown, table)
+    if "targets" in result:
+        print_table(shown, _targets_table(result["targets"]))
     if not result["lossless"]:
         shown.print("not lossless: the rule may change the target's text")
     for warning in result["warnings"]:
         shown.print(f"warning: {warning}", highlight=False)
+
+
+def _targets_table(targets: Mapping[str, Any]) -> Table:
+    """A row per target and metric."""
+    table = Table(title="by target")
+    table.add_column("target, metric")
+    table.add_column("mean", justify="right")
+    table.add_column("95 % interval", justify="right")
+    table.add_column("unit")
+    for target, metrics in targets.items():
+        for name, value in metrics.items():
+            scale = Scale.of(value["unit"], value["mean"])
+            mean = number(value["mean"] / scale.size)
+            named = f"{target} {scale.name(name)}"
+            table.add_row(named, mean, _interval(value, scale), scale.unit)
+    return table
 
 
 def _basis(result: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ Roles that share a machine share its memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from treepipe.core.errors import UserError

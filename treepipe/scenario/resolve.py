@@ -130,6 +130,10 @@ def _serving(scenario: Scenario, pipelines: int) -> Serving:
                 f"{scenario.path}: key serving.{key} has {len(values)} values for {pipelines} "
                 f"pipelines"
             )
+    if given.admission == "auto":
+        raise UserError(
+            f"{scenario.path}: key serving.admission = 'auto' is for simulate, run and validate"
+        )
     own = section.system.places(section.parameters)
     places = [n for n in (own, given.places) if n is not None]
     return Serving(

@@ -63,6 +63,11 @@ def check_schedule(scenario: Scenario) -> None:
             f"{key} = 'rejection' needs drawn trees, but {section.name!r} takes the most probable "
             f"candidates; it is for {', '.join(able)}"
         )
+    if rule == "rejection" and not section.parameters.drawable:
+        raise UserError(
+            f"{key} = 'rejection' needs drawn trees, but a dynamic one (schedule.tree_size) takes "
+            f"the most probable candidates; a chain or schedule.branching would do"
+        )
     if rule == "adaptive" and not system.chains:
         able = [each.name for each in systems().values() if each.chains]
         raise UserError(

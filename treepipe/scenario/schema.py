@@ -25,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import AfterValidator, Field, create_model, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, create_model, model_validator
 
 from treepipe.core.schedules import Chosen, systems
 from treepipe.core.system import System
@@ -330,7 +330,9 @@ class Workload(Section):
 class ServingSection(Section):
     """How requests share draft servers and pipelines."""
 
-    admission: Count | None = Field(None, description="requests beyond so many are refused")
+    admission: Count | Literal["auto"] | None = Field(
+        None, description="requests beyond so many are refused; auto: StarSD's N_max"
+    )
     places: Count | None = Field(None, description="per pipeline; requests beyond so many wait")
     batch: Count | Literal["auto"] = Field(
         1, description="most requests in a stage's pass; auto: what fills the stages "
@@ -341,6 +343,21 @@ class ServingSection(Section):
     queue: Literal["fifo", "weighted_fair", "earliest_deadline"] = "fifo"
     weights: tuple[Positive, ...] = Field((), description="per pipeline")
     deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")
+    _by_n_max: bool = PrivateAttr(False)
+
+    @property
+    def by_n_max(self) -> bool:
+        """Whether ``admission`` was reckoned, where "auto" was given."""
+        return self._by_n_max
+
+    def admitting(self, n_max: int) -> ServingSection:
+        """The same with so many requests in place of "auto"."""
+        made = self.model_copy(update={"admission": n_max})
+        made._by_n_max = True
+        return made
+
+
+Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class SamplingSection(Section):
@@ -356,6 +373,23 @@ class SamplingSection(Section):
     )
     relaxed_top_p: Annotated[float, Field(gt=0, le=1)] = Field(0.9, description="relaxed_top_p's")
     tau_max: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="adaptive's")
+    contrast_weight: Weight = Field(1.0, description="adaptive's, of its first signal")
+    matches_weight: Weight = Field(1.0, description="adaptive's, of its second signal")
+    agreement_weight: Weight = Field(1.0, description="adaptive's, of its third signal")
+
+    @property
+    def weights(self) -> tuple[float, float, float]:
+        """What each signal of rule ``adaptive`` counts, in the order in which it names them."""
+        return self.contrast_weight, self.matches_weight, self.agreement_weight
+
+    @model_validator(mode="after")
+    def _any_signal_counts(self) -> SamplingSection:
+        if not any(self.weights):
+            raise ValueError(
+                "keys sampling.contrast_weight, sampling.matches_weight and "
+                "sampling.agreement_weight are all 0; one of the signals must count"
+            )
+        return self
 
     @property
     def lossless(self) -> bool:

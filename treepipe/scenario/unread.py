@@ -15,7 +15,8 @@ from treepipe.scenario.schema import Replay
 
 SOURCES = {"head": ("eagle",), "ngram": ("ngram", "hybrid"), "weight": ("hybrid",)}
 """Keys of a draft, by the sources that read them."""
-RULES = {"tau_max": "adaptive", "relaxed_top_p": "relaxed_top_p"}
+WEIGHTS = ("contrast_weight", "matches_weight", "agreement_weight")
+RULES = dict.fromkeys(("tau_max", *WEIGHTS), "adaptive") | {"relaxed_top_p": "relaxed_top_p"}
 """Keys of the sampling, by the rule that reads them."""
 QUEUES = {"weights": "weighted_fair", "deadlines_ms": "earliest_deadline"}
 """Keys of the serving, by the queue that reads them."""
@@ -75,6 +76,8 @@ def _unverified(key: str, device: AnyDevice, deployment: Deployment) -> Iterator
 
 def _choices(scenario: Scenario) -> Iterator[str]:
     sampling, serving = scenario.sampling, scenario.serving
+    if serving.by_n_max:
+        yield f"serving.admission = {serving.admission} by N_max (StarSD, section 4.2)"
     for key, rule in RULES.items():
         if key in sampling.model_fields_set and sampling.rule != rule:
             yield f"key sampling.{key} has no effect with sampling.rule = {sampling.rule!r}"

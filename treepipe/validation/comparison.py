@@ -27,6 +27,7 @@ from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import ends_of
 from treepipe.scenario.workload import run_seeds
+from treepipe.sim.theory.admission import admitted
 from treepipe.sim.world import simulate
 from treepipe.validation.calibration import CalibratedAcceptance, Prepared, calibrate
 from treepipe.validation.judgement import Cut, PlainTexts, Prediction, Row, Timed, judge
@@ -92,8 +93,8 @@ def predict_case(
 
 
 def _prepare(case: Case) -> Prepared:
-    launch = prepare(case.scenario)
-    found = Prepared(case.label, case.scenario, launch, case.calibrate_on)
+    scenario = admitted(case.scenario)
+    found = Prepared(case.label, scenario, prepare(scenario), case.calibrate_on)
     if found.longest < 2:
         raise UserError(
             f"{case.scenario.path}: key workload.new_tokens: no text has a second token, so there "

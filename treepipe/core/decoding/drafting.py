@@ -75,6 +75,11 @@ class TreeDraft:
     def complete(self) -> bool:
         return self._pass == self._passes
 
+    @property
+    def layers(self) -> int:
+        """How many passes have been answered."""
+        return self._pass
+
     def locate(self, path: Sequence[int]) -> int | None:
         """The candidate at the end of a token path below the root, None if there is none."""
         node = 0

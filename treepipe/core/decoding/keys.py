@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.pace import Pace
 from treepipe.core.system import Block, Ends, Load, Parameters, Seat, key
 
 TREES = ((20, 4), (48, 5), (80, 6))
@@ -61,11 +62,11 @@ class ChainKeys(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """The same growth for every round, however many turns wait."""
+    """The same growth for every round, whatever the draft server has learned."""
 
     growth: Growth
 
-    def __call__(self, waiting: int) -> Growth:
+    def __call__(self, pace: Pace, wanted: int) -> Growth:
         return self.growth
 
 

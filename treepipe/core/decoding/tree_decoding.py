@@ -14,6 +14,7 @@ from treepipe.core.decoding.in_flight import TreeInFlight
 from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment
+from treepipe.core.pace import UNKNOWN
 from treepipe.core.protocol import (
     Command,
     Drafted,
@@ -36,7 +37,7 @@ class TreeDecoding(ABC):
         self._request = RequestState(session, prefill_chunk)
         self._flying = TreeInFlight(self._request)
         self._asked = Asked()
-        self._queued = 0  # turns that waited at the draft server when a segment came back last
+        self._pace = UNKNOWN  # of the draft server when a segment came back last
 
     @property
     def done(self) -> bool:
@@ -72,7 +73,7 @@ class TreeDecoding(ABC):
 
     def _prefilled(self, event: Returned) -> list[Command]:
         token = self._request.prefilled(event)
-        self._queued = event.waiting
+        self._pace = event.pace
         if token is None:
             return []
         commands = self._request.emit((token,))

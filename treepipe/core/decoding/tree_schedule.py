@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from treepipe.core.decoding.drafting import Growth, TreeDraft
 from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.tree_decoding import TreeDecoding
+from treepipe.core.pace import Pace
 from treepipe.core.protocol import (
     Command,
     Drafted,
@@ -32,15 +33,16 @@ class TreeParameters:
         size: nodes below the root (``L``).
         segment: most tokens per segment (``l_max``).
         score_order: cut the tree in descending score; False: in tree order.
-        growth: how the tree grows, asked anew for every round; told how many turns wait.
-        observe: told how many drafted tokens each round accepted, and of how many levels.
+        growth: how the tree grows, asked anew for every round; told what the draft server has
+            learned, and how many tokens are still wanted.
+        judges: the draft server is told what each round accepted.
     """
 
     size: int
     segment: int
     score_order: bool
-    growth: Callable[[int], Growth]
-    observe: Callable[[int, int], None] | None = None
+    growth: Callable[[Pace, int], Growth]
+    judges: bool = False
 
 
 class TreeSchedule(TreeDecoding):
@@ -99,7 +101,7 @@ class TreeSchedule(TreeDecoding):
     def _returned(self, event: Returned) -> list[Command]:
         if not self._flying.take(event):
             return []
-        self._queued = event.waiting
+        self._pace = event.pace
         if self._draft is not None and not self.listens:
             self._waiting.append(event)
             return []
@@ -114,7 +116,7 @@ class TreeSchedule(TreeDecoding):
     def _begin(self, root_token: int) -> list[Command]:
         """A new round: a tree of nothing but its root, and the draft that extends it."""
         self._flying.open_round(root_token)
-        return self._start_draft(self._parameters.growth(self._queued))
+        return self._start_draft(self._parameters.growth(self._pace, self._request.wanted))
 
     def _start_draft(self, growth: Growth) -> list[Command]:
         """Draft a new tree below the root, reading the committed tokens not read so far; one that

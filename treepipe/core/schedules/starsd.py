@@ -1,29 +1,37 @@
-"""StarSD's session: one draft server for many targets, a static tree or chain per round.
+"""StarSD's session: one draft server for many targets, a tree or chain per round.
 
-(StarSD, section 4, has a fixed depth; choosing it on line is what its section on limitations
-leaves open.) Who is served when is decided by the front desk and the draft desk, for all systems.
+(StarSD, section 3.1, has a fixed depth d, and section 5.1 EAGLE-2's dynamic tree as its draft;
+choosing the depth on line is what its appendix I leaves open.) Who is served when is decided by the
+front desk and the draft desk, for all systems.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.keys import ChainKeys, chain_grid, fixed_tree, fixed_tree_tokens
+from treepipe.core.decoding.keys import Always, ChainKeys, chain_grid
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.pace import Pace
 from treepipe.core.system import Block, Load, Seat, System, key
 
 
 @dataclass(frozen=True)
 class StarKeys(ChainKeys):
-    """The tree of a round: a chain, one of a fixed shape, or a chain of a depth chosen on line."""
+    """The tree of a round: a chain, a tree of a fixed shape, or a dynamic one; each of a fixed
+    depth, or of one chosen on line."""
 
     branching: tuple[int, ...] | None = key(
         None, "children per node at each depth; default: a chain of gamma", least=1
     )
-    adaptive_depth: bool = key(False, "depth by acceptance and queue")
+    tree_size: int | None = key(None, "nodes of a dynamic tree; default: none", least=1)
+    tree_depth: int = key(6, "d0, passes behind catch-up", least=0)
+    top_k: int = key(10, "candidates per node", least=1)
+    adaptive_depth: bool = key(False, "depth by acceptance, durations and load")
     depth_range: tuple[int, int] = key((1, 8), "bounds of the adaptive depth", least=1)
 
     def check(self) -> None:
@@ -32,85 +40,125 @@ class StarKeys(ChainKeys):
             raise ValueError(f"depth_range = [{low}, {high}]: low exceeds high")
 
     def overruled(self) -> Mapping[str, str]:
+        found = {}
+        if not self.adaptive_depth:
+            found["depth_range"] = "adaptive_depth = false"
+        if self.tree_size is None:
+            found |= dict.fromkeys(("tree_depth", "top_k"), "no tree_size")
+            if self.branching or self.adaptive_depth:
+                found["gamma"] = "branching" if self.branching else "adaptive_depth = true"
+            return found
         if self.adaptive_depth:
-            return dict.fromkeys(("gamma", "branching"), "adaptive_depth = true")
-        found = {"depth_range": "adaptive_depth = false"}
-        return found | {"gamma": "branching"} if self.branching else found
+            found["tree_depth"] = "adaptive_depth = true"
+        return found | dict.fromkeys(("gamma", "branching"), "tree_size")
 
     def candidates(self) -> Mapping[str, int]:
-        if self.adaptive_depth or not self.branching:
-            return {}
-        return {"branching": max(self.branching)}
+        if self.tree_size is not None:
+            return {"top_k": self.top_k}
+        return {"branching": max(self.branching)} if self.branching else {}
 
     def lengths(self) -> Mapping[str, int]:
         if self.adaptive_depth:
             return {"depth_range": self.depth_range[1]}
-        return {} if self.branching else {"gamma": self.gamma}
+        return {} if self.branching or self.tree_size else {"gamma": self.gamma}
 
     @property
-    def deepest(self) -> tuple[int, ...]:
-        """Children per depth of the largest tree."""
+    def drawable(self) -> bool:
+        return self.tree_size is None
+
+    @property
+    def depth(self) -> int:
+        """Levels of the deepest tree."""
         if self.adaptive_depth:
-            return (1,) * self.depth_range[1]
-        return self.branching or (1,) * self.gamma
+            return self.depth_range[1]
+        if self.tree_size is not None:
+            return self.tree_depth + 1
+        return len(self.branching) if self.branching else self.gamma
+
+    def growth(self, depth: int, *, drawn: bool = False) -> Growth:
+        """How a tree of so many levels grows: below the last one of ``branching`` in chains."""
+        if self.tree_size is not None:
+            return Growth.dynamic(self.top_k, depth - 1)
+        wide = (self.branching or ())[:depth]
+        return Growth(wide + (1,) * (depth - len(wide)), None, drawn)
+
+    def nodes(self, depth: int) -> int:
+        """Most nodes below the root of a tree of so many levels."""
+        return self.tree_size or self.growth(depth).nodes
 
 
+USUAL, USUAL_WEIGHT, LEVEL_WEIGHT = 0.7, 5.0, 10.0
+"""The acceptance assumed at first, and how many verified tokens outweigh it; and how many at one
+depth outweigh what is accepted over all."""
+
+
+@dataclass(frozen=True, slots=True)
 class AdaptiveDepth:
-    """Draft depth chosen for each round from what was accepted and how many wait.
+    """Depth of each round's tree, by what the draft server has learned.
 
-    The depth d in ``low``..``high`` that promises the most tokens per time: E[l](d) = beta
-    (1 - beta^d) / (1 - beta) + 1 tokens (StarSD, eq. 3, and the target's own token) for the d
-    draft passes of this session, as many for each session that waits for the draft meanwhile, and
-    one verification of ``verify_passes`` draft passes' length. beta is the share of drafted tokens
-    that were accepted, averaged exponentially.
+    It is the depth that promises the most tokens per time: the target's own token and the sum over
+    levels of the probability that all down to it are accepted (StarSD, eq. 2), for an iteration of
+    max(S + Z, N S) (eq. 9 and 10), where S is a turn with so many draft passes, Z the time until
+    the segment is back, and N the number of open requests. No round drafts more than is wanted.
     """
 
-    def __init__(
-        self,
-        low: int,
-        high: int,
-        verify_passes: float,
-        smoothing: float = 0.1,
-        *,
-        drawn: bool = False,
-    ) -> None:
-        self._low, self._high, self._verify = low, high, verify_passes
-        self._smoothing, self._drawn = smoothing, drawn
-        self._beta = 0.7
+    keys: StarKeys
+    drawn: bool = False
 
-    def observe(self, accepted: int, depth: int) -> None:
-        """A round of ``depth`` drafted levels had ``accepted`` of them accepted."""
-        tried = min(accepted + 1, depth)  # the first rejection ends the trials
-        share = accepted / tried if tried else 0.0
-        self._beta += self._smoothing * (min(share, 1.0) - self._beta)
+    def __call__(self, pace: Pace, wanted: int) -> Growth:
+        """The next round's tree."""
+        return self.keys.growth(self.depth(pace, wanted), drawn=self.drawn)
 
-    def growth(self, waiting: int) -> Growth:
-        """A chain of the next round's depth."""
-        return Growth((1,) * self.depth(waiting), None, self._drawn)
+    def depth(self, pace: Pace, wanted: int) -> int:
+        """The next round's depth; the middle one before any round was timed."""
+        low, high = self.keys.depth_range
+        high = max(low, min(high, wanted - 1))
+        first_ms, tokens = pace.first_ms, expected_tokens(pace.levels, high)
+        if first_ms is None:
+            return (low + high) // 2
 
-    def depth(self, waiting: int) -> int:
-        """The depth of the next round, while so many turns wait for the draft."""
-        beta, sharing = min(self._beta, 0.999), 1 + waiting
+        def rate(depth: int) -> float:
+            service = first_ms + (depth - 1) * pace.pass_ms
+            back = pace.back_ms + (self.keys.nodes(depth) + 1) * pace.back_row_ms
+            return tokens[depth] / (max(service + back, pace.targets * service) or 1.0)
 
-        def rate(d: int) -> float:
-            tokens = 1 + beta * (1 - beta**d) / (1 - beta)
-            return tokens / (d * sharing + self._verify)
+        return max(range(low, high + 1), key=rate)
 
-        return max(range(self._low, self._high + 1), key=rate)
+
+def expected_tokens(levels: Sequence[tuple[float, float]], depth: int) -> list[float]:
+    """Tokens that rounds of 0..``depth`` levels commit, by (accepted, tried) of the levels so far.
+
+    >>> [round(tokens, 2) for tokens in expected_tokens((), 2)]
+    [1.0, 1.7, 2.19]
+    """
+    hits, tried = sum(each for each, _ in levels), sum(each for _, each in levels)
+    usual = (hits + USUAL * USUAL_WEIGHT) / (tried + USUAL_WEIGHT)
+    known = [*levels, *[(0.0, 0.0)] * (depth - len(levels))][:depth]
+    shares = [(hit + LEVEL_WEIGHT * usual) / (n + LEVEL_WEIGHT) for hit, n in known]
+    return [*accumulate(accumulate(shares, mul), initial=1.0)]
 
 
 def _make(parameters: StarKeys, seat: Seat) -> StaticTree:
-    chunk = parameters.prefill_chunk
-    if not parameters.adaptive_depth:
-        return fixed_tree(parameters.deepest, chunk, seat)
-    low, high = parameters.depth_range
-    adaptive = AdaptiveDepth(low, high, float(seat.stages), drawn=seat.drawn)
-    tree = TreeParameters(high, high + 1, False, adaptive.growth, adaptive.observe)
-    return StaticTree(seat.session, chunk, tree, 1)
+    depth, adaptive = parameters.depth, parameters.adaptive_depth
+    size = parameters.nodes(depth)
+    growth = (
+        AdaptiveDepth(parameters, seat.drawn)
+        if adaptive
+        else Always(parameters.growth(depth, drawn=seat.drawn))
+    )
+    tree = TreeParameters(size, size + 1, False, growth, adaptive)
+    return StaticTree(seat.session, parameters.prefill_chunk, tree, 1)
 
 
 def _tokens(parameters: StarKeys, stages: int) -> int:
-    return fixed_tree_tokens(parameters.deepest)
+    return parameters.nodes(parameters.depth) + 1
+
+
+def _scratch(parameters: StarKeys, stages: int) -> int:
+    """A dynamic tree drafts more nodes than it keeps."""
+    if parameters.tree_size is None:
+        return _tokens(parameters, stages)
+    return parameters.top_k * (parameters.depth - 1)
 
 
 def _grid(load: Load) -> Sequence[Block]:
@@ -128,6 +176,7 @@ SYSTEMS = (
         make=_make,
         tree_tokens=_tokens,
         segment_tokens=_tokens,
+        scratch_tokens=_scratch,
         drawn=True,
         grid=_grid,
         closed_form="star",

@@ -1,0 +1,48 @@
+"""Admission by itself, as many requests at once as a draft server serves well: N_max, before a run (StarSD, section 4.2).
+
+Here ``serving.admission = "auto"`` becomes a number, for both worlds; the formula is in
+``starsd.py``.
+"""
+
+from __future__ import annotations
+
+from treepipe.core.errors import UserError
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Bernoulli, HitRatio, PoolSection, ServingSection
+from treepipe.sim.theory.closed_form import closed_form
+
+
+def admitted(scenario: Scenario) -> Scenario:
+    """The scenario with N_max requests in place of ``serving.admission = "auto"``; any other as it
+    is.
+
+    N_max is the largest number of targets of which each is still as fast as plain decoding without
+    the draft, by the scenario's own times and acceptance; it does not depend on how many there are.
+
+    Raises:
+        UserError: no closed form has an N_max for it, or not even one target is as fast.
+    """
+    if scenario.serving.admission != "auto":
+        return scenario
+    key = f"{scenario.path}: key serving.admission = 'auto'"
+    if not isinstance(scenario.acceptance, Bernoulli | HitRatio | PoolSection):
+        raise UserError(f"{key} needs an acceptance to reckon N_max with (key acceptance)")
+    workload = scenario.workload.model_copy(
+        update={
+            "arrivals": None,
+            "prompt_tokens": 1,
+            "new_tokens": 2,
+            "requests": 1,
+            "concurrency": sum(pipeline.count for pipeline in scenario.pipelines),
+        }
+    )
+    one_each = {"workload": workload, "serving": ServingSection()}
+    terms = closed_form(scenario.model_copy(update=one_each)).terms
+    if "n_max" not in terms:
+        raise UserError(f"{key} is N_max of StarSD, not of {scenario.schedule.name!r}")
+    if not terms["n_max"]:
+        raise UserError(
+            f"{key} is N_max = 0: with the draft not even one target is as fast as alone"
+        )
+    serving = scenario.serving.admitting(int(terms["n_max"]))
+    return scenario.model_copy(update={"serving": serving})

@@ -1,0 +1,59 @@
+"""Admission by N_max: the number, what it does in a simulation, and where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.theory_scenarios import Written, targets_of
+from treepipe import simulate
+from treepipe.core.errors import UserError
+from treepipe.scenario.resolve import resolve
+from treepipe.sim.theory.admission import admitted
+from treepipe.sim.theory.tokens import committed
+
+AUTO = ("serving.admission=auto", "workload.requests=20", "workload.concurrency=20")
+
+
+@pytest.mark.parametrize("targets", [1, 12])
+def test_n_max_by_hand_is_what_a_simulation_admits(tmp_path: Path, targets: int) -> None:
+    """Alone 15 ms per token; c tokens per round of N * 12 ms: N = 15 c / 12 = 3.47."""
+    scenario = Written(tmp_path, "starsd", *targets_of(targets, 15.0), *AUTO).scenario
+    n_max = int(15.0 * committed(0.7, 4) / 12.0)
+    assert n_max == 3
+    assert admitted(scenario).serving.admission == n_max
+    result = simulate(scenario)
+    assert f"serving.admission = {n_max} by N_max (StarSD, section 4.2)" in result.warnings
+    assert sum(each.finished == "refused" for each in result.sessions) == 20 - n_max
+    assert admitted(admitted(scenario)) is not scenario
+    assert admitted(scenario.with_(**{"serving.admission": 2})).serving.admission == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (("schedule.adaptive_depth=true",), "key schedule: no closed form applies"),
+        (("schedule.tree_size=9",), "key schedule: no closed form applies"),
+        (("schedule.branching=[2,1]",), "key schedule: no closed form applies"),
+        (("acceptance.beta=0.01",), "not even one target is as fast as alone"),
+        (("schedule.name=chain", "pipelines.0.count=1"), "is N_max of StarSD, not of 'chain'"),
+        (("schedule.name=eagle", "pipelines.0.count=1"), "key schedule.name: no closed form"),
+        (('acceptance={source="replay",file="x.json"}',), "needs an acceptance to reckon N_max"),
+    ],
+)
+def test_where_there_is_no_n_max_a_sentence_says_so(
+    tmp_path: Path, settings: tuple[str, ...], sentence: str
+) -> None:
+    scenario = Written(tmp_path, "starsd", *targets_of(2, 15.0), *AUTO, *settings).scenario
+    with pytest.raises(UserError) as refused:
+        simulate(scenario)
+    assert sentence in str(refused.value)
+
+
+def test_nobody_else_takes_auto_for_a_number(tmp_path: Path) -> None:
+    written = Written(tmp_path, "starsd", *targets_of(2, 15.0), *AUTO)
+    with pytest.raises(UserError, match="'auto' is for simulate, run and validate"):
+        resolve(written.scenario)
+    with pytest.raises(UserError, match=r"serving\.admission"):
+        written.expected()
