@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from treepipe.core.messages import NO_PARENT, Close, Flight, Segment
-from treepipe.core.stage_desk import Move, StageDesk
+from treepipe.core.messages import NO_PARENT, Beat, Close, Flight, Segment, Word
+from treepipe.core.stage import Prune
+from treepipe.core.stage_desk import Move, Place, StageDesk
 
 
 def _segment(session: int, version: int) -> Segment:
@@ -37,3 +38,95 @@ def test_others_of_a_flight_go_on_with_their_own_payload(closed: int) -> None:
     assert [segment.session for segment in move.flight.segments] == [1]
     assert move.payloads == ("payload of 1",)
     assert len(move.rows) == 1
+
+
+def _rows(session: int, count: int, draft: int = 0) -> Flight:
+    """Committed rows of a request: a prompt's chunk, or a row of a text."""
+    tokens, positions = (7,) * count, tuple(range(count))
+    return Flight(draft, 0, (Segment(session, 1, 0, 0, 0, tokens, positions),))
+
+
+def _passes(desk: StageDesk) -> list[list[int]]:
+    """Sessions of the passes that follow until the desk waits."""
+    found = []
+    while (move := desk.next_action()) is not None:
+        assert isinstance(move, Move)
+        assert len(move.rows) == len(move.payloads) == len(move.flight.segments)
+        assert list(move.payloads) == [
+            f"payload of {segment.session}" for segment in move.flight.segments
+        ]
+        found.append([segment.session for segment in move.flight.segments])
+    return found
+
+
+def _waiting(desk: StageDesk, flights: list[Flight]) -> None:
+    for flight in flights:
+        desk.receive(flight, [f"payload of {segment.session}" for segment in flight.segments])
+
+
+@pytest.mark.parametrize(
+    ("batch", "prompts", "expected"),
+    [
+        (1, "last", [[1], [2], [3], [4], [5]]),
+        (2, "last", [[2, 3], [5, 1], [4]]),
+        (2, "first", [[1, 4], [2, 3], [5]]),
+        (4, "last", [[2, 3, 5, 1], [4]]),
+        (8, "last", [[2, 3, 5, 1, 4]]),
+    ],
+)
+def test_what_waits_is_gathered_and_prompts_have_their_place(
+    batch: int, prompts: Place, expected: list[list[int]]
+) -> None:
+    """Requests 1 and 4 bring prompts, the others a row of their text."""
+    desk = StageDesk(1, 1, batch=batch, prompts=prompts)
+    _waiting(desk, [_rows(session, 9 if session in (1, 4) else 1) for session in range(1, 6)])
+    assert _passes(desk) == expected
+
+
+def test_a_pass_holds_rows_of_one_draft_server_and_whole_flights() -> None:
+    """What goes to different servers goes apart, and no flight is taken apart for room."""
+    desk = StageDesk(1, 1, batch=3)
+    both = Flight(0, 0, (*_rows(3, 1).segments, *_rows(4, 1).segments))
+    _waiting(desk, [_rows(1, 1), _rows(2, 1, draft=1), _rows(5, 1), both, _rows(6, 1, draft=1)])
+    assert _passes(desk) == [[1, 5], [2, 6], [3, 4]]
+
+
+def test_a_prune_comes_before_a_pass_of_others() -> None:
+    """So what it drops is not computed, and nobody waits for it."""
+    desk = StageDesk(1, 1, batch=4)
+    _waiting(desk, [Flight(0, 0, (_segment(2, version=0),))])
+    assert _passes(desk) == [[2]]
+    _waiting(desk, [_rows(1, 1)])
+    desk.receive(Beat(0, (Word(2, 0, 0, (0,), 1, ends_round=True, lock_step=False),)))
+    assert desk.next_action() == Prune(2, (0,), 1)
+    assert _passes(desk) == [[1]]
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_others_of_a_flight_go_on_when_a_round_ends(kept: int) -> None:
+    """The segment of the ended round is dropped, whether or not the cache changes with its end."""
+    desk = StageDesk(1, 1, batch=2)
+    if kept:
+        _waiting(desk, [Flight(0, 0, (_segment(2, version=0),))])
+        assert _passes(desk) == [[2]]
+    late = Segment(2, 2, 0, 1, 2 * kept, (5,), (9,), (NO_PARENT,))
+    _waiting(desk, [Flight(0, 0, (*_rows(1, 1).segments, late))])
+    assert desk.next_action() is None, "the second one is ahead of the words"
+    word = Word(2, 0, 0, tuple(range(kept)), kept, ends_round=True, lock_step=False)
+    desk.receive(Beat(0, (word,)))
+    if kept:
+        assert desk.next_action() == Prune(2, (0,), 1)
+    assert _passes(desk) == [[1]]
+    assert not desk.has_work
+
+
+def test_a_request_that_ends_before_its_pass_leaves_it() -> None:
+    """Its flight was complete, since another of its requests had ended before."""
+    desk = StageDesk(1, 1, batch=3)
+    segments = (*_rows(1, 1).segments, _segment(2, version=1), *_rows(3, 1).segments)
+    _waiting(desk, [Flight(0, 0, segments)])
+    assert desk.next_action() is None
+    desk.receive(Close(2))
+    desk.receive(Close(1))
+    assert _passes(desk) == [[3]]
+    assert desk.sessions == {3}

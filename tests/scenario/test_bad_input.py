@@ -56,6 +56,9 @@ BAD_SETTINGS = [
     ("serving.weights=[1,2]", "key serving.weights has 2 values for 1 pipelines"),
     ("serving.weights=[0]", "key serving.weights.0 = 0"),
     ("serving.admission=0", "key serving.admission = 0"),
+    ("serving.batch=0", "key serving.batch"),
+    ("serving.batch=all", "key serving.batch"),
+    ("serving.prefill=never", 'key serving.prefill = "never"'),
     ("serving.queue=lifo", 'key serving.queue = "lifo"'),
     ("drafts.0.device.stage_ms.0=3", 'key drafts.0.device.stage_ms.0 = "0": input should be'),
     ("target.layers.a=3", "target.layers is not a table"),
@@ -284,6 +287,8 @@ UNREAD = [
     ("sampling.temperature=1", "key sampling.temperature = 1 has no effect on a simulation"),
     ("serving.weights=[1]", "key serving.weights has no effect with serving.queue = 'fifo'"),
     ("serving.deadlines_ms=[5]", "key serving.deadlines_ms has no effect with serving.queue"),
+    ("serving.batch=4", "key serving.batch = 4 has no effect: one request is open at a time"),
+    ("serving.prefill=first", "key serving.prefill has no effect where a pass is for one request"),
     ("drafts.0.ngram=2", "key drafts.0.ngram has no effect with drafts.0.source = 'model'"),
     ("drafts.0.weight=0.2", "key drafts.0.weight has no effect with drafts.0.source = 'model'"),
     ("drafts.0.head=reference", "key drafts.0.head has no effect with drafts.0.source = 'model'"),
@@ -308,8 +313,21 @@ def test_a_key_without_effect_is_told(scenario: Path, setting: str, sentence: st
     assert not [warning for warning in plain if "has no effect" in warning]
 
 
+@pytest.mark.parametrize("batch", ["4", "auto"])
+def test_a_pipeline_in_lock_step_has_passes_of_its_own(scenario: Path, batch: str) -> None:
+    """Its requests share steps, whatever the batch of a pass."""
+    settings = ["schedule={name='specpipe_db',batch=2}", "workload={requests=4,concurrency=4}"]
+    usual = predict(Scenario.load(scenario, settings))[0]
+    told = predict(Scenario.load(scenario, [*settings, f"serving.batch={batch}"]))[0]
+    sentence = "key serving.batch has no effect with schedule.name = 'specpipe_db': its steps are"
+    assert any(warning.startswith(sentence) for warning in told.warnings)
+    assert told.spans == usual.spans
+
+
 def test_keys_that_are_read_are_not_told_of(scenario: Path) -> None:
     settings = ["serving={queue='weighted_fair',weights=[1]}", "links.local.latency_ms=5"]
+    settings += ["serving.batch=2", "serving.prefill=first"]
+    settings += ["workload={requests=4,concurrency=4}"]
     settings += ["drafts.0.host=a", "pipelines.0.stages.0.host=a", "pipelines.0.stages.0.count=2"]
     settings += ["links.pairs=[{ends=['pipeline0.stage2','draft0'],latency_ms=2}]"]
     settings += ["drafts.0.source=hybrid", "drafts.0.ngram=2", "drafts.0.weight=0.2"]

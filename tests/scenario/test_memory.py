@@ -155,3 +155,15 @@ def test_what_cannot_be_checked_is_said() -> None:
         in deployment_of(drafts).warnings
     )
     assert not any("memory of" in sentence for sentence in deployment_of().warnings)
+
+
+def test_the_buffers_of_a_pass_grow_with_its_requests() -> None:
+    """Two requests of 64 rows: twice the states, and a mask from all rows to all entries."""
+    target = Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 2 * MIB, False, 1000)
+    draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, vocabulary=500), 4)}
+    first, last, drafts = memory_needs(_sized(deployment_of("serving.batch=2"), target, draft))
+    assert first.buffers * MIB == pytest.approx(2 * 64 * (2 * 100 + 4 * 2 * 128))
+    assert last.buffers * MIB == pytest.approx(2 * 64 * (2 * 100 + 4 * 2 * 128 + 4 * 1000))
+    assert drafts.buffers * MIB == pytest.approx(2 * 64 * (4 * 500 + 2 * 50))
+    more = memory_needs(_sized(deployment_of("serving.batch=9"), target, draft))
+    assert more == [first, last, drafts], "two requests are open at once"

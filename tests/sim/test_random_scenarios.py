@@ -113,7 +113,12 @@ scenarios = st.fixed_dictionaries(
     optional={
         "runs": st.integers(1, 3),
         "links": some(default=link, local=link),
-        "serving": some(admission=few, places=few),
+        "serving": some(
+            admission=few,
+            places=few,
+            batch=st.sampled_from([1, 2, 8, "auto"]),
+            prefill=st.sampled_from(["first", "last"]),
+        ),
     },
 ).map(Scenario.model_validate)
 

@@ -95,6 +95,10 @@ def test_a_record_that_names_no_known_form_is_refused(
         (("drafts=[{ count = 2 }]",), "key drafts: no closed form applies: it is for one draft"),
         (("workload.concurrency=2",), "key workload.concurrency: no closed form applies"),
         (
+            ("workload.concurrency=8", "serving.batch=4"),
+            "key workload.concurrency: no closed form applies: it is for one request at a time",
+        ),
+        (
             ("pipelines=[{ count = 2, stages = [{ device = {} }] }]",),
             "key pipelines: no closed form applies: it is for one pipeline, not 2",
         ),

@@ -42,6 +42,7 @@ def small_deployment(
     *,
     clients: int = 1,
     pipelines: int = 1,
+    batch: int = 1,
     sampling: SamplingSection = GREEDY,
     ends: Ends | None = None,
     **settings: object,
@@ -66,7 +67,7 @@ def small_deployment(
         LinkTimes(1.0, 1000.0),
         row_bytes=128,
         ends=ends or ("draft" if RULES[sampling.rule].needs_tree else section.parameters.ends),
-        serving=Serving(clients, 1 if name in ("pipedec", "specpipe") else None),
+        serving=Serving(clients, 1 if name in ("pipedec", "specpipe") else None, batch=batch),
     )
 
 

@@ -1,0 +1,78 @@
+"""What a draft server's desk does with requests that come back in one flight."""
+
+from __future__ import annotations
+
+import pytest
+
+from treepipe.core.draft_desk import DraftDesk
+from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
+from treepipe.core.front_desk import ArrivalQueue
+from treepipe.core.messages import Close, Flight
+from treepipe.core.protocol import Drafted, Started
+from treepipe.scenario.schema import ScheduleSection
+
+GAMMA, SESSIONS = 2, (1, 2, 3)
+
+
+def _begun(batch: int, wanted: dict[int, int]) -> tuple[DraftDesk, Flight]:
+    """Requests whose prompts are under way in one flight, as a stage has put them together."""
+    desk = DraftDesk(0, [1], ArrivalQueue(), batch)
+    section = ScheduleSection.model_validate({"name": "chain", "gamma": GAMMA})
+    fed = []
+    for session in SESSIONS:
+        started = Started((4, 5), wanted[session])
+        desk.open(session, 0, section.choose()(session, 1), started, 0.0)
+        work = desk.next(0.0)
+        assert isinstance(work, Begin)
+        fed += _flights(desk.began(work))
+    return desk, Flight(0, 0, tuple(segment for each in fed for segment in each.segments))
+
+
+def _flights(orders: Orders) -> list[Flight]:
+    return [message for _, message in orders.messages if isinstance(message, Flight)]
+
+
+def _back(desk: DraftDesk, flight: Flight) -> Orders:
+    """It comes back, and the target says 6 behind every last row."""
+    desk.arrive(flight, None, 0.0)
+    assert isinstance(desk.next(0.0), Evaluate)
+    return desk.returned(flight, [(6,)] * len(flight.segments))
+
+
+def _drafted(desk: DraftDesk) -> tuple[list[list[int]], list[list[int]]]:
+    """Sessions of the draft's passes, and of the flights that leave behind them."""
+    passes, flights = list[list[int]](), list[list[int]]()
+    while isinstance(work := desk.next(0.0), Draft):
+        assert len(passes) < len(SESSIONS) * GAMMA, "a round has an end"
+        passes.append([session for session, _ in work.passes])
+        answers = [(session, Drafted(each.ticket, [[6]], [[0.0]])) for session, each in work.passes]
+        left = _flights(desk.drafted(answers))
+        flights += [[segment.session for segment in flight.segments] for flight in left]
+    assert work is None
+    return passes, flights
+
+
+@pytest.mark.parametrize(
+    ("batch", "leaving"), [(1, [[1], [2], [3]]), (2, [[1, 2], [3]]), (3, [[1, 2, 3]])]
+)
+def test_requests_that_came_back_together_stay_together(
+    batch: int, leaving: list[list[int]]
+) -> None:
+    """One turn, one pass of the draft for all, and flights of at most ``batch`` requests."""
+    desk, flight = _begun(batch, dict.fromkeys(SESSIONS, 9))
+    assert not _flights(_back(desk, flight))
+    passes, flights = _drafted(desk)
+    assert passes == [[*SESSIONS]] * GAMMA
+    assert flights == leaving
+    assert len(desk.turns) == 1 + len(SESSIONS), "and one for the beginning of each"
+
+
+def test_a_flight_whose_first_request_is_over_is_served_for_the_others() -> None:
+    """One new token is all that request 1 wants, so it ends with its prompt."""
+    desk, flight = _begun(3, {1: 1, 2: 9, 3: 9})
+    orders = _back(desk, Flight(0, 0, flight.segments[:1]))
+    assert [message for _, message in orders.messages] == [Close(1)]
+    _back(desk, flight)
+    passes, flights = _drafted(desk)
+    assert passes == [[2, 3]] * GAMMA
+    assert flights == [[2, 3]]
