@@ -17,6 +17,7 @@ from treepipe.results.show import Scale, number, print_result, print_versus
 NAMES = {name.removesuffix("_ms") for name in UNITS} - {
     "joules_per_token",
     "usd_per_million_tokens",
+    "fairness",  # of several pipelines
 }
 SLOW = "pipelines.0.stages.0.device={stage_ms={1=20000.0}}"
 
