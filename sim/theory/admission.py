@@ -1,4 +1,4 @@
-"""Admission by itself, as many requests at once as a draft server serves well: N_max, before a run (StarSD, section 4.2).
+"""How many requests at once a draft server admits by itself: N_max (StarSD, section 4.2).
 
 Here ``serving.admission = "auto"`` becomes a number, for both worlds; the formula is in
 ``starsd.py``.

@@ -56,6 +56,7 @@ BAD_SETTINGS = [
     ("serving.weights=[1,2]", "key serving.weights has 2 values for 1 pipelines"),
     ("serving.weights=[0]", "key serving.weights.0 = 0"),
     ("serving.admission=0", "key serving.admission = 0"),
+    ("serving.warm_up_ms=0", "key serving.warm_up_ms = 0"),
     ("serving.queue=lifo", 'key serving.queue = "lifo"'),
     ("drafts.0.device.stage_ms.0=3", 'key drafts.0.device.stage_ms.0 = "0": input should be'),
     ("target.layers.a=3", "target.layers is not a table"),

@@ -75,6 +75,7 @@ class Serving:
     admission: int | None = None
     policy: Policy = "fifo"
     levels: ServiceLevels = field(default_factory=ServiceLevels)
+    warm_up_ms: float | None = None
 
 
 NewSchedule = Callable[[int, int], Schedule]
@@ -228,7 +229,8 @@ class Deployment:
 
     def draft_desk(self, draft: int) -> DraftDesk:
         groups = [-(-len(stages) // self.group_size) for stages in self.pipelines]
-        return DraftDesk(draft, groups, ArrivalQueue(self.serving.policy, self.serving.levels))
+        queue = ArrivalQueue(self.serving.policy, self.serving.levels)
+        return DraftDesk(draft, groups, queue, self.serving.warm_up_ms)
 
     def stage_desk(self, pipeline: int, number: int) -> StageDesk:
         """The desk of the ``number``-th stage (from 1) of a pipeline."""

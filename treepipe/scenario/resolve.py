@@ -141,4 +141,5 @@ def _serving(scenario: Scenario, pipelines: int) -> Serving:
         given.admission,
         given.queue,
         ServiceLevels(given.weights, given.deadlines_ms),
+        given.warm_up_ms if section.system.drafts else None,
     )
