@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import torch
 
-from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn
+from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp
 from treepipe.core.messages import Beat, Close, Flight, Segment, Verified
-from treepipe.core.protocol import Offer
+from treepipe.core.protocol import DraftPass, Offer
 from treepipe.core.requests import (
     RUN_ENDED,
     OpenRequest,
@@ -37,6 +37,11 @@ Observe: TypeAlias = Callable[[int, torch.Tensor], None]
 
 Features: TypeAlias = NodeNotes[torch.Tensor | None]
 """The target's final states of one request's tree nodes that came back; None: did not travel."""
+
+NO_SESSION = 0
+"""Requests are counted from 1."""
+IN_VAIN = DraftPass(1, (0, 0), (), (), True, 1)
+"""A head reads the target's state of the token before, so there is one."""
 
 
 class DraftWorker:
@@ -106,7 +111,7 @@ class DraftWorker:
             while (received := station.due()) is not None:
                 self._arrive(received)
             work = desk.next(station.clock.now_ms())
-            if isinstance(work, (Begin, Evaluate)):
+            if isinstance(work, (Begin, Evaluate, WarmUp)):
                 station.fresh = True  # a turn begins
             if isinstance(work, Begin):
                 self._carry_out(desk.began(work))
@@ -114,16 +119,29 @@ class DraftWorker:
                 self._draft(work)
             elif isinstance(work, Evaluate):
                 self._evaluate(work)
+            elif isinstance(work, WarmUp):
+                self._warm_up()
             else:
-                received = station.wait()
-                if received is None:
+                received = station.wait(desk.wake_ms)
+                if received is not None:
+                    self._arrive(received)
+                elif not station.woken(desk.wake_ms):
                     return
-                self._arrive(received)
 
     def _arrive(self, received: Received) -> None:
         body, due_ms = received.message, received.envelope.due_ms
         assert isinstance(body, Flight | Verified)
         self._desk.arrive(body if isinstance(body, Flight) else body.flight, received, due_ms)
+
+    def _warm_up(self) -> None:
+        """Run the draft on a text that belongs to no request."""
+        times = self._station.settings.placed.times
+        with self._station.work("draft", NO_SESSION, 1, times.draft(1)):
+            self._source.open(NO_SESSION)
+            if self._observe is not None:
+                self._observe(NO_SESSION, torch.zeros(1, self._deployment.row_bytes // 4))
+            self._source.draft_batch([(NO_SESSION, IN_VAIN)])
+            self._source.close(NO_SESSION)
 
     def _draft(self, work: Draft) -> None:
         times = self._station.settings.placed.times

@@ -147,13 +147,21 @@ class Station:
         size = message_bytes(message, self._row_bytes)
         self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
 
-    def wait(self) -> Received | None:
-        """The next message, when it is due; None if the controller calls."""
-        received = self.inbox.get()
+    def wait(self, until_ms: float | None = None) -> Received | None:
+        """The next message, when it is due; None if the controller calls, or if there is none by
+        ``until_ms``."""
+        received = self.inbox.get(until_ms)
         if received is not None:
             self.clock.wake(received.envelope.due_ms)
             self._note_transfer(received)
         return received
+
+    def woken(self, at_ms: float | None) -> bool:
+        """Whether this time has come while nothing was to do."""
+        if at_ms is None or not self.clock.reached(at_ms):
+            return False
+        self.clock.wake(at_ms)
+        return True
 
     def due(self) -> Received | None:
         """The next message if it is due already, else None."""

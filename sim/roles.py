@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from treepipe.core.accepted_rows import AcceptedRows
-from treepipe.core.draft_work import Begin, Draft, Orders, Turn
+from treepipe.core.draft_work import Begin, Draft, Orders, Turn, WarmUp
 from treepipe.core.messages import Close, Flight, Message, Segment, Verified
 from treepipe.core.requests import Assignment, OpenRequest, OpenRequests, RequestTrace
 from treepipe.core.stage import Prune
@@ -187,7 +187,7 @@ class DraftServer:
         self._by_context = self._placed.times.draft.last_context is not None
         self._open = OpenRequests[Oracle]()
         self._inbox: deque[tuple[Flight | Verified, float]] = deque()
-        self._idle = True
+        self._idle, self._alarm = True, False
 
     @property
     def state(self) -> str:
@@ -237,6 +237,7 @@ class DraftServer:
                 desk.turns.clear()
             if work is None:
                 self._idle = True
+                self._set_alarm()
                 return
             if isinstance(work, Draft):
                 rows = work.rows
@@ -246,12 +247,30 @@ class DraftServer:
                 self._place.work(duration, partial(self._drafted, work, rows))
                 return
             self._place.fresh = True  # a turn begins
+            if isinstance(work, WarmUp):
+                self._place.work(self._placed.times.draft(1), self._warmed)
+                return
             if isinstance(work, Begin):
                 self._carry_out(desk.began(work))
             elif work.payload is not None:
                 self._carry_out(desk.returned(work.flight, work.payload))
             elif self._evaluate(work.flight):
                 return
+
+    def _set_alarm(self) -> None:
+        """Look up when the desk wants it; an alarm that comes too early is set anew."""
+        wake_ms = self._desk.wake_ms
+        if wake_ms is not None and not self._alarm:
+            self._alarm = True
+            self._world.clock.after(max(0.0, wake_ms - self._world.clock.now), self._ring)
+
+    def _ring(self, _: object) -> None:
+        self._alarm = False
+        self._wake()
+
+    def _warmed(self, event: object) -> None:
+        self._world.note(self._placed.name, "draft", self._place.started_ms, 0, 1)
+        self._go_on(event)
 
     def _drafted(self, work: Draft, rows: int, event: object) -> None:
         session, start = work.passes[0][0], self._place.started_ms

@@ -1,4 +1,4 @@
-"""Admission by itself: as many requests as a draft server serves well (StarSD, section 4.2).
+"""How many requests at once a draft server admits by itself: N_max (StarSD, section 4.2).
 
 Here ``serving.admission = "auto"`` becomes a number, for both worlds; the formula is in
 ``starsd.py``.

@@ -191,3 +191,25 @@ def test_text_is_greedy_whatever_drafts(
     for request, spec in zip(trace.requests, deployment.requests, strict=True):
         expected = greedy(target.directory, list(spec.prompt), spec.max_new_tokens)
         assert list(request.tokens) == expected
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["model", "ngram", "hybrid", "eagle"])
+def test_passes_in_vain_leave_the_text_as_it_is(target: Checkpoint, head: Path, kind: str) -> None:
+    """The way back takes over 20 ms, so an idle draft runs several of them per round."""
+    deployment = replace(small_deployment("chain"), reads_states=kind == "eagle")
+    deployment = replace(deployment, serving=replace(deployment.serving, warm_up_ms=3.0))
+    roles = worker_roles((target.directory, target.directory), deployment)
+    source = replace(roles[0].source, kind=kind, head=head)
+    roles = [replace(role, source=source) for role in roles]
+    with Controller(roles, deployment) as running:
+        trace, _ = running.run(deployment)
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
+        expected = greedy(target.directory, list(spec.prompt), spec.max_new_tokens)
+        assert list(request.tokens) == expected
+    vain = [s for s in trace.spans if s.device == "draft0" and s.kind == "draft" and not s.session]
+    assert len(vain) > sum(len(request.rounds) for request in trace.requests)
+    ended = sorted(s.end_ms for s in trace.spans if s.device == "draft0")
+    for span in vain:
+        before = max((end for end in ended if end <= span.start_ms), default=-3.0)
+        assert span.start_ms - before > 2.9, "only behind an idle gap"

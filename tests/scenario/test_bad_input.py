@@ -59,6 +59,7 @@ BAD_SETTINGS = [
     ("serving.batch=0", "key serving.batch"),
     ("serving.batch=all", "key serving.batch"),
     ("serving.prefill=never", 'key serving.prefill = "never"'),
+    ("serving.warm_up_ms=0", "key serving.warm_up_ms = 0"),
     ("serving.queue=lifo", 'key serving.queue = "lifo"'),
     ("drafts.0.device.stage_ms.0=3", 'key drafts.0.device.stage_ms.0 = "0": input should be'),
     ("target.layers.a=3", "target.layers is not a table"),

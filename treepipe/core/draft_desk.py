@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
-from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, Work
+from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp, Work
 from treepipe.core.front_desk import ArrivalQueue
 from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Word
 from treepipe.core.pace import PaceBook
@@ -36,6 +37,12 @@ from treepipe.core.protocol import (
     Stepped,
     WorkerLost,
 )
+
+ROUNDING_MS = 1e-6
+"""Clocks that add up differences come that close to a time."""
+MOST_IN_VAIN = 1000
+"""A server that waits for longer than so many passes in vain is not kept warm any more, so that one
+that waits for ever can be found."""
 
 
 @dataclass(slots=True)
@@ -58,13 +65,22 @@ class DraftDesk:
     """What one draft server does next, over all its sessions."""
 
     def __init__(
-        self, draft: int, groups: Sequence[int], queue: ArrivalQueue, batch: int = 1
+        self,
+        draft: int,
+        groups: Sequence[int],
+        queue: ArrivalQueue,
+        batch: int = 1,
+        warm_up_ms: float | None = None,
     ) -> None:
-        """Args:
-        draft: number of this server.
-        groups: groups of stages per pipeline.
-        batch: most requests whose segments leave as one flight, if they were served together.
+        """Make the desk of a server that has nothing to do yet.
+
+        Args:
+            draft: number of this server.
+            groups: groups of stages per pipeline.
+            batch: most requests whose segments leave as one flight, if they were served together.
+            warm_up_ms: while requests are open, a pass in vain ends every idle gap of this length.
         """
+        self._warm_up_ms, self._idle_ms, self._in_vain = warm_up_ms, inf, 0
         self._draft, self._groups, self._queue, self._batch = draft, groups, queue, batch
         self.turns: list[Turn] = []
         self._turn: tuple[int | None, float, float] | None = None
@@ -103,8 +119,29 @@ class DraftDesk:
             self._book.back(segment.session, now_ms)
         self._queue.put(flight.pipeline, (now_ms, Evaluate(flight, payload)), now_ms)
 
+    @property
+    def wake_ms(self) -> float | None:
+        """When to ask for the next thing to do if nothing arrives before; None: never."""
+        if self._warm_up_ms is None or not self._sessions or self._in_vain == MOST_IN_VAIN:
+            return None
+        return self._idle_ms + self._warm_up_ms if self._idle_ms < inf else None
+
     def next(self, now_ms: float) -> Work | None:
-        """The next thing to do, None if there is nothing before something arrives."""
+        """The next thing to do, None if there is nothing before something arrives (or it is
+        ``wake_ms``)."""
+        work = self._next(now_ms)
+        if work is not None:
+            self._idle_ms, self._in_vain = inf, 0
+            return work
+        self._idle_ms = min(self._idle_ms, now_ms)
+        wake_ms = self.wake_ms
+        if wake_ms is None or now_ms < wake_ms - ROUNDING_MS:
+            return None
+        self._idle_ms, self._in_vain = inf, self._in_vain + 1
+        return WarmUp()
+
+    def _next(self, now_ms: float) -> Work | None:
+        """The next thing that is wanted."""
         self._book.look(now_ms)
         if self._passes and not self._listens(self._passes[0]):
             return self._draft_next(now_ms)

@@ -38,7 +38,15 @@ class Draft:
         return sum([order.rows for _, order in self.passes])
 
 
-Work: TypeAlias = Begin | Evaluate | Draft
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """A draft pass in vain, for no request; it is not reported back.
+
+    (StarSD, section 5.3, runs such passes behind an idle gap, since a draft that idled is slow.)
+    """
+
+
+Work: TypeAlias = Begin | Evaluate | Draft | WarmUp
 
 
 @dataclass(frozen=True, slots=True)

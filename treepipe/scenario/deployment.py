@@ -83,6 +83,7 @@ class Serving:
     levels: ServiceLevels = field(default_factory=ServiceLevels)
     batch: int | Literal["auto"] = 1
     prompts: Place = "last"
+    warm_up_ms: float | None = None
 
 
 NewSchedule = Callable[[int, int], Schedule]
@@ -244,7 +245,7 @@ class Deployment:
     def draft_desk(self, draft: int) -> DraftDesk:
         groups = [-(-len(stages) // self.group_size) for stages in self.pipelines]
         queue = ArrivalQueue(self.serving.policy, self.serving.levels)
-        return DraftDesk(draft, groups, queue, self.batch)
+        return DraftDesk(draft, groups, queue, self.batch, self.serving.warm_up_ms)
 
     def stage_desk(self, pipeline: int, number: int) -> StageDesk:
         """The desk of the ``number``-th stage (from 1) of a pipeline."""

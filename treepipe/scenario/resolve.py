@@ -144,4 +144,5 @@ def _serving(scenario: Scenario, pipelines: int) -> Serving:
         ServiceLevels(given.weights, given.deadlines_ms),
         1 if section.system.in_lock_step else given.batch,
         given.prefill,
+        given.warm_up_ms if section.system.drafts else None,
     )

@@ -343,6 +343,9 @@ class ServingSection(Section):
     queue: Literal["fifo", "weighted_fair", "earliest_deadline"] = "fifo"
     weights: tuple[Positive, ...] = Field((), description="per pipeline")
     deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")
+    warm_up_ms: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] | None = Field(
+        None, description="a draft server idle for so long runs a pass in vain; default: never"
+    )
     _by_n_max: bool = PrivateAttr(False)
 
     @property

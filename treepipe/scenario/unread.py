@@ -76,6 +76,9 @@ def _unverified(key: str, device: AnyDevice, deployment: Deployment) -> Iterator
 
 def _choices(scenario: Scenario) -> Iterator[str]:
     sampling, serving = scenario.sampling, scenario.serving
+    if serving.warm_up_ms is not None and not scenario.schedule.system.drafts:
+        name = scenario.schedule.name
+        yield f"key serving.warm_up_ms has no effect on {name}, where nothing is drafted"
     if serving.by_n_max:
         yield f"serving.admission = {serving.admission} by N_max (StarSD, section 4.2)"
     for key, rule in RULES.items():
