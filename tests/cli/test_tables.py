@@ -17,7 +17,7 @@ from treepipe.results.show import Scale, number, print_result, print_versus
 NAMES = {name.removesuffix("_ms") for name in UNITS} - {
     "joules_per_token",
     "usd_per_million_tokens",
-    "fairness",  # of several pipelines
+    "fairness",
 }
 SLOW = "pipelines.0.stages.0.device={stage_ms={1=20000.0}}"
 
@@ -83,6 +83,20 @@ def test_names_and_numbers_are_whole_at_every_width(width: int, content: dict[st
     text = shown_at(width, content)
     assert all(name in text for name in NAMES)
     assert not re.search(r"\w…|\de[+-]\d", text)  # nothing cut, no powers of ten
+    assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_table_of_targets_is_whole(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario, out = tmp_path / "small.toml", tmp_path / "x.json"
+    scenario.write_text(SCENARIO)
+    options = ["--set", "pipelines.0.count=2", "--set", "workload.concurrency=2"]
+    assert call(monkeypatch, "simulate", scenario, *options, "--json", out, "--quiet") == 0
+    text = shown_at(width, json.loads(out.read_text()))
+    assert "fairness" in text
+    assert all(f"pipeline{n} throughput_tokens_s" in text for n in (0, 1))
     assert max(map(len, text.splitlines())) <= width
 
 
