@@ -94,13 +94,17 @@ def _choices(scenario: Scenario) -> Iterator[str]:
 
 def _batches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
     serving, name = scenario.serving, scenario.schedule.name
-    most_open = max(map(deployment.most_open, range(len(deployment.pipelines))))
     if serving.batch != 1 and scenario.schedule.system.in_lock_step:
         yield f"key serving.batch has no effect with schedule.name = {name!r}: its steps are shared"
-    elif serving.batch not in (1, "auto") and most_open < 2:
+    elif serving.batch not in (1, "auto") and not _shares(deployment):
         yield f"key serving.batch = {serving.batch} has no effect: one request is open at a time"
     if "prefill" in serving.model_fields_set and deployment.batch == 1:
         yield "key serving.prefill has no effect where a pass is for one request (serving.batch)"
+
+
+def _shares(deployment: Deployment) -> bool:
+    """Whether a pipeline can have more than one request open at once."""
+    return any(deployment.most_open(n) > 1 for n in range(len(deployment.pipelines)))
 
 
 def _links(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
