@@ -48,8 +48,8 @@ class MeasuredWorld(TimelessWorld):
 
     scratch = 0
 
-    def new_pipeline(self, stages: int, group_size: int, drafts: int) -> Pipeline:
-        return Measured(stages, self.target, group_size, drafts)
+    def new_pipeline(self, stages: int, drafts: int, made: type[Pipeline] = Measured) -> Pipeline:
+        return super().new_pipeline(stages, drafts, made)
 
     def drafted(self, session: int, order: DraftPass) -> Drafted:
         answer = super().drafted(session, order)
@@ -107,10 +107,12 @@ OTHER: dict[str, Any] = {
     "width": 2,
     "children": 2,
     "layers_per_step": 2,
-    "group_size": 2,
+    "groups": 2,
+    "overlapped_pruning": False,
     "draft_reuse": False,
     "index_slip": True,
     "central_transfers": True,
+    "parallel_prefill": True,
     "batch": 2,
 }
 """Not the default."""
@@ -179,7 +181,7 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
     """Otherwise the table of read keys could simply name all of them."""
     effective = {"starsd": {"adaptive_depth", "branching", "gamma"}, "chain": {"gamma"}}
     effective |= {"flowspec": {"tree_size", "context_aware", "expand_size", "segment_tokens"}}
-    effective |= {"pipedec": {"width", "children", "group_size", "draft_reuse"}}
+    effective |= {"pipedec": {"width", "children", "groups", "draft_reuse"}}
     for name, keys in effective.items():
         usual = behaviour({"name": name})
         for key in keys:

@@ -93,7 +93,7 @@ class DraftDesk:
 
     def next(self, now_ms: float) -> Work | None:
         """The next thing to do, None if there is nothing before something arrives."""
-        if self._passes and not self._listens(self._passes[0]):
+        if not all(map(self._listens, self._passes)):
             return Draft(self._passes.popleft())
         while len(self._queue):
             queued: tuple[float, Begin | Evaluate] = self._queue.pop()

@@ -84,17 +84,25 @@ class StageSession:
         elif message.round >= self.round:
             self._segments.append(message)
 
+    def catch_up(self, segment: Segment) -> tuple[Segment, tuple[int, ...] | None]:
+        """A segment that was computed here after the words since then, and its rows that are left;
+        None means all of them."""
+        return self._log.catch_up(segment)
+
     def next_action(self) -> Action | None:
         """The next thing to do, None if the stage must wait for a message."""
-        while True:
-            if self._words and self._word_is_due(self._words[0]):
-                prune = self._apply(self._words.popleft())
-                if prune is not None:
-                    return prune
-            elif self._segments and self._segment_is_due(self._segments[0]):
-                return self._take(self._segments.popleft())
-            else:
-                return None
+        prune = self.next_prune()
+        if prune is None and self._segments and self._segment_is_due(self._segments[0]):
+            return self._take(self._segments.popleft())
+        return prune
+
+    def next_prune(self) -> Prune | None:
+        """Apply the words that are due, up to one that changes the cache."""
+        while self._words and self._word_is_due(self._words[0]):
+            prune = self._apply(self._words.popleft())
+            if prune is not None:
+                return prune
+        return None
 
     def _word_is_due(self, word: Word) -> bool:
         if not word.lock_step:

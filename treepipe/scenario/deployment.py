@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from treepipe.core.barrier import Groups, group_sizes
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
 from treepipe.core.messages import Beat, Close, Flight, Message
@@ -107,7 +108,8 @@ class Deployment:
         default_link, links: link times, by (sender, receiver) where they differ.
         local_link: between roles of one machine.
         row_bytes: bytes of one row's hidden state between stages.
-        group_size: stages in a row that work one after another within a step.
+        groups: stages in a row that work one after another within a step.
+        overlapped_pruning: stages prune while a step's results are on their way.
         central_transfers: a device takes part in one transfer at a time.
         ends: where the target's ends are.
         reads_states: a draft reads the target's states of accepted rows (an EAGLE head).
@@ -132,7 +134,8 @@ class Deployment:
     links: Mapping[tuple[str, str], LinkTimes] = field(default_factory=dict)
     row_bytes: int = 0
     serving: Serving = Serving()
-    group_size: int = 1
+    groups: Groups = 1
+    overlapped_pruning: bool = True
     central_transfers: bool = False
     ends: Ends = "draft"
     reads_states: bool = False
@@ -227,12 +230,13 @@ class Deployment:
         return min(share, serving.limit) if serving.limit is not None else share
 
     def draft_desk(self, draft: int) -> DraftDesk:
-        groups = [-(-len(stages) // self.group_size) for stages in self.pipelines]
+        groups = [len(group_sizes(self.groups, len(stages))) for stages in self.pipelines]
         return DraftDesk(draft, groups, ArrivalQueue(self.serving.policy, self.serving.levels))
 
     def stage_desk(self, pipeline: int, number: int) -> StageDesk:
         """The desk of the ``number``-th stage (from 1) of a pipeline."""
-        return StageDesk(number, len(self.pipelines[pipeline]), self.group_size)
+        stages, in_phases = len(self.pipelines[pipeline]), not self.overlapped_pruning
+        return StageDesk(number, stages, self.groups, in_phases=in_phases)
 
     def front_desk(self) -> FrontDesk:
         serving = self.serving

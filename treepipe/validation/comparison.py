@@ -139,14 +139,19 @@ def _cluster_key(scenario: Scenario) -> str:
     """All that worker processes are started with but their caches' size.
 
     Schedule, concurrency, places and admission come with a run; the queue's policy, the groups
-    of stages and central transfers are the workers' own.
+    of stages, a step's phases and central transfers are the workers' own.
     """
     content = scenario.model_dump(
         mode="json", exclude={"name", "runs", "schedule", "acceptance", "workload", "serving"}
     )
     serving = scenario.serving.model_dump(mode="json", exclude={"admission", "places"})
     parameters = scenario.schedule.parameters
-    own = [parameters.group_size, parameters.central_transfers, ends_of(scenario)]
+    own = [
+        parameters.groups,
+        parameters.overlapped_pruning,
+        parameters.central_transfers,
+        ends_of(scenario),
+    ]
     return json.dumps([content, serving, own], sort_keys=True)
 
 

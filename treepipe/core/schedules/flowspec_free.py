@@ -30,8 +30,6 @@ class FreeRunning(TreeSchedule):
     where a prune costs nothing, and goes out together.
     """
 
-    listens = True
-
     def __init__(
         self,
         session: int,
@@ -43,6 +41,10 @@ class FreeRunning(TreeSchedule):
         super().__init__(session, prefill_chunk, parameters, parts)
         self._expansion = expansion
         self._moved: list[int] = []  # tokens committed below the root of the draft under way
+
+    @property
+    def listens(self) -> bool:
+        return True
 
     def _step_of(self, index: int) -> int | None:
         return None
