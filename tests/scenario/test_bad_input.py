@@ -101,6 +101,11 @@ BAD_SCHEDULES = [
     ),
     ("specpipe", "schedule.groups=3", "groups = 3 is more than the 2 stages of pipelines.0"),
     ("pipedec", "schedule.groups=[2,1]", "[2, 1] are groups of 3 stages in all, pipelines.0 has 2"),
+    (
+        "flowspec",
+        "schedule={name='flowspec',context_aware=false,score_aware=true}",
+        "key schedule.score_aware = true needs context_aware = true: a tree is extended only",
+    ),
     ("starsd", "schedule.depth_range=[5,2]", "key schedule.depth_range = [5, 2]: low exceeds high"),
     ("specpipe", "drafts.0.count=2", "'specpipe' uses one draft server, there are 2"),
     ("pp", "sampling.rule=relaxed_best", "plain decoding has no drafted token to judge"),

@@ -108,11 +108,11 @@ OTHER: dict[str, Any] = {
     "children": 2,
     "layers_per_step": 2,
     "groups": 2,
-    "overlapped_pruning": False,
+    "overlapped_pruning": True,
     "draft_reuse": False,
     "index_slip": True,
-    "central_transfers": True,
-    "parallel_prefill": True,
+    "central_transfers": False,
+    "parallel_prefill": False,
     "batch": 2,
 }
 """Not the default."""
@@ -124,6 +124,7 @@ BASES: list[dict[str, Any]] = [
     {"name": "starsd", "branching": (2, 1)},
     {"name": "flowspec", "context_aware": False},
     {"name": "flowspec", "score_aware": True},
+    {"name": "flowspec_free", "score_aware": True},
 ]
 SMALL = ("runs=1", "workload={requests=3,concurrency=3,prompt_tokens=20,new_tokens=7}")
 
@@ -168,6 +169,8 @@ def test_a_key_that_is_not_read_changes_nothing_and_is_warned_of(base: dict[str,
     usual, sizes = behaviour(base), bounds(base)
     for key in set(OTHER) - set(base):
         other = {**base, key: OTHER[key]}
+        if other.get("score_aware") and not other.get("context_aware", True):
+            continue  # refused
         chosen = ScheduleSection.model_validate(other)
         read = key in chosen.system.keys and key not in chosen.unread
         told = unused_warnings(scheduled(other))
@@ -181,8 +184,23 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
     """Otherwise the table of read keys could simply name all of them."""
     effective = {"starsd": {"adaptive_depth", "branching", "gamma"}, "chain": {"gamma"}}
     effective |= {"flowspec": {"tree_size", "context_aware", "expand_size", "segment_tokens"}}
-    effective |= {"pipedec": {"width", "children", "groups", "draft_reuse"}}
+    effective["flowspec"].add("score_aware")
+    effective |= {"flowspec_free": {"score_aware", "expand_size"}}
+    layered = {"width", "children", "groups", "draft_reuse", "overlapped_pruning"}
+    layered |= {"central_transfers", "parallel_prefill"}
+    effective |= {"pipedec": layered, "specpipe": layered}
     for name, keys in effective.items():
         usual = behaviour({"name": name})
         for key in keys:
-            assert behaviour({"name": name, key: OTHER[key]}) != usual, (name, key)
+            default = getattr(systems()[name].parameters(), key)
+            other = not default if isinstance(default, bool) else OTHER[key]
+            assert behaviour({"name": name, key: other}) != usual, (name, key)
+
+
+def test_pipedec_and_specpipe_differ_as_their_papers_do() -> None:
+    """With the same parameters; each difference is a key, and there are no others."""
+    keys = {"width": 4, "children": 4}
+    assert behaviour({"name": "pipedec", **keys}) != behaviour({"name": "specpipe", **keys})
+    alike = {"overlapped_pruning": True, "central_transfers": False, "parallel_prefill": False}
+    same = behaviour({"name": "pipedec", **keys, **alike})
+    assert same == behaviour({"name": "specpipe", **keys})

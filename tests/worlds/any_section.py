@@ -33,4 +33,4 @@ sections = st.fixed_dictionaries(
         "parallel_prefill": st.booleans(),
         "prefill_chunk": st.integers(1, 40),
     }
-)
+).filter(lambda section: section["context_aware"] or not section["score_aware"])
