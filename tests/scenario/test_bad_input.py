@@ -10,6 +10,7 @@ import pytest
 from tests.worlds.command_line import SCENARIO, assert_sentence, call, run_with
 from tests.worlds.tiny_models import save_random_checkpoint, save_tokenizer
 from treepipe.core.errors import UserError
+from treepipe.executor.launch import prepare
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
@@ -386,6 +387,19 @@ def test_bad_checkpoints(
     central = ["schedule.name=pipedec", "schedule.central_transfers=true", "emulate=false"]
     options = [option for setting in central for option in ("--set", setting)]
     refused("target", "draft", "schedule.central_transfers needs emulate = true", *options)
+
+
+PIPEDEC = Path(__file__).parents[2] / "studies" / "scenarios" / "pipedec.toml"
+
+
+def test_a_run_without_emulation_leaves_out_a_default_scheduler() -> None:
+    pipedec = Scenario.load(PIPEDEC, ["emulate=false"])
+    launch = prepare(pipedec)
+    assert not launch.deployment.central_transfers
+    assert any("central_transfers is off in a run" in each for each in launch.deployment.warnings)
+    emulated = prepare(pipedec.with_(emulate=True)).deployment
+    assert emulated.central_transfers
+    assert not any("central_transfers" in each for each in emulated.warnings)
 
 
 def test_run_without_a_checkpoint(
