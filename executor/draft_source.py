@@ -52,6 +52,8 @@ class DraftSource(ABC):
 
 def best_candidates(order: DraftPass, log_probs: torch.Tensor) -> Drafted:
     """The ``top_k`` most probable tokens per row of [n, vocabulary]; ties by token id."""
+    if not order.top_k:
+        return Drafted(order.ticket, (), ())
     count = min(order.top_k, log_probs.shape[-1])
     wider = min(count + 8, log_probs.shape[-1])
     values, tokens = log_probs.topk(wider)

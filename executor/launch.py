@@ -43,7 +43,7 @@ class Launch:
 
 def prepare(scenario: Scenario) -> Launch:
     """Open and check what the scenario names; raises ``UserError``."""
-    path, target = scenario.path, _open_target(scenario)
+    target = _open_target(scenario)
     sources = [
         _source_settings(scenario, index)
         for index, draft in enumerate(scenario.drafts)
@@ -66,18 +66,31 @@ def prepare(scenario: Scenario) -> Launch:
     )
     deployment = resolve(scenario, opened)
     deployment = replace(deployment, warnings=(*deployment.warnings, *target.warnings))
+    if deployment.central_transfers and not scenario.emulate:
+        deployment = _without_scheduler(scenario, deployment)
     deployment = batched(deployment, asked)
     runs = tuple(fitting(deployment.asked(requests)) for requests in asked)
     _check_vocabulary(scenario, target)
-    if deployment.central_transfers and not scenario.emulate:
-        raise UserError(
-            f"{path}: key schedule.central_transfers needs emulate = true in a run; the links of "
-            f"this machine have no transfer times to schedule"
-        )
     if scenario.emulate:
         _check_machines(deployment)
     roles = _roles(scenario, runs, target, sources)
     return Launch(runs, roles, target, models[0] if models else None)
+
+
+def _without_scheduler(scenario: Scenario, deployment: Deployment) -> Deployment:
+    """The deployment without central transfers, unless the scenario itself asks for them."""
+    key = "schedule.central_transfers"
+    if "central_transfers" in scenario.schedule.model_fields_set:
+        raise UserError(
+            f"{scenario.path}: key {key} needs emulate = true in a run; the links of this machine "
+            f"have no transfer times to schedule"
+        )
+    warning = (
+        f"{key} is off in a run without emulation, where links have no transfer times to schedule; "
+        f"predictions of {scenario.schedule.name} have it on"
+    )
+    warnings = (*deployment.warnings, warning)
+    return replace(deployment, central_transfers=False, warnings=warnings)
 
 
 def _check_machines(deployment: Deployment) -> None:

@@ -12,7 +12,7 @@ from treepipe.core.accepted_rows import AcceptedRows
 from treepipe.core.messages import Close, Flight, Segment, Verified
 from treepipe.core.protocol import Offer
 from treepipe.core.stage import Prune
-from treepipe.core.stage_desk import Move, StageWork
+from treepipe.core.stage_desk import Move, Send, StageWork
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.executor.station import Station
@@ -93,6 +93,15 @@ class StageWorker:
             if self._verifier is not None and self._accepted is not None:
                 self._accepted.prune(action)
             return
+        if isinstance(action, Send):
+            left = [
+                states if rows is None else states[list(rows)]
+                for states, rows in zip(action.payloads, action.rows, strict=True)
+                if states is not None
+            ]
+            hidden = torch.cat(left) if action.flight.rows else None
+            self._send_on(action.flight, hidden)
+            return
         flight, tokens = action.flight, action.tokens
         hidden = None
         if tokens:
@@ -103,6 +112,11 @@ class StageWorker:
         if self._verifier is not None:
             self._verify(self._verifier, flight, hidden)
             return
+        counts = [len(segment.tokens) for segment in flight.segments]
+        if self._desk.computed(flight, () if hidden is None else hidden.split(counts)):
+            self._send_on(flight, hidden)
+
+    def _send_on(self, flight: Flight, hidden: torch.Tensor | None) -> None:
         receiver = self._successor or self._deployment.drafts[flight.draft].name
         self._station.send(receiver, flight, hidden)
 

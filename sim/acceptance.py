@@ -120,6 +120,8 @@ class PoolOracle:
 
     def draft(self, order: DraftPass) -> Drafted:
         added = self._scratch.follow(order).added
+        if not order.top_k:
+            return Drafted(order.ticket, (), ())
         rows = self._rows(added) if added else [self._row(self._scratch.read - self._prompt)]
         count = min(order.top_k, self._pool.candidates)
         pool = self._pool

@@ -83,6 +83,8 @@ class ReplayOracle:
 
     def draft(self, order: DraftPass) -> Drafted:
         paths = self._scratch.follow(order).asked
+        if not order.top_k:
+            return Drafted(order.ticket, (), ())
         found = [self._answer(self._place(self._scratch.read, path)) for path in paths]
         widest = min(len(each.tokens) for each in found)
         tokens = [each.tokens[:widest] for each in found]

@@ -17,6 +17,7 @@ from treepipe.core.draft_work import Begin, Draft, Orders, Turn, WarmUp
 from treepipe.core.messages import Close, Flight, Message, Segment, Verified
 from treepipe.core.requests import Assignment, OpenRequest, OpenRequests, RequestTrace
 from treepipe.core.stage import Prune
+from treepipe.core.stage_desk import Send
 from treepipe.results.trace import Kind
 from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.sim.acceptance import AcceptanceSource, Oracle, next_tokens
@@ -123,6 +124,8 @@ class StageRole:
                     return
                 now = self._world.clock.now
                 self._world.note(self._placed.name, "prune", now, action.session, len(action.keep))
+            elif isinstance(action, Send):
+                self._send(action.flight)
             elif tokens := action.tokens:
                 duration = times.stage(tokens)
                 if self._by_context:
@@ -132,7 +135,7 @@ class StageRole:
             elif self._verifies:
                 nothing = ((),) * len(action.flight.segments)
                 self._send(Verified(action.flight, nothing))
-            else:
+            elif desk.computed(action.flight):
                 self._send(action.flight)
         self._idle = True
 
@@ -151,7 +154,8 @@ class StageRole:
                 return
             done(event)
         else:
-            self._send(flight)
+            if self._desk.computed(flight):
+                self._send(flight)
             self._go_on(event)
 
     def _verified(self, flight: Flight, answers: Answers, event: object) -> None:

@@ -252,9 +252,11 @@ def _stepped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) ->
     section, passage = scenario.schedule.parameters, Passage(deployment)
     offered = min(section.width, section.children)
     hit = pool.hit_ratio(offered)
-    steps = stepped.steps_of(passage, section.width, section.group_size)
     prompt, new_tokens = _lengths(scenario)
     chunks = chunks_of(prompt, section.prefill_chunk)
+    parallel = section.parallel_prefill and not deployment.reads_states
+    prefill, read = stepped.prefill_ms(passage, chunks, parallel=parallel)
+    steps = stepped.steps_of(passage, section.width, read)
     warnings = stepped.bent(passage, steps, section.width)
     if pool.hit_ratio(1) < hit:
         warnings.append(
@@ -267,7 +269,7 @@ def _stepped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) ->
         warnings.append("the closed form assumes that every request finds an empty pipeline")
     return ClosedForm(
         _form(scenario).source,
-        stepped.stepped_metrics(passage, steps, hit, chunks, new_tokens),
+        stepped.stepped_metrics(steps, hit, prefill, new_tokens),
         {},
         stepped.stepped_terms(steps, hit),
         tuple(warnings),

@@ -90,11 +90,25 @@ class Passage:
         return here
 
     def prefill_ms(self, chunks: list[int]) -> float:
-        """The time from a request's beginning to its first token: chunks one behind another.
+        """The time from a request's beginning to its first token: chunks one behind another."""
+        return self.first_token_ms(chunks, [])[0]
 
-        Links and the draft server are in the timeline like stages. Of a chunk only the last row
-        is evaluated.
+    def first_token_ms(self, chunks: list[int], reading: list[float]) -> tuple[float, float]:
+        """The same beside passes of the draft, and the time of those that are left then.
+
+        Links are in the timeline like stages. Of a chunk only the last row is evaluated, at the
+        draft server between two passes.
         """
+        now, done = 0.0, 0
+        for back in self._back_ms(chunks):
+            while now < back and done < len(reading):
+                now += reading[done]
+                done += 1
+            now = max(now, back) + self.decide_ms(1)
+        return now, sum(reading[done:])
+
+    def _back_ms(self, chunks: list[int]) -> list[float]:
+        """When each chunk is back at the draft server."""
         links = self.links
         servers: list[list[float]] = []
         for rows in chunks:
@@ -102,11 +116,11 @@ class Passage:
             times = [first]
             for stage_ms, occupied_ms in zip(self.stage_ms(rows, 1), occupied, strict=True):
                 times += [stage_ms, occupied_ms]
-            servers.append([*times, self.decide_ms(1)])
+            servers.append(times)
         delays = [links[0].mean_delay_ms]
         for link in links[1:]:
             delays += [0.0, link.mean_delay_ms]
-        return timeline_ms(servers, [0.0, *delays, 0.0])[-1]
+        return timeline_ms(servers, [0.0, *delays])
 
     def _occupied_ms(self, rows: int) -> list[float]:
         """How long a segment keeps each link busy; the states that an EAGLE head reads are left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from treepipe.core.barrier import group_sizes
 from treepipe.sim.theory.layered import (
     LockStep,
     pipedec_latency_ms,
@@ -11,12 +12,15 @@ from treepipe.sim.theory.passage import Passage
 from treepipe.sim.theory.tokens import DecisionOutcome, decoding_ms
 
 
-def steps_of(passage: Passage, width: int, group: int) -> LockStep:
-    """The steps of a deployment; uneven stages and links count as the slowest one."""
+def steps_of(passage: Passage, width: int, read_ms: float) -> LockStep:
+    """The steps of a deployment; uneven stages and links count as the slowest one.
+
+    Args: ``read_ms``: what the draft has to read from the first token on, before its first layer.
+    """
+    deployment = passage.deployment
     first, *between, last = passage.hops_ms(width)
     return LockStep(
-        stages=len(passage.stages),
-        group=group,
+        groups=group_sizes(deployment.groups, len(passage.stages)),
         stage_ms=max(passage.passes_ms(width)),
         hop_ms=max(between, default=0.0),
         end_ms=max(first, last),
@@ -25,14 +29,28 @@ def steps_of(passage: Passage, width: int, group: int) -> LockStep:
         marker_ms=passage.marker_ms,
         draft_ms=passage.draft.times.draft(width),
         verify_ms=passage.verify_ms(width),
+        read_ms=read_ms,
+        overlapped=deployment.overlapped_pruning,
     )
 
 
+def prefill_ms(passage: Passage, chunks: list[int], *, parallel: bool) -> tuple[float, float]:
+    """The time to the first token, and what the draft has to read from there on.
+
+    Args: ``parallel``: the draft reads the prompt's chunks while the target does, and the first
+        token behind them; else all of it then, in one pass.
+    """
+    draft = passage.draft.times.draft
+    if not parallel:
+        return passage.prefill_ms(chunks), draft(sum(chunks) + 1)
+    first, left = passage.first_token_ms(chunks, [draft(rows) for rows in chunks])
+    return first, left + draft(1)
+
+
 def stepped_metrics(
-    passage: Passage, steps: LockStep, hit: float, chunks: list[int], new_tokens: int
+    steps: LockStep, hit: float, prefill: float, new_tokens: int
 ) -> dict[str, float]:
-    """Expected values of a request that finds an empty pipeline."""
-    prefill = passage.prefill_ms(chunks)
+    """Expected values of a request that finds an empty pipeline; its prefill takes so long."""
     left = new_tokens - 1
     outcomes = [DecisionOutcome(hit, 1, steps.hit_ms), DecisionOutcome(1 - hit, 1, steps.miss_ms)]
     decode = decoding_ms(left, steps.first_ms, outcomes)
@@ -55,8 +73,8 @@ def stepped_metrics(
 
 def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
     """The papers' own quantities: SpecPipe, eq. 2, in both readings; PipeDec, section 2.3."""
-    groups = steps.stages // steps.group
-    stage = steps.group * steps.stage_ms + (steps.group - 1) * steps.hop_ms
+    groups, slowest = len(steps.groups), max(steps.groups)
+    stage = slowest * steps.stage_ms + (slowest - 1) * steps.hop_ms
     step = stage + steps.hop_ms
     return {
         "hit_probability": hit,
@@ -83,7 +101,12 @@ def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
             f"the closed form assumes that a layer takes as long as one of {width} rows, however "
             f"few are left"
         )
-    if steps.hop_ms > steps.end_to_end_ms:
+    if len({*steps.groups}) > 1:
+        found.append(
+            "the closed form is the long run's: groups differ in size, so steps do, and after a "
+            "miss a group may still be busy"
+        )
+    if steps.overlapped and steps.hop_ms > steps.end_to_end_ms:
         found.append(
             "the closed form is the long run's: transfers between stages are slower than those to "
             "the draft server and back, so steps differ"

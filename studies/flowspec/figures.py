@@ -8,16 +8,29 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from treepipe.results.plots import BLUE, GREEN, GREY, LEGEND, ORANGE, PURPLE, clean, doubling
+from treepipe.results.plots import (
+    AMBER,
+    BLUE,
+    GREEN,
+    GREY,
+    LEGEND,
+    ORANGE,
+    PURPLE,
+    SKY,
+    clean,
+    doubling,
+)
 from treepipe.studies.flowspec.curves import Curves
-from treepipe.studies.flowspec.testbed import METHODS, MODELS, PROMPT_TOKENS, Size
+from treepipe.studies.flowspec.testbed import METHODS, MODELS, PROMPT_TOKENS, WITHOUT_SLIP, Size
 from treepipe.studies.study import Entry
 
 COLORS = {
     "naive_pp": GREY,
     "pruned_pp": GREEN,
     "flowspec_without_score_segmentation": PURPLE,
+    "flowspec_with_score_expansion": SKY,
     "pipedec": ORANGE,
+    WITHOUT_SLIP: AMBER,
     "flowspec": BLUE,
 }
 MAIN = ("naive_pp", "pipedec", "flowspec")
@@ -78,13 +91,13 @@ def ablation_and_sweep(ablation: Sequence[Entry], sweep: Sequence[Entry]) -> Fig
     figure = Figure(figsize=(14, 4.8), layout="constrained")
     axes: Any = figure.subplots(1, 3)
     cells = {e.key: e for e in ablation}
-    methods = [m for m in METHODS if m != "pipedec"]
+    methods = [m for m in METHODS if m not in ("pipedec", WITHOUT_SLIP)]
     order = sorted(methods, key=list(COLORS).index)
     datasets = [d for d in NAMES if f"ablation/t0/naive_pp/{d}" in cells]
     for panel, temperature in zip(axes, ("t0", "t1"), strict=False):
         for number, method in enumerate(order):
             own = [cells[f"ablation/{temperature}/{method}/{d}"] for d in datasets]
-            _marks(panel, own, method, 0.2 * (number - 1.5))
+            _marks(panel, own, method, 0.16 * (number - 2))
         panel.set_xticks(range(len(datasets)), [NAMES[d] for d in datasets])
         panel.set_title(f"ablation, llama2-chat-7b, T = {temperature[1:]}", fontsize=10)
         panel.set_ylim(bottom=0)

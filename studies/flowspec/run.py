@@ -40,6 +40,7 @@ from treepipe.studies.flowspec.testbed import (
     METHODS,
     MODELS,
     PROMPT_TOKENS,
+    WITHOUT_SLIP,
     Case,
     Size,
     Times,
@@ -54,7 +55,8 @@ ABLATION_MODEL = SWEEP_MODEL = "llama2-chat-7b"
 BANDWIDTHS = (125, 250, 500, 1000)
 TESTBED_MBIT = 1000
 DEPTHS = (3, 4, 5, 6, 7, 8)
-SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": ROWS}
+TABLE_METHODS = (*ROWS, WITHOUT_SLIP)
+SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": TABLE_METHODS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +141,16 @@ def _spread(left_out: Mapping[tuple[str, str], float]) -> dict[str, float]:
     """Half-widths of 95 % intervals of the predictions' logarithms, by method.
 
     From the errors of the cells that were left out: they hold the published samples' noise as well
-    as what the model misses. Pruned PP and the ablation's FlowSpec take FlowSpec's.
+    as what the model misses. Pruned PP and the ablation's FlowSpec take FlowSpec's, PipeDec without
+    the slip takes PipeDec's.
     """
     halves = {}
     for method in ("pipedec", "flowspec"):
         errors = [np.log1p(e) for (m, _), e in left_out.items() if m == method]
         rms = float(np.sqrt(np.mean(np.square(errors))))
         halves[method] = float(stats.t.ppf(0.975, len(errors))) * rms
-    return halves | {m: halves["flowspec"] for m in METHODS if m not in ("naive_pp", *halves)}
+    others = {m: halves["flowspec"] for m in METHODS if m not in ("naive_pp", *halves)}
+    return {**halves, **others, WITHOUT_SLIP: halves["pipedec"]}
 
 
 def _main_table(
@@ -156,7 +160,7 @@ def _main_table(
     for model, (size, _) in MODELS.items():
         for temperature in TEMPERATURES:
             naive = table[f"{model}/{temperature}/naive_pp"]
-            for method in ROWS:
+            for method in TABLE_METHODS:
                 row = f"{model}/{temperature}/{method}"
                 known = table.get(row, {})
                 fitted = model == FITTED_MODEL or size == "13b"
@@ -180,7 +184,7 @@ def _ablation(
     for temperature in TEMPERATURES:
         known: Rows = facts[f"table2_{temperature}"]
         for method in METHODS:
-            if method == "pipedec":
+            if method in ("pipedec", WITHOUT_SLIP):
                 continue
             for dataset, naive in known["naive_pp"].items():
                 prompt = prompt_tokens(ABLATION_MODEL, dataset)

@@ -52,15 +52,19 @@ PROMPT_TOKENS = {
 }
 """Assumed: mean lengths of the tasks, without the template."""
 
+WITHOUT_SLIP = "pipedec_without_slip"
+"""PipeDec as its paper has it: the index slip of FlowSpec's code was put right."""
 METHODS: dict[str, dict[str, Any]] = {
     "naive_pp": {"schedule.name": "naive_pp"},
     "pipedec": {"schedule.name": "pipedec"},
+    WITHOUT_SLIP: {"schedule.name": "pipedec", "schedule.index_slip": False},
     "flowspec": {"schedule.name": "flowspec"},
     "pruned_pp": {"schedule.name": "pruned_pp"},
     "flowspec_without_score_segmentation": {
         "schedule.name": "flowspec",
         "schedule.score_order": False,
     },
+    "flowspec_with_score_expansion": {"schedule.name": "flowspec", "schedule.score_aware": True},
 }
 
 

@@ -100,7 +100,7 @@ def find(settings: Settings, say: Say) -> Found:
     middle = fmean(levels.six)
     cluster, longer = build(fourteen()), build(twenty_one())
     systems: dict[str, tuple[CardCluster, dict[str, Any]]] = {
-        "7-stage": (cluster, {**PIPEDEC, "schedule.group_size": 2}),
+        "7-stage": (cluster, {**PIPEDEC, "schedule.groups": 2}),
         "14-stage": (cluster, PIPEDEC),
         "21-stage": (longer, PIPEDEC),
         "stpp": (cluster, STATIC),

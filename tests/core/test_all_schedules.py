@@ -14,6 +14,7 @@ from tests.worlds.any_section import LAYERED, SCHEDULES, sections
 from tests.worlds.examples import examples
 from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, target
 from tests.worlds.timeless_world import TimelessWorld
+from treepipe.core.barrier import Groups
 from treepipe.core.front_desk import Policy
 from treepipe.core.protocol import Started
 from treepipe.core.stage_desk import Place
@@ -27,8 +28,8 @@ requests = st.lists(
 )
 
 
-GROUPS = [(count, size) for size in (1, 2, 3) for count in range(1, 6 if size == 1 else 4)]
-"""Of stages: how many, and of how many each."""
+GROUPS = st.integers(1, 5) | st.lists(st.integers(1, 3), min_size=1, max_size=4).map(tuple)
+"""Stages that step alone: how many; or the sizes of groups of them."""
 
 
 def run(
@@ -38,7 +39,7 @@ def run(
     draft: str,
     stages: int,
     seed: int,
-    group_size: int = 1,
+    groups: Groups = 1,
     drafts: int = 1,
     policy: Policy = "fifo",
     batch: int = 1,
@@ -53,7 +54,8 @@ def run(
         target,
         DRAFTS[draft],
         any_order(seed),
-        group_size=group_size,
+        groups=groups,
+        in_phases=not given_section.parameters.overlapped_pruning,
         drafts=drafts,
         policy=policy,
         batch=batch,
@@ -82,7 +84,7 @@ def _prompt(session: int, length: int) -> tuple[int, ...]:
     sections,
     requests,
     st.sampled_from(sorted(DRAFTS)),
-    st.sampled_from(GROUPS),
+    GROUPS,
     st.integers(0, 2**32),
 )
 def test_texts_are_greedy_and_nothing_is_left(
@@ -90,13 +92,13 @@ def test_texts_are_greedy_and_nothing_is_left(
     section: dict[str, Any],
     asked: list[tuple[int, int, frozenset[int]]],
     draft: str,
-    groups: tuple[int, int],
+    groups: Groups,
     seed: int,
 ) -> None:
     """In lock-step groups of stages step together."""
-    count, size = groups
-    size = size if name in LAYERED else 1
-    run(name, section, asked, draft, count * size, seed, size)
+    stages = groups if isinstance(groups, int) else sum(groups)
+    together = groups if name in LAYERED and isinstance(groups, tuple) else 1
+    run(name, section, asked, draft, stages, seed, together)
 
 
 @examples(60)

@@ -133,7 +133,7 @@ class ModelWorld(TimelessWorld):
     def models(self) -> list[StageModel]:
         return self._pipeline.models
 
-    def new_pipeline(self, stages: int, group_size: int, drafts: int) -> Pipeline:
+    def new_pipeline(self, stages: int, drafts: int, made: type[Pipeline] = Pipeline) -> Pipeline:
         return self._pipeline
 
     def open(
@@ -260,7 +260,9 @@ def decode(
     cuts = [b - a for a, b in zip([0, *bounds], [*bounds, layers], strict=True)]
     target = folder / f"target{layers}"
     world = ModelWorld(target, source, cuts, any_order(seed), batch, prompts)
-    factory = ScheduleSection.model_validate({"name": name, **section}).choose()
+    reads = isinstance(source, EagleDraft)
+    chosen = ScheduleSection.model_validate({"name": name, **section})
+    factory = chosen.choose(reads_states=reads)
     for session in range(1, requests + 1):
         schedule = factory(session, len(cuts))
         world.open(session, schedule, Started(tuple(PROMPTS[session - 1]), WANTED))

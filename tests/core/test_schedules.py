@@ -69,7 +69,7 @@ expansions = st.builds(
     score_aware=st.booleans(),
     score_aware_size=st.integers(1, 10),
     score_aware_depth=st.integers(1, 2),
-)
+).filter(lambda expansion: expansion.context_aware or not expansion.score_aware)
 prompts = st.integers(1, 140).flatmap(
     lambda length: st.integers(0, 99).map(lambda salt: [(salt * i) % 7 for i in range(length)])
 )

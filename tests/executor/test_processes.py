@@ -59,6 +59,35 @@ def test_run_is_lossless_and_replays_step_by_step(
     assert set(utilization(trace)) == set(deployment.devices)
 
 
+@pytest.mark.parametrize("name", ["pipedec", "specpipe_db"])
+@pytest.mark.parametrize("in_phases", [True, False])
+def test_a_step_in_phases_sends_what_pruning_has_left(
+    pair: tuple[Path, Path], name: str, in_phases: bool
+) -> None:
+    """In groups of one and of three stages; the first one's results cross the only boundary."""
+    deployment = replace(
+        small_deployment(name, clients=2, parallel_prefill=True),
+        groups=(1, 3),
+        overlapped_pruning=not in_phases,
+    )
+    roles = worker_roles(pair, deployment, check_causality=True)
+    with Controller(roles, deployment) as controller:
+        trace, recording = controller.run(deployment)
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
+        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+    replay = simulate(deployment, ReplaySource(recording))
+    assert [r.rounds for r in replay.requests] == [r.rounds for r in trace.requests]
+    for each in (trace, replay):
+        hop = "pipeline0.stage1->pipeline0.stage2"
+        sent = sum(span.tokens for span in each.spans if span.device == hop)
+        stage = [span for span in each.spans if span.device == "pipeline0.stage1"]
+        computed = sum(span.tokens for span in stage if span.kind == "compute")
+        assert sent < computed if in_phases else sent == computed
+        drafted = [s for s in each.spans if s.device == "draft0" and s.kind == "draft"]
+        assert drafted[0].tokens == 35, "the prompt's first chunk"
+        assert drafted[0].end_ms < each.requests[0].emitted[0][0], "while the target reads it, too"
+
+
 def test_nothing_is_left_of_finished_requests(controller: Controller) -> None:
     ends = controller.deployment.ends
     controller.run(small_deployment("flowspec_free", clients=3, ends=ends))

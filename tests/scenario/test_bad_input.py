@@ -10,6 +10,7 @@ import pytest
 from tests.worlds.command_line import SCENARIO, assert_sentence, call, run_with
 from tests.worlds.tiny_models import save_random_checkpoint, save_tokenizer
 from treepipe.core.errors import UserError
+from treepipe.executor.launch import prepare
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
@@ -108,7 +109,13 @@ BAD_SCHEDULES = [
         "pipelines=[{stages=[{device={stage_ms={1=3.0},memory_mib=10}}]}]",
         "pipeline0.stage1 needs 8.0 MiB for 8 layers and 6.8 MiB for the caches of 2 requests of",
     ),
-    ("specpipe", "schedule.group_size=3", "group_size = 3 does not divide the 2 stages"),
+    ("specpipe", "schedule.groups=3", "groups = 3 is more than the 2 stages of pipelines.0"),
+    ("pipedec", "schedule.groups=[2,1]", "[2, 1] are groups of 3 stages in all, pipelines.0 has 2"),
+    (
+        "flowspec",
+        "schedule={name='flowspec',context_aware=false,score_aware=true}",
+        "key schedule.score_aware = true needs context_aware = true: a tree is extended only",
+    ),
     ("starsd", "schedule.depth_range=[5,2]", "key schedule.depth_range = [5, 2]: low exceeds high"),
     ("specpipe", "drafts.0.count=2", "'specpipe' uses one draft server, there are 2"),
     (
@@ -410,6 +417,19 @@ def test_bad_checkpoints(
     central = ["schedule.name=pipedec", "schedule.central_transfers=true", "emulate=false"]
     options = [option for setting in central for option in ("--set", setting)]
     refused("target", "draft", "schedule.central_transfers needs emulate = true", *options)
+
+
+PIPEDEC = Path(__file__).parents[2] / "studies" / "scenarios" / "pipedec.toml"
+
+
+def test_a_run_without_emulation_leaves_out_a_default_scheduler() -> None:
+    pipedec = Scenario.load(PIPEDEC, ["emulate=false"])
+    launch = prepare(pipedec)
+    assert not launch.deployment.central_transfers
+    assert any("central_transfers is off in a run" in each for each in launch.deployment.warnings)
+    emulated = prepare(pipedec.with_(emulate=True)).deployment
+    assert emulated.central_transfers
+    assert not any("central_transfers" in each for each in emulated.warnings)
 
 
 def test_run_without_a_checkpoint(

@@ -48,8 +48,8 @@ class MeasuredWorld(TimelessWorld):
 
     scratch = 0
 
-    def new_pipeline(self, stages: int, group_size: int, drafts: int) -> Pipeline:
-        return Measured(stages, self.target, group_size, drafts)
+    def new_pipeline(self, stages: int, drafts: int, made: type[Pipeline] = Measured) -> Pipeline:
+        return super().new_pipeline(stages, drafts, made)
 
     def drafted(self, session: int, order: DraftPass) -> Drafted:
         answer = super().drafted(session, order)
@@ -107,10 +107,12 @@ OTHER: dict[str, Any] = {
     "width": 2,
     "children": 2,
     "layers_per_step": 2,
-    "group_size": 2,
+    "groups": 2,
+    "overlapped_pruning": True,
     "draft_reuse": False,
     "index_slip": True,
-    "central_transfers": True,
+    "central_transfers": False,
+    "parallel_prefill": False,
     "batch": 2,
 }
 """Not the default."""
@@ -125,6 +127,7 @@ BASES: list[dict[str, Any]] = [
     {"name": "starsd", "adaptive_depth": True, "tree_size": 5},
     {"name": "flowspec", "context_aware": False},
     {"name": "flowspec", "score_aware": True},
+    {"name": "flowspec_free", "score_aware": True},
 ]
 SMALL = ("runs=1", "workload={requests=3,concurrency=3,prompt_tokens=20,new_tokens=7}")
 
@@ -169,6 +172,8 @@ def test_a_key_that_is_not_read_changes_nothing_and_is_warned_of(base: dict[str,
     usual, sizes = behaviour(base), bounds(base)
     for key in set(OTHER) - set(base):
         other = {**base, key: OTHER[key]}
+        if other.get("score_aware") and not other.get("context_aware", True):
+            continue  # refused
         chosen = ScheduleSection.model_validate(other)
         read = key in chosen.system.keys and key not in chosen.unread
         told = unused_warnings(scheduled(other))
@@ -183,8 +188,23 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
     effective = {"starsd": {"adaptive_depth", "branching", "gamma", "tree_size"}}
     effective |= {"chain": {"gamma"}}
     effective |= {"flowspec": {"tree_size", "context_aware", "expand_size", "segment_tokens"}}
-    effective |= {"pipedec": {"width", "children", "group_size", "draft_reuse"}}
+    effective["flowspec"].add("score_aware")
+    effective |= {"flowspec_free": {"score_aware", "expand_size"}}
+    layered = {"width", "children", "groups", "draft_reuse", "overlapped_pruning"}
+    layered |= {"central_transfers", "parallel_prefill"}
+    effective |= {"pipedec": layered, "specpipe": layered}
     for name, keys in effective.items():
         usual = behaviour({"name": name})
         for key in keys:
-            assert behaviour({"name": name, key: OTHER[key]}) != usual, (name, key)
+            default = getattr(systems()[name].parameters(), key)
+            other = not default if isinstance(default, bool) else OTHER[key]
+            assert behaviour({"name": name, key: other}) != usual, (name, key)
+
+
+def test_pipedec_and_specpipe_differ_as_their_papers_do() -> None:
+    """With the same parameters; each difference is a key, and there are no others."""
+    keys = {"width": 4, "children": 4}
+    assert behaviour({"name": "pipedec", **keys}) != behaviour({"name": "specpipe", **keys})
+    alike = {"overlapped_pruning": True, "central_transfers": False, "parallel_prefill": False}
+    same = behaviour({"name": "pipedec", **keys, **alike})
+    assert same == behaviour({"name": "specpipe", **keys})

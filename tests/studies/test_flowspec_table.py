@@ -25,6 +25,7 @@ from treepipe.studies.flowspec.testbed import (
     METHODS,
     MODELS,
     PROMPT_TOKENS,
+    WITHOUT_SLIP,
     Times,
     prompt_tokens,
     roofline_times,
@@ -141,8 +142,16 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for temperature in ("t0", "t1"):
         for method in METHODS:
             for dataset in ("mt_bench", "humaneval", "gsm8k", "alpaca"):
-                if method != "pipedec":
+                if method not in ("pipedec", WITHOUT_SLIP):
                     assert rows[f"ablation/{temperature}/{method}/{dataset}"]["predicted"] > 0
+    for model in MODELS:
+        for dataset in PROMPT_TOKENS:
+            row, slipped = (
+                rows[f"{model}/t0/{method}/{dataset}"] for method in (WITHOUT_SLIP, "pipedec")
+            )
+            assert row["published"] is None
+            assert row["predicted"] != slipped["predicted"]
+            assert f"{model}/t0/{WITHOUT_SLIP}/{dataset}/over_naive_pp" in rows
     for rate in table.BANDWIDTHS:
         for method in ROWS:
             assert rows[f"bandwidth={rate}/{method}"]["predicted"] > 0

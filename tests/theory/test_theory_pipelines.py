@@ -185,7 +185,7 @@ def test_layers_where_everything_misses_or_hits(
         tmp_path,
         name,
         f"schedule.ends={ends}",
-        f"schedule.group_size={group}",
+        f"schedule.groups={group}",
         f"acceptance.beta={beta}",
         f"links.default.latency_ms={latency_ms}",
         "workload.new_tokens=24",
@@ -194,9 +194,96 @@ def test_layers_where_everything_misses_or_hits(
     assert_equal(written)
 
 
+def between_hits(folder: Path, name: str, *settings: str) -> tuple[float, float]:
+    """Simulated and expected, where everything hits and the pipeline has filled."""
+    given = ("acceptance.beta=1", "workload.new_tokens=64", *settings)
+    written = Written(folder, name, *given)
+    (trace,) = written.simulated()
+    return sum(gaps(trace.requests[0])[-36:]) / 36, written.expected().terms["hit_ms"]
+
+
+@pytest.mark.parametrize("name", ["pipedec", "specpipe"])
+@pytest.mark.parametrize("groups", ["[2,1,1]", "[1,1,2]", "[1,3]", "[3,1]", "3"])
+@pytest.mark.parametrize("latency_ms", [0.0, 1.5, 30.0])
+def test_steps_of_groups_of_any_sizes(
+    tmp_path: Path, name: str, groups: str, latency_ms: float
+) -> None:
+    """In the long run, over two, three or four steps; the closed form says that it is."""
+    keys = (f"schedule.groups={groups}", f"links.default.latency_ms={latency_ms}")
+    found, expected = between_hits(tmp_path, name, *keys)
+    assert found == pytest.approx(expected, rel=EXACTLY)
+    assert any("groups differ in size" in each for each in Written(tmp_path, name, *keys).bent)
+
+
+def test_a_group_more_makes_a_step_longer_where_it_is_last(tmp_path: Path) -> None:
+    """A step waits for its last group; one before it overlaps with its neighbours' steps."""
+    even, _ = between_hits(tmp_path, "specpipe", "schedule.groups=[1,1,1,1]")
+    first, _ = between_hits(tmp_path, "specpipe", "schedule.groups=[2,1,1]")
+    last, _ = between_hits(tmp_path, "specpipe", "schedule.groups=[1,1,2]")
+    assert even < first < last
+
+
+PRUNING = (
+    "pipelines=[{ stages = [{ device = { stage_ms = { 1 = 20.0 }, prune_ms = 5.0 }, count = 4 }] }]"
+)
+
+
+@pytest.mark.parametrize("hop_ms", [0.0, 2.0, 4.0, 8.0])
+def test_pruning_hides_behind_a_transfer(tmp_path: Path, hop_ms: float) -> None:
+    """Alike in all else, PipeDec's step is a transfer longer where SpecPipe's has room for it.
+
+    A layer takes the longer of two ways to its next stage: the transfer, or the decision's word
+    (1 ms there and back) and pruning, about 5 ms in SpecPipe, section 4. In phases it takes both.
+    """
+    pairs = ", ".join(
+        f'{{ ends = ["pipeline0.stage{n}", "pipeline0.stage{n + 1}"], latency_ms = {hop_ms} }}'
+        for n in (1, 2, 3)
+    )
+    links = f"links={{ default = {{ latency_ms = 0.5 }}, pairs = [{pairs}] }}"
+    draft = "drafts=[{ device = { draft_ms = { 1 = 5.0 } } }]"
+    phases, in_phases = between_hits(tmp_path, "pipedec", PRUNING, links, draft)
+    assert phases == pytest.approx(in_phases, rel=EXACTLY)
+    assert phases == pytest.approx(20.0 + 1.0 + 5.0 + hop_ms, rel=EXACTLY)
+    found, expected = between_hits(tmp_path, "specpipe", PRUNING, links, draft)
+    assert found == pytest.approx(expected, rel=EXACTLY)
+    around = 20.0 + (3 * hop_ms + 1.0 + 5.0) / 4  # four groups in a row wait for one word
+    assert found == pytest.approx(max(20.0 + 1.0 + 5.0, around), rel=EXACTLY)
+
+
+READING = "drafts=[{{ device = {{ draft_ms = {{ 1 = 3.0, 2 = {0}, 64 = {0}, 1000 = {0} }} }} }}]"
+
+
+@pytest.mark.parametrize("name", ["pipedec", "specpipe"])
+@pytest.mark.parametrize("parallel", ["true", "false"])
+@pytest.mark.parametrize("pass_ms", [4.0, 11.0, 33.0, 57.0, 95.0])
+@pytest.mark.parametrize("new_tokens", [1, 2])
+def test_the_draft_reads_the_prompt_while_the_target_does(
+    tmp_path: Path, name: str, parallel: str, pass_ms: float, new_tokens: int
+) -> None:
+    """Chunks of 50 tokens each; where they take the draft longer than the target, the first token
+    waits for the pass under way, and the first layer for all others."""
+    keys = (f"schedule.parallel_prefill={parallel}", READING.format(pass_ms), "schedule.width=1")
+    more = ("schedule.children=1", f"workload.new_tokens={new_tokens}")
+    assert_equal(Written(tmp_path, name, *keys, *more))
+
+
+def test_what_parallel_prefill_spares(tmp_path: Path) -> None:
+    """The first decision waits for one token's pass, not for the whole prompt's."""
+    keys = ("workload.prompt_tokens=513", "workload.new_tokens=2", "schedule.width=1")
+    slow = "drafts=[{ device = { draft_ms = { 1 = 3.0, 65 = 9.0, 514 = 300.0 } } }]"
+    gap = {}
+    for parallel in ("true", "false"):
+        written = Written(tmp_path, "pipedec", slow, *keys, f"schedule.parallel_prefill={parallel}")
+        (trace,) = written.simulated()
+        rows = [s.tokens for s in trace.spans if s.kind == "draft"]
+        assert rows[:10] == ([57] * 9 + [1] if parallel == "true" else [514, *rows[1:10]])
+        (gap[parallel],) = gaps(trace.requests[0])
+    assert gap["false"] - gap["true"] > 200.0
+
+
 @pytest.mark.parametrize("group", [1, 2])
 def test_every_gap_of_layers_is_a_hit_or_a_miss(tmp_path: Path, group: int) -> None:
-    written = Written(tmp_path, "pipedec", f"schedule.group_size={group}")
+    written = Written(tmp_path, "pipedec", f"schedule.groups={group}")
     terms = written.expected().terms
     (trace,) = written.simulated()
     found = gaps(trace.requests[0])[1:]
@@ -230,9 +317,10 @@ PAPER_STAGES = "pipelines=[{ stages = [{ device = { stage_ms = { 1 = 20.0 } }, c
 def test_pipedec_latency(tmp_path: Path, draft_ms: float, end_ms: float, spared_ms: float) -> None:
     """Section 2.3: the slower of the draft and of the slowest stage and transfer (C = 1).
 
-    Exactly so if the way to the draft server and back takes one transfer. There is no barrier
-    among the stages: a shorter way spares a fourth of the difference, since 4 groups in a row wait
-    for it once.
+    Exactly so in phases if the way to the draft server and back takes no time. Where pruning and
+    transfers overlap, exactly so if it takes one transfer; there is no barrier among the stages
+    then, and a shorter way spares a fourth of the difference, since 4 groups in a row wait for it
+    once.
     """
     settings = (
         f"drafts=[{{ device = {{ draft_ms = {{ 1 = {draft_ms} }} }} }}]",
@@ -241,7 +329,10 @@ def test_pipedec_latency(tmp_path: Path, draft_ms: float, end_ms: float, spared_
         "acceptance.beta=1",
         "workload.new_tokens=64",
     )
-    written = Written(tmp_path, "pipedec", *settings)
+    if not end_ms:
+        phases, _ = between_hits(tmp_path, "pipedec", *settings)
+        assert phases == pytest.approx(pipedec_latency_ms(draft_ms, [20.0] * 4, [4.0] * 3))
+    written = Written(tmp_path, "pipedec", *settings, "schedule.overlapped_pruning=true")
     (trace,) = written.simulated()
     paper = pipedec_latency_ms(draft_ms, [20.0] * 4, [4.0] * 3)
     filled = gaps(trace.requests[0])[-40:]

@@ -136,7 +136,7 @@ def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
         "flowspec": (),
         "wide": ("schedule.name=specpipe", "schedule.width=64", "schedule.ends=draft"),
         "busy": ("workload.concurrency=2", "workload.requests=2", "serving.admission=2"),
-        "groups": ("schedule.name=pipedec", "schedule.group_size=2", "schedule.ends=draft"),
+        "groups": ("schedule.name=pipedec", "schedule.groups=2", "schedule.ends=draft"),
         "ends": ("schedule.ends=pipeline",),
         "queue": ("serving.queue=weighted_fair",),
         "links": ("links.default={ latency_ms = 3.0 }",),

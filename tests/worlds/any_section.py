@@ -28,7 +28,9 @@ sections = st.fixed_dictionaries(
         "width": st.integers(1, 9),
         "children": st.integers(1, VOCABULARY),
         "layers_per_step": st.integers(1, 3),
+        "overlapped_pruning": st.booleans(),
         "draft_reuse": st.booleans(),
+        "parallel_prefill": st.booleans(),
         "prefill_chunk": st.integers(1, 40),
     }
-)
+).filter(lambda section: section["context_aware"] or not section["score_aware"])

@@ -105,11 +105,7 @@ class StageRecord:
             assert segment.positions == tuple(range(first, first + len(segment.tokens)))
             self.committed += segment.tokens
             return
-        ledger = self.ledger
-        arrived = ledger.rows[segment.ticket]
-        alive = [node for node in arrived if ledger.alive(node, version)]
-        assert alive == (arrived if rows is None else [arrived[i] for i in rows])
-        assert ledger.tickets[segment.ticket].version <= version == segment.version
+        ledger, alive = self.ledger, self.left(segment, rows, version)
         assert segment.start == len(self.nodes) or not alive
         assert list(segment.tokens) == [ledger.tokens[node] for node in alive]
         assert list(segment.positions) == [ledger.positions[node] for node in alive]
@@ -117,8 +113,17 @@ class StageRecord:
         place = {node: index for index, node in enumerate(self.nodes)}
         parents = [place.get(ledger.parents[node], NO_PARENT) for node in alive]
         assert list(segment.parents) == parents
-        ledger.rows[segment.ticket] = alive
         self.cached += zip(segment.tokens, segment.parents, strict=True)
+
+    def left(self, segment: Segment, rows: tuple[int, ...] | None, version: int) -> list[int]:
+        """What is left of a segment by this version; it is what others see of it from now on."""
+        ledger = self.ledger
+        arrived = ledger.rows[segment.ticket]
+        alive = [node for node in arrived if ledger.alive(node, version)]
+        assert alive == (arrived if rows is None else [arrived[i] for i in rows])
+        assert ledger.tickets[segment.ticket].version <= version == segment.version
+        ledger.rows[segment.ticket] = alive
+        return alive
 
     def paths(self, segment: Segment) -> list[list[int]]:
         """What the rows just computed attend to (causality): committed, ancestors, self; of
@@ -161,7 +166,7 @@ class DraftReader:
         assert order.ticket not in self.tickets, "a ticket is given out once"
         self.tickets.add(order.ticket)
         assert bool(order.catch_up) != bool(order.tokens), "committed tokens, or scratch nodes"
-        assert order.top_k > 0
+        assert order.top_k > 0 or order.catch_up, "only committed tokens are just read"
         if order.reset:
             assert order.keep is None, "nothing is left to keep"
             self.scratch = []

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.worlds.ledger import NodeLedger, StageRecord
+from treepipe.core.barrier import Groups
 from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Word
 from treepipe.core.stage import Prune, StageSession
-from treepipe.core.stage_desk import Move, Place, StageDesk, StageWork
+from treepipe.core.stage_desk import Move, Place, Send, StageDesk, StageWork
 
 Logits = Callable[[list[int]], np.ndarray]
 
@@ -47,13 +48,16 @@ class Pipeline:
         self,
         stages: int,
         target: Logits | None = None,
-        group_size: int = 1,
+        groups: Groups = 1,
         drafts: int = 1,
         batch: int = 1,
         prompts: Place = "last",
+        *,
+        in_phases: bool = False,
     ) -> None:
         self.desks = [
-            StageDesk(n, stages, group_size, batch, prompts) for n in range(1, stages + 1)
+            StageDesk(n, stages, groups, batch, prompts, in_phases=in_phases)
+            for n in range(1, stages + 1)
         ]
         ends = {0: drafts, stages: drafts}
         boxes = [Event("flight", n, d) for n in range(stages + 1) for d in range(ends.get(n, 1))]
@@ -105,6 +109,7 @@ class Pipeline:
             flights += [g.flight for waiting in desk._waiting.values() for g in waiting.values()]
             flights += [flight for lane in desk._lanes.values() for flight, _ in lane.flights]
             flights += [move.flight for move in desk._ready]
+            flights += [desk._held[0]] if desk._held is not None else []
         return {s.ticket for flight in flights for s in flight.segments if s.session == session}
 
     def flights(self, box: Event) -> list[Flight]:
@@ -170,6 +175,12 @@ class Pipeline:
             self.record(n, action.session).prune(action, self.stage(n, action.session).version)
             self.pruned(n, action)
             return
+        if isinstance(action, Send):
+            for segment, rows in zip(action.flight.segments, action.rows, strict=True):
+                version = self.stage(n, segment.session).version
+                self.record(n, segment.session).left(segment, rows, version)
+            self._pass_on(n, action.flight)
+            return
         for segment, rows in zip(action.flight.segments, action.rows, strict=True):
             version = self.stage(n, segment.session).version
             self.record(n, segment.session).run(segment, rows, version)
@@ -177,9 +188,12 @@ class Pipeline:
             self.forward_sizes[n].append(action.tokens)
             self.shared[n].append(sum(bool(each.tokens) for each in action.flight.segments))
         self.compute(n, action)
+        if self.desks[n].computed(action.flight):
+            self._pass_on(n, action.flight)
+
+    def _pass_on(self, n: int, flight: Flight) -> None:
         last = n + 1 == len(self.desks)
-        box = Event("flight", n + 1, action.flight.draft if last else 0)
-        self.boxes[box].append(action.flight)
+        self.boxes[Event("flight", n + 1, flight.draft if last else 0)].append(flight)
 
     def pruned(self, n: int, action: Prune) -> None:
         """A stage's cache is to be compacted."""
@@ -199,7 +213,7 @@ class Pipeline:
         assert not self.records
         for desk in self.desks:
             assert not desk.sessions
-            assert not any((desk._waiting, desk._turns, desk._gathered, desk._ready))
+            assert not any((desk._waiting, desk._turns, desk._gathered, desk._ready, desk._held))
             for lane in desk._lanes.values():
                 assert not lane.flights
                 assert len(lane.beats) < desk._free_beats, "of the last flights in the groups below"

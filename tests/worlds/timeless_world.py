@@ -16,6 +16,7 @@ import numpy as np
 
 from tests.worlds.ledger import DraftReader
 from tests.worlds.pipeline import Event, Logits, Pipeline
+from treepipe.core.barrier import Groups, group_sizes
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue, Policy, ServiceLevels
@@ -85,7 +86,8 @@ class TimelessWorld:
         draft: Logits,
         choose: Choose = first,
         *,
-        group_size: int = 1,
+        groups: Groups = 1,
+        in_phases: bool = False,
         drafts: int = 1,
         policy: Policy = "fifo",
         batch: int = 1,
@@ -94,12 +96,14 @@ class TimelessWorld:
         """Args: ``pipelines``: number of stages of each."""
         self.batch, self.prompts = batch, prompts
         self.target, self.draft, self.choose = target, draft, choose
-        groups = [-(-stages // group_size) for stages in pipelines]
+        per_pipeline = [len(group_sizes(groups, stages)) for stages in pipelines]
         levels = ServiceLevels((2.0, 1.0), (9.0, 1.0))
         self.servers = [
-            Server(DraftDesk(d, groups, ArrivalQueue(policy, levels), batch)) for d in range(drafts)
+            Server(DraftDesk(d, per_pipeline, ArrivalQueue(policy, levels), batch))
+            for d in range(drafts)
         ]
-        self.pipelines = [self.new_pipeline(stages, group_size, drafts) for stages in pipelines]
+        self.groups, self.in_phases = groups, in_phases
+        self.pipelines = [self.new_pipeline(stages, drafts) for stages in pipelines]
         self.requests: dict[int, Request] = {}
         self.draft_calls: list[int] = []
         self.empty_returns = 0
@@ -107,8 +111,16 @@ class TimelessWorld:
         self._arrived: set[tuple[int, int]] = set()
         self._now = 0.0
 
-    def new_pipeline(self, stages: int, group_size: int, drafts: int) -> Pipeline:
-        return Pipeline(stages, self.target, group_size, drafts, self.batch, self.prompts)
+    def new_pipeline(self, stages: int, drafts: int, made: type[Pipeline] = Pipeline) -> Pipeline:
+        return made(
+            stages,
+            self.target,
+            self.groups,
+            drafts,
+            self.batch,
+            self.prompts,
+            in_phases=self.in_phases,
+        )
 
     @property
     def desk(self) -> DraftDesk:
@@ -225,15 +237,17 @@ class TimelessWorld:
         assert request.scratch.read == len(request.reader.read)
         below = [path[request.scratch.read :] for path in paths]
         assert list(map(list, followed.asked)) == below, "same passes, same nodes at the same paths"
-        if order.catch_up and not request.schedule.listens:
+        if order.catch_up and order.top_k and not request.schedule.listens:
             assert request.reader.read == request.committed, "it reads all that is committed"
         drafted = self.answer(session, order, paths)
-        for path, tokens in zip(paths, drafted.tokens, strict=True):
+        for path, tokens in zip(paths, drafted.tokens, strict=order.top_k > 0):
             request.offered.setdefault(tuple(path), set()).update(map(int, tokens))
         return drafted
 
     def answer(self, session: int, order: DraftPass, paths: list[list[int]]) -> Drafted:
         """The draft's candidates for each path."""
+        if not order.top_k:
+            return Drafted(order.ticket, (), ())
         tokens, log_probs = [], []
         for path in paths:
             logits = self.draft(path)

@@ -1,12 +1,27 @@
 """The lock-step of one stage: how many things it may take before it must wait for a word.
 
 (FlowSpec, section 3.3, per request; PipeDec, section 3.1, per pipeline.) What is taken is a segment
-or a flight, what is applied a word or a beat.
+or a flight, what is applied a word or a beat. Here is also how a pipeline's stages form groups.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
+
+Groups: TypeAlias = int | tuple[int, ...]
+"""Stages in a row that work one after another within a step: so many each, or per group."""
+
+
+def group_sizes(groups: Groups, stages: int) -> tuple[int, ...]:
+    """The stages of each group of a pipeline; groups of one size leave the rest to the last one.
+
+    >>> group_sizes(2, 5), group_sizes((1, 4), 5)
+    ((2, 2, 1), (1, 4))
+    """
+    if isinstance(groups, tuple):
+        return groups
+    return tuple([min(groups, stages - first) for first in range(0, stages, groups)])
 
 
 @dataclass(slots=True)

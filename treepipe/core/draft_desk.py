@@ -143,7 +143,7 @@ class DraftDesk:
     def _next(self, now_ms: float) -> Work | None:
         """The next thing that is wanted."""
         self._book.look(now_ms)
-        if self._passes and not self._listens(self._passes[0]):
+        if not all(map(self._listens, self._passes)):
             return self._draft_next(now_ms)
         while len(self._queue):
             queued: tuple[float, Begin | Evaluate] = self._queue.pop()

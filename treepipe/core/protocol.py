@@ -123,7 +123,8 @@ class DraftPass:
         parents: per scratch node the index of its parent among the scratch nodes in feeding
             order, ``NO_PARENT`` if it hangs at the newest committed token.
         reset: drop all scratch nodes first (a new tree begins).
-        top_k: how many candidates to answer per node.
+        top_k: how many candidates to answer per node; 0: the pass only reads, and is answered for
+            no node.
         keep: before the pass, keep only the scratch nodes at these ascending indices; None keeps
             all. ``parents`` count what is left.
         accepted: the first so many of ``keep`` are committed: read now, and scratch no more.

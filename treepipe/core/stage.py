@@ -84,6 +84,11 @@ class StageSession:
         elif message.round >= self.round:
             self._segments.append(message)
 
+    def catch_up(self, segment: Segment) -> tuple[Segment, tuple[int, ...] | None]:
+        """A segment that was computed here after the words since then, and its rows that are left;
+        None means all of them."""
+        return self._log.catch_up(segment)
+
     def next_action(self) -> Action | None:
         """The next thing to do, None if the stage must wait for a message."""
         prune = self.next_prune()

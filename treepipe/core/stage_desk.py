@@ -3,7 +3,9 @@
 Law of this file: a flight is computed when every segment of it is due in its own session
 (``stage.py``) and, if its pipeline runs in lock-step, its step is: group g of G computes the first
 G + 1 - g flights at once; then beats and flights alternate, whichever arrives early waits (PipeDec,
-section 3.1). Sessions take turns in the order in which their messages arrived.
+section 3.1). Where a step has phases, a group's result leaves when the step's words are applied
+(section 3.4: compute, prune everywhere, transfer). Sessions take turns in the order in which their
+messages arrived.
 
 With a batch, flights that wait are computed as one and travel on as one: of one draft server, of
 different sessions, at most ``batch`` segments with rows. Prunes come first, so that no pass waits
@@ -12,12 +14,13 @@ for one; prompts come after all others where a pass has no room for all, or befo
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from treepipe.core.barrier import Barrier
+from treepipe.core.barrier import Barrier, Groups, group_sizes
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Verified
 from treepipe.core.stage import Prune, Run, StageSession
@@ -43,7 +46,21 @@ class Move:
         return self.flight.rows
 
 
-StageWork: TypeAlias = Prune | Move
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send on a flight that was computed before: what the words since then have left of it.
+
+    Attributes:
+        flight: with up-to-date segments.
+        rows, payloads: per segment as in ``Move``, of what was computed.
+    """
+
+    flight: Flight
+    rows: tuple[tuple[int, ...] | None, ...]
+    payloads: tuple[Any, ...]
+
+
+StageWork: TypeAlias = Prune | Move | Send
 Answer = TypeVar("Answer")
 Place: TypeAlias = Literal["first", "last"]
 """Of what does not fit into a pass with the others."""
@@ -128,20 +145,28 @@ class StageDesk:
         self,
         stage: int,
         stages: int,
-        group_size: int = 1,
+        groups: Groups = 1,
         batch: int = 1,
         prompts: Place = "last",
+        *,
+        in_phases: bool = False,
     ) -> None:
-        """Args:
-        stage: counts from 1 to ``stages``.
-        group_size: stages in a row that form a group whose members work one after another
-            within a step.
-        batch: most requests whose rows are gathered into one pass.
-        prompts: their place among what waits for a pass of several requests.
+        """Make the desk of a stage that has heard of nothing yet.
+
+        Args:
+            stage: counts from 1 to ``stages``.
+            groups: stages in a row whose members work one after another within a step.
+            batch: most requests whose rows are gathered into one pass.
+            prompts: their place among what waits for a pass of several requests.
+            in_phases: a step's results leave their groups when its words are applied, instead of
+                as soon as they are computed.
         """
         self._stage, self._stages = stage, stages
         self._batch, self._prompts = batch, prompts
-        self._free_beats = -(-stages // group_size) - (stage - 1) // group_size
+        ends = [*itertools.accumulate(group_sizes(groups, stages))]
+        self._free_beats = sum(end >= stage for end in ends)
+        self._holds = in_phases and stage in ends[:-1]
+        self._held: tuple[Flight, tuple[Any, ...]] | None = None
         self._sessions: dict[int, StageSession] = {}
         self._waiting: dict[int, dict[int, _Gathering]] = {}
         self._turns: dict[int, None] = {}
@@ -198,13 +223,15 @@ class StageDesk:
         """The next thing to do, None if the stage must wait for a message."""
         if self._idle:
             return None
+        leaving = self._released
+        if leaving is not None:  # behind all prunes, and before the next flight is taken
+            return self._next_prune() or self._send(*leaving)
         if self._ready:
             return self._take(self._leaving(self._ready.popleft()))
         if self._batch > 1:
-            for session in self._free():
-                prune = self._ask(session, StageSession.next_prune)
-                if prune is not None:
-                    return prune
+            prune = self._next_prune()
+            if prune is not None:
+                return prune
         moves: list[Move] = []
         for session in self._order():
             if moves and not self._has_room(moves, session):
@@ -253,7 +280,7 @@ class StageDesk:
         fits = taken + sum([bool(s.tokens) for s in flight.segments]) <= self._batch
         return fits and flight.draft == first.draft and flight.beat is None
 
-    def _act(self, session: int) -> StageWork | None:
+    def _act(self, session: int) -> Prune | Move | None:
         """A session's next prune, or the move of a flight that waited for its segment alone."""
         action = self._ask(session, StageSession.next_action)
         if isinstance(action, Prune):
@@ -263,6 +290,49 @@ class StageDesk:
                 del self._turns[session]
             return None
         return self._gather(action.segment, action.rows if isinstance(action, Run) else ())
+
+    def _next_prune(self) -> Prune | None:
+        """The next word that leaves a trace, while no segment is taken."""
+        for session in self._free():
+            prune = self._ask(session, StageSession.next_prune)
+            if prune is not None:
+                return prune
+        return None
+
+    def computed(self, flight: Flight, payloads: Sequence[Any] = ()) -> bool:
+        """A flight that was given out is computed; returns whether it is to be sent on at once.
+
+        If not, ``next_action`` says when.
+
+        Args:
+            payloads: per segment what is to be sent, handed back in the ``Send``; none if empty.
+        """
+        if not self._holds or flight.beat is None:
+            return True
+        self._held = flight, tuple(payloads) or (None,) * len(flight.segments)
+        self._idle = False
+        return False
+
+    @property
+    def _released(self) -> tuple[Flight, tuple[Any, ...]] | None:
+        """What was held, once the next flight may be taken, so that the words before it are due."""
+        if self._held is None:
+            return None
+        flight = self._held[0]
+        assert flight.beat is not None  # others are not held
+        return self._held if self._lanes[flight.draft].barrier.lets(flight.beat + 1) else None
+
+    def _send(self, flight: Flight, payloads: tuple[Any, ...]) -> Send:
+        """The flight without the rows that were pruned and the sessions that were closed."""
+        self._held = None
+        alive = [
+            (*self._sessions[segment.session].catch_up(segment), payload)
+            for segment, payload in zip(flight.segments, payloads, strict=True)
+            if segment.session in self._sessions
+        ]
+        segments = tuple([segment for segment, _, _ in alive])
+        rows, left = tuple([rows for _, rows, _ in alive]), tuple([each for *_, each in alive])
+        return Send(flight.holding(segments), rows, left)
 
     def parts(self, flight: Flight) -> list[tuple[int, int]]:
         """Rows of each segment of a move's flight, and the tokens in the caches before them:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
+from treepipe.core.barrier import Groups
 from treepipe.core.protocol import Schedule
 
 Block: TypeAlias = Mapping[str, Sequence[Any]]
@@ -73,9 +74,19 @@ class Parameters:
         return True
 
     @property
-    def group_size(self) -> int:
-        """How many stages in a row work one after another within a step (lock-step only)."""
+    def groups(self) -> Groups:
+        """Stages in a row that work one after another within a step (lock-step only)."""
         return 1
+
+    @property
+    def overlapped_pruning(self) -> bool:
+        """Whether stages prune while results are on their way (lock-step only)."""
+        return True
+
+    @property
+    def parallel_prefill(self) -> bool:
+        """Whether the draft reads the prompt while the target does."""
+        return False
 
     @property
     def central_transfers(self) -> bool:
@@ -91,11 +102,13 @@ class Seat:
         session: number that every message of the request carries.
         stages: of its pipeline.
         drawn: candidates are draws from the draft's distribution, as the rejection rule needs.
+        reads_states: the draft reads the target's states of committed tokens.
     """
 
     session: int
     stages: int
     drawn: bool = False
+    reads_states: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ class Recorder:
         """Note one pass and its answer, which is put into plain numbers."""
         request = self.recording.requests.setdefault(session, RecordedRequest(0))
         scratch = self._scratch.setdefault(session, Scratch())
-        paths = scratch.follow(order).asked
+        followed = scratch.follow(order)
+        paths = followed.asked if order.top_k else []
         for path, tokens, log_probs in zip(paths, drafted.tokens, drafted.log_probs, strict=True):
             request.answers.append(
                 Answer(scratch.read, path, tuple(map(int, tokens)), tuple(map(float, log_probs)))

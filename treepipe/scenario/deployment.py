@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from treepipe.core.barrier import Groups, group_sizes
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
 from treepipe.core.messages import Beat, Close, Flight, Message
@@ -118,7 +119,8 @@ class Deployment:
         default_link, links: link times, by (sender, receiver) where they differ.
         local_link: between roles of one machine.
         row_bytes: bytes of one row's hidden state between stages.
-        group_size: stages in a row that work one after another within a step.
+        groups: stages in a row that work one after another within a step.
+        overlapped_pruning: stages prune while a step's results are on their way.
         central_transfers: a device takes part in one transfer at a time.
         ends: where the target's ends are.
         reads_states: a draft reads the target's states of accepted rows (an EAGLE head).
@@ -143,7 +145,8 @@ class Deployment:
     links: Mapping[tuple[str, str], LinkTimes] = field(default_factory=dict)
     row_bytes: int = 0
     serving: Serving = Serving()
-    group_size: int = 1
+    groups: Groups = 1
+    overlapped_pruning: bool = True
     central_transfers: bool = False
     ends: Ends = "draft"
     reads_states: bool = False
@@ -243,14 +246,15 @@ class Deployment:
         return 1 if self.serving.batch == "auto" else self.serving.batch
 
     def draft_desk(self, draft: int) -> DraftDesk:
-        groups = [-(-len(stages) // self.group_size) for stages in self.pipelines]
+        groups = [len(group_sizes(self.groups, len(stages))) for stages in self.pipelines]
         queue = ArrivalQueue(self.serving.policy, self.serving.levels)
         return DraftDesk(draft, groups, queue, self.batch, self.serving.warm_up_ms)
 
     def stage_desk(self, pipeline: int, number: int) -> StageDesk:
         """The desk of the ``number``-th stage (from 1) of a pipeline."""
         stages, prompts = len(self.pipelines[pipeline]), self.serving.prompts
-        return StageDesk(number, stages, self.group_size, self.batch, prompts)
+        in_phases = not self.overlapped_pruning
+        return StageDesk(number, stages, self.groups, self.batch, prompts, in_phases=in_phases)
 
     def front_desk(self) -> FrontDesk:
         serving = self.serving

@@ -22,7 +22,13 @@ from treepipe.scenario.links import link_estimates, named_link, pair_links
 from treepipe.scenario.machines import running_warnings
 from treepipe.scenario.placement import place
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schedule_check import check_schedule, ends_of, ends_warnings, unused_warnings
+from treepipe.scenario.schedule_check import (
+    check_schedule,
+    ends_of,
+    ends_warnings,
+    prefill_warnings,
+    unused_warnings,
+)
 from treepipe.scenario.unread import unread_warnings
 from treepipe.scenario.workload import draw_requests, workload_warnings
 
@@ -46,27 +52,32 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
     placement = place(scenario, ends_of(scenario), None if opened is None else opened.layers)
     names = {placed.name for placed in (*placement.drafts, *sum(placement.pipelines, ()))}
     section, path = scenario.schedule, scenario.path
+    reads_states = any(draft.source == "eagle" for draft in scenario.drafts)
     return Deployment(
         name=scenario.name,
         drafts=placement.drafts,
         pipelines=placement.pipelines,
-        new_schedule=section.choose(drawn=scenario.sampling.rule == "rejection"),
+        new_schedule=section.choose(
+            drawn=scenario.sampling.rule == "rejection", reads_states=reads_states
+        ),
         requests=(),
         default_link=named_link(scenario.links.default, path, "links.default"),
         links=pair_links(scenario, names),
         local_link=named_link(scenario.links.local, path, "links.local"),
         row_bytes=placement.row_bytes if opened is None else opened.row_bytes,
         serving=_serving(scenario, len(placement.pipelines)),
-        group_size=section.parameters.group_size,
+        groups=section.parameters.groups,
+        overlapped_pruning=section.parameters.overlapped_pruning,
         central_transfers=section.parameters.central_transfers,
         ends=ends_of(scenario),
-        reads_states=any(draft.source == "eagle" for draft in scenario.drafts),
+        reads_states=reads_states,
         never_misses=scenario.sampling.rule == "relaxed_best",
         seed=scenario.seed,
         warnings=(
             *_uncertain({**placement.estimates, **link_estimates(scenario)}),
             *placement.warnings,
             *running_warnings(placement.machines),
+            *prefill_warnings(scenario, reads_states=reads_states),
         ),
         machines=placement.machines,
         bounds=_bounds(scenario, max(map(len, placement.pipelines))),

@@ -50,6 +50,18 @@ def ends_warnings(scenario: Scenario) -> list[str]:
     ]
 
 
+def prefill_warnings(scenario: Scenario, *, reads_states: bool) -> list[str]:
+    """A sentence where the draft cannot read the prompt while the target does, although asked."""
+    section = scenario.schedule
+    asked = "parallel_prefill" in section.model_fields_set and section.parameters.parallel_prefill
+    if not (asked and reads_states):
+        return []
+    return [
+        "key schedule.parallel_prefill has no effect on a draft of source 'eagle', which reads the "
+        "target's states of the prompt"
+    ]
+
+
 def check_schedule(scenario: Scenario) -> None:
     """Raises ``UserError`` for parameters that contradict each other or the cluster."""
     section, system, path = scenario.schedule, scenario.schedule.system, scenario.path
@@ -107,13 +119,17 @@ def _check_sizes(scenario: Scenario, path: Path) -> None:
 
 
 def _check_lock_step(scenario: Scenario, key: str) -> None:
-    section, size = scenario.schedule, scenario.schedule.parameters.group_size
+    section, groups = scenario.schedule, scenario.schedule.parameters.groups
     for index, pipeline in enumerate(scenario.pipelines):
         stages = sum(stage.count for stage in pipeline.stages)
-        if stages % size:
+        if isinstance(groups, tuple) and sum(groups) != stages:
             raise UserError(
-                f"{key}.group_size = {size} does not divide the {stages} stages of "
-                f"pipelines.{index}"
+                f"{key}.groups = {list(groups)} are groups of {sum(groups)} stages in all, "
+                f"pipelines.{index} has {stages}"
+            )
+        if isinstance(groups, int) and groups > stages:
+            raise UserError(
+                f"{key}.groups = {groups} is more than the {stages} stages of pipelines.{index}"
             )
     drafts = sum(draft.count for draft in scenario.drafts)
     if drafts > 1:

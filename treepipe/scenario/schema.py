@@ -199,9 +199,14 @@ class _Schedule(Section):
         given = {key: getattr(self, key) for key in self.model_fields_set & self.system.keys}
         return self.system.parameters(**{k: v for k, v in given.items() if v is not None})
 
-    def choose(self, *, drawn: bool = False) -> Chosen:
-        """What schedules are made of. Args: ``drawn``: candidates are draws, as for rejection."""
-        return Chosen(self.name, self.parameters, drawn)
+    def choose(self, *, drawn: bool = False, reads_states: bool = False) -> Chosen:
+        """What schedules are made of.
+
+        Args:
+            drawn: candidates are draws, as for rejection.
+            reads_states: the draft reads the target's states of committed tokens.
+        """
+        return Chosen(self.name, self.parameters, drawn, reads_states)
 
     @property
     def unread(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ CALIBRATED_ON = "reference:calibration"
 """Instead of the acceptance that the file names."""
 SYSTEMS: tuple[str, ...] = tuple(systems())
 EXTRA: Mapping[str, Mapping[str, Any]] = {
-    "pipedec": {"schedule.group_size": 2},  # without groups it is specpipe
+    "pipedec": {"schedule.groups": 2},  # as its paper does with 14 stages
     "specpipe_db": {"workload.concurrency": 4},
     "starsd": {"pipelines.0.count": 2, "workload.concurrency": 2},  # with one target it is chain
 }

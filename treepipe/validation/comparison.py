@@ -140,7 +140,8 @@ def _cluster_key(prepared: Prepared) -> str:
     """All that worker processes are started with but their caches' size.
 
     Schedule, concurrency, places and admission come with a run; the queue's policy, the groups
-    of stages, central transfers and how many requests share a pass are the workers' own.
+    of stages, a step's phases, central transfers and how many requests share a pass are the
+    workers' own.
     """
     scenario = prepared.scenario
     content = scenario.model_dump(
@@ -148,8 +149,13 @@ def _cluster_key(prepared: Prepared) -> str:
     )
     serving = scenario.serving.model_dump(mode="json", exclude={"admission", "places"})
     parameters = scenario.schedule.parameters
-    batch = prepared.launch.deployment.batch
-    own = [parameters.group_size, parameters.central_transfers, ends_of(scenario), batch]
+    own = [
+        parameters.groups,
+        parameters.overlapped_pruning,
+        parameters.central_transfers,
+        ends_of(scenario),
+        prepared.launch.deployment.batch,
+    ]
     return json.dumps([content, serving, own], sort_keys=True)
 
 

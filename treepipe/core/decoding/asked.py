@@ -44,6 +44,7 @@ class Asked:
         order = self._order
         if order is None or event.ticket != order.ticket:
             raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
-        event.expect(1 if order.catch_up else order.rows)
+        nodes = 1 if order.catch_up else order.rows
+        event.expect(nodes if order.top_k else 0)
         self._order = None
         return True

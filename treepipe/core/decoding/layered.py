@@ -10,6 +10,7 @@ step. Several requests that share the steps (SpecPipe-DB) are so many of these m
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,9 @@ from treepipe.core.protocol import (
     Command,
     Drafted,
     DraftPass,
+    Feed,
     Returned,
+    Started,
     Stepped,
 )
 from treepipe.core.system import Block, Parameters, Seat, key
@@ -41,9 +44,17 @@ class LayeredKeys(Parameters):
     width: int = key(16, "w, most nodes of a layer", least=1)
     children: int = key(16, "c, candidates per node of the deepest layer", least=1)
     layers_per_step: int = key(1, "layers drafted and fed per step", least=1)
-    group_size: int = key(1, "stages in a row that form a group", least=1)
+    groups: int | tuple[int, ...] = key(
+        1, "stages in a row that form a group: so many each, or the sizes of all", least=1
+    )
+    overlapped_pruning: bool = key(
+        True, "results leave at once, stages prune meanwhile; false: a step prunes, then transfers"
+    )
     draft_reuse: bool = key(True, "the draft keeps its cache between layers")
     central_transfers: bool = key(False, "one transfer per device at a time")
+    parallel_prefill: bool = key(
+        False, "the draft reads the prompt in chunks while the target does; false: behind it"
+    )
 
     def candidates(self) -> Mapping[str, int]:
         return {"children": self.children}
@@ -63,8 +74,9 @@ LAYERS = ((1, 1), (4, 4), (8, 8), (16, 8), (32, 16), (64, 16))
 
 
 def make_layered(parameters: LayeredKeys, seat: Seat) -> Layered:
-    """A request's schedule."""
-    return Layered(seat.session, parameters.prefill_chunk, parameters)
+    """A request's schedule; a draft that reads the target's states has to wait for them."""
+    parallel = parameters.parallel_prefill and not seat.reads_states
+    return Layered(seat.session, parameters.prefill_chunk, parameters, parallel=parallel)
 
 
 def one_request(parameters: LayeredKeys) -> int:
@@ -95,11 +107,16 @@ def layered_grid(further: Block) -> Sequence[Block]:
 class Layered(TreeDecoding):
     """A request that feeds a layer at every step of its pipeline."""
 
-    def __init__(self, session: int, prefill_chunk: int, parameters: LayeredKeys) -> None:
+    def __init__(
+        self, session: int, prefill_chunk: int, parameters: LayeredKeys, *, parallel: bool = False
+    ) -> None:
+        """Args: ``parallel``: the draft reads the prompt while the target does."""
         super().__init__(session, prefill_chunk)
+        self._parallel = parallel
+        self._chunks: deque[int] = deque()
         self._parameters = parameters
         self._frontier = parameters.frontier()
-        self._decoding = False
+        self._decoding = self._reading = False
         self._layers_left = 0
         self._asked_nodes: list[int] = []
 
@@ -108,10 +125,32 @@ class Layered(TreeDecoding):
         """True from the first token on (new requests are prefilled first)."""
         return self._decoding and not self.done
 
+    @property
+    def listens(self) -> bool:
+        """True until the first token: the draft's passes over the prompt are no part of a step."""
+        return not self._decoding
+
+    def _start(self, event: Started) -> list[Command]:
+        commands = super()._start(event)
+        if self._parallel:
+            feeds = [command for command in commands if isinstance(command, Feed)]
+            self._chunks.extend(len(feed.segment.tokens) for feed in feeds)
+            commands += self._read_prompt()
+        return commands
+
+    def _read_prompt(self) -> list[Command]:
+        """The next chunk, as long as the target's, without candidates."""
+        if not self._chunks:
+            return self._draft() if self._decoding else []
+        unread, count = self._flying.unread, self._chunks.popleft()
+        chunk, self._flying.unread = tuple(unread[:count]), unread[count:]
+        self._reading = True
+        return [self._asked.ask(DraftPass(self._request.ticket(), chunk, (), (), True, 0))]
+
     def _begin(self, root_token: int) -> list[Command]:
         self._decoding = True
         self._new_tree(root_token)
-        return self._draft()
+        return [] if self._asked.under_way else self._draft()
 
     def _returned(self, event: Returned) -> list[Command]:
         raise ProtocolError("segments of a pipeline in lock-step come back with its step")
@@ -207,6 +246,9 @@ class Layered(TreeDecoding):
         return DraftPass(ticket, (), tokens, parents, True, top_k)
 
     def _drafted(self, event: Drafted) -> list[Command]:
+        if self._reading:
+            self._reading = False
+            return self._read_prompt()
         self._frontier.answer(self._asked_nodes, event)
         self._grow(self._deepest_layer())
         self._layers_left -= 1

@@ -31,8 +31,6 @@ from treepipe.core.protocol import (
 class TreeDecoding(ABC):
     """A request, its tree in flight, and the events of both."""
 
-    listens = False
-
     def __init__(self, session: int, prefill_chunk: int) -> None:
         self._request = RequestState(session, prefill_chunk)
         self._flying = TreeInFlight(self._request)
@@ -42,6 +40,10 @@ class TreeDecoding(ABC):
     @property
     def done(self) -> bool:
         return self._request.finished is not None
+
+    @property
+    def listens(self) -> bool:
+        return False
 
     @property
     def in_step(self) -> bool:
@@ -58,9 +60,7 @@ class TreeDecoding(ABC):
         if self.done:
             raise ProtocolError("the request is done")
         if isinstance(event, Started):
-            commands = self._request.start(event)
-            self._flying.unread.extend(event.prompt)
-            return commands
+            return self._start(event)
         if isinstance(event, Drafted):
             return self._drafted(event) if self._asked.answers(event) else []
         if isinstance(event, Returned):
@@ -70,6 +70,12 @@ class TreeDecoding(ABC):
         if isinstance(event, WorkerLost):
             return self._request.lose()
         raise ProtocolError(f"{type(event).__name__} is no event of a schedule")
+
+    def _start(self, event: Started) -> list[Command]:
+        """Feed the prompt; the draft has it to read."""
+        commands = self._request.start(event)
+        self._flying.unread.extend(event.prompt)
+        return commands
 
     def _prefilled(self, event: Returned) -> list[Command]:
         token = self._request.prefilled(event)

@@ -106,11 +106,13 @@ class Chosen:
     Attributes:
         name: of the system.
         drawn: candidates are draws from the draft's distribution.
+        reads_states: the draft reads the target's states of committed tokens.
     """
 
     name: str
     parameters: Parameters
     drawn: bool = False
+    reads_states: bool = False
 
     @property
     def system(self) -> System:
@@ -118,4 +120,5 @@ class Chosen:
 
     def __call__(self, session: int, stages: int) -> Schedule:
         """A fresh schedule for one request."""
-        return self.system.make(self.parameters, Seat(session, stages, self.drawn))
+        seat = Seat(session, stages, self.drawn, self.reads_states)
+        return self.system.make(self.parameters, seat)

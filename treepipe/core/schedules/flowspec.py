@@ -9,7 +9,7 @@ by a word to all stages. Naive PP decides nothing before all of the tree is back
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treepipe.core.decoding.drafting import Growth, TreeDraft
 from treepipe.core.decoding.keys import TREES, SegmentKeys, TreeKeys, scratch_of_tree, tree_grid
@@ -87,9 +87,8 @@ class Continuous(TreeSchedule):
         if expansion is not None and committed and expansion.context_aware:
             self._extending = False
             return self._start_draft(expansion.growth)
-        if committed:
-            self._base = None  # rooted at a node that is committed now
-        if expansion is not None and expansion.score_aware and self._base is not None:
+        if expansion is not None and expansion.score_aware and not committed:
+            assert self._base is not None  # drafted at this very root, with context-aware expansion
             self._extending = True
             self._base.extend(expansion.score_aware_depth)
             self._draft = self._base
@@ -136,34 +135,50 @@ class RefillKeys(SegmentKeys):
 
 
 @dataclass(frozen=True)
-class FlowSpecKeys(RefillKeys):
-    """Both expansions (sections 3.3 and 3.4, appendix A.1)."""
+class ScoreKeys(RefillKeys):
+    """Score-aware expansion beside it (section 3.4, appendix A.1)."""
 
-    context_aware: bool = key(True, "expand when tokens were committed")
     score_aware: bool = key(False, "expand when nothing was committed")
     score_aware_size: int = key(48, "L_se, nodes of a score-aware expansion", least=1)
     score_aware_depth: int = key(1, "d_se, passes of a score-aware expansion", least=1)
 
     def overruled(self) -> Mapping[str, str]:
-        # A tree is only extended while its root is the one it was drafted at, and without
-        # context-aware expansion none is drafted at the roots behind a round's first.
         scored = ("score_aware_size", "score_aware_depth")
-        if not self.context_aware:
-            keys = ("expand_size", "expand_depth", "score_aware", *scored)
-            return dict.fromkeys(keys, "context_aware = false")
         return {} if self.score_aware else dict.fromkeys(scored, "score_aware = false")
 
     @property
     def expansion(self) -> Expansion:
         """The expansion that these keys describe."""
-        return Expansion(
-            Growth.dynamic(self.top_k, self.expand_depth),
-            self.expand_size,
-            self.context_aware,
-            self.score_aware,
-            self.score_aware_size,
-            self.score_aware_depth,
+        return replace(
+            super().expansion,
+            score_aware=self.score_aware,
+            score_aware_size=self.score_aware_size,
+            score_aware_depth=self.score_aware_depth,
         )
+
+
+@dataclass(frozen=True)
+class FlowSpecKeys(ScoreKeys):
+    """Both expansions (sections 3.3 and 3.4, appendix A.1)."""
+
+    context_aware: bool = key(True, "expand when tokens were committed")
+
+    def check(self) -> None:
+        # Without context-aware expansion no tree is drafted at the roots behind a round's first.
+        if self.score_aware and not self.context_aware:
+            raise ValueError(
+                "score_aware = true needs context_aware = true: a tree is extended only while its "
+                "root is the one that it was drafted at"
+            )
+
+    def overruled(self) -> Mapping[str, str]:
+        unused = () if self.context_aware else ("expand_size", "expand_depth")
+        return {**super().overruled(), **dict.fromkeys(unused, "context_aware = false")}
+
+    @property
+    def expansion(self) -> Expansion:
+        """The expansion that these keys describe."""
+        return replace(super().expansion, context_aware=self.context_aware)
 
 
 def _naive(parameters: SegmentKeys, seat: Seat) -> StaticTree:
@@ -239,6 +254,7 @@ def refilled_grid(load: Load) -> Sequence[Block]:
             "expand_size": (size * 4 // 5,),
             "expand_depth": (2, depth),
             "segment_tokens": (16,),
+            "score_aware": (False, True),
         }
         for size, depth in TREES
     )

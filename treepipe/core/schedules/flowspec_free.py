@@ -2,8 +2,9 @@
 
 Stages never wait for the draft's word: they compute a segment as soon as it is there, and prune
 when a prune arrives. The draft evaluates whatever comes back between its own passes; a tree that
-it drafts while the root moves on is merged from where the root is by then. Nothing else differs
-from FlowSpec with context-aware expansion (section 3).
+it drafts while the root moves on is merged from where the root is by then. With score-aware
+expansion it extends the last tree while nothing else is to be drafted or fed, as long as the root
+is the one that tree was drafted at. Nothing else differs from FlowSpec (section 3).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
 from treepipe.core.protocol import Command, Returned
 from treepipe.core.schedules.flowspec import (
     Expansion,
-    RefillKeys,
+    ScoreKeys,
     refilled_grid,
     refilled_scratch_tokens,
     refilled_segment_tokens,
@@ -30,8 +31,6 @@ class FreeRunning(TreeSchedule):
     where a prune costs nothing, and goes out together.
     """
 
-    listens = True
-
     def __init__(
         self,
         session: int,
@@ -42,21 +41,30 @@ class FreeRunning(TreeSchedule):
     ) -> None:
         super().__init__(session, prefill_chunk, parameters, parts)
         self._expansion = expansion
+        self._base: TreeDraft | None = None  # the last one drafted, while the root is still its own
+        self._base_size = 0
         self._moved: list[int] = []  # tokens committed below the root of the draft under way
+
+    @property
+    def listens(self) -> bool:
+        return True
 
     def _step_of(self, index: int) -> int | None:
         return None
 
     def _start_draft(self, growth: Growth) -> list[Command]:
-        self._moved = []
+        self._moved, self._base = [], None
         return super()._start_draft(growth)
+
+    def _drafted_round(self, draft: TreeDraft) -> None:
+        self._base, self._base_size = draft, self._parameters.size
 
     def _on_returned(self, event: Returned) -> list[Command]:
         flying = self._flying
         walk = flying.walk()
         if walk is None:
             flying.nothing_committed()
-            return self._feed_rest()
+            return [*self._feed_rest(), *self._extend()]
         if walk.next_node is None:
             return self._end_round(walk, lock_step=False)
         commands = flying.commit(walk)
@@ -66,6 +74,16 @@ class FreeRunning(TreeSchedule):
         tokens = self._tokens(walk)
         word = flying.prune(walk, flying.tree.subtree(walk.next_node), lock_step=False)
         return [word, *commands, *self._feed_rest(), *self._follow(tokens)]
+
+    def _extend(self) -> list[Command]:
+        """Score-aware expansion: nothing was committed, nothing waits, and the draft is idle."""
+        expansion, base = self._expansion, self._base
+        if not expansion.score_aware or base is None or self._draft or self._flying.waiting:
+            return []
+        self._base_size += expansion.score_aware_size
+        base.extend(expansion.score_aware_depth)
+        self._draft = base
+        return [self._next_pass(base)]
 
     def _tokens(self, walk: Walk) -> list[int]:
         tree = self._flying.tree
@@ -81,10 +99,12 @@ class FreeRunning(TreeSchedule):
 
     def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:
         moved, self._moved = self._moved, []
-        root = draft.locate(moved)
+        root, extended = draft.locate(moved), draft is self._base
+        size = self._base_size if extended else self._expansion.size
         if root is not None:
-            size, order = self._expansion.size, self._parameters.score_order
+            order = extended or self._parameters.score_order
             self._flying.append(*draft.best_tree(size, order, root))
+        self._base, self._base_size = draft, size
         # What was drafted from an older root reaches less deep: go on from the root of now.
         again = self._start_draft(self._expansion.growth) if moved else []
         return self._feed_rest() + again
@@ -96,7 +116,7 @@ class FreeRunning(TreeSchedule):
         return [self._feed(flying.waiting, 0)]
 
 
-def _make(parameters: RefillKeys, seat: Seat) -> FreeRunning:
+def _make(parameters: ScoreKeys, seat: Seat) -> FreeRunning:
     tree, chunk = parameters.tree, parameters.prefill_chunk
     return FreeRunning(seat.session, chunk, tree, seat.stages + 1, parameters.expansion)
 
@@ -108,7 +128,7 @@ SYSTEMS = (
         order=7,
         source="ours",
         summary="FlowSpec without the barrier",
-        parameters=RefillKeys,
+        parameters=ScoreKeys,
         make=_make,
         tree_tokens=refilled_tree_tokens,
         segment_tokens=refilled_segment_tokens,

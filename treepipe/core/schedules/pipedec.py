@@ -23,6 +23,13 @@ from treepipe.core.system import Block, Load, System, key
 class PipeDecKeys(LayeredKeys):
     """PipeDec's own keys, and how it differs where it is a baseline of FlowSpec's public code."""
 
+    overlapped_pruning: bool = key(
+        False, "results leave at once, stages prune meanwhile; false: a step prunes, then transfers"
+    )
+    central_transfers: bool = key(True, "one transfer per device at a time")
+    parallel_prefill: bool = key(
+        True, "the draft reads the prompt in chunks while the target does; false: behind it"
+    )
     index_slip: bool = key(
         False, "the draft's rows slip by one from a round's second commit on (FlowSpec's code)"
     )
@@ -43,8 +50,8 @@ def _scratch_tokens(parameters: PipeDecKeys, stages: int) -> int:
 
 def _grid(load: Load) -> Sequence[Block]:
     """Groups and the central scheduler are PipeDec's own (its section 3)."""
-    groups = [size for size in (1, 2) if all(stages % size == 0 for stages in load.stages)]
-    return layered_grid({"group_size": groups, "central_transfers": (True,)})
+    groups = [size for size in (1, 2) if size <= min(load.stages)]
+    return layered_grid({"groups": groups})
 
 
 SYSTEMS = (
