@@ -47,13 +47,13 @@ def test_every_target_gets_its_own_text(star: Controller, pair: tuple[Path, Path
 
 
 @pytest.mark.processes
-def test_the_depth_is_chosen_by_what_the_draft_server_measures(
-    star: Controller, pair: tuple[Path, Path]
-) -> None:
+def test_the_depth_is_chosen_by_what_the_draft_server_measures(pair: tuple[Path, Path]) -> None:
     """The draft is a random model, seldom right: what is learned makes the chains shorter."""
     keys = {"adaptive_depth": True, "tree_size": None}
     deployment = small_deployment("starsd", clients=TARGETS, pipelines=TARGETS, **keys)
-    trace, _ = star.run(replace(deployment, requests=_star().requests))
+    deployment = replace(deployment, requests=_star().requests)
+    with Controller(worker_roles(pair, deployment), deployment) as running:
+        trace, _ = running.run(deployment)
     for request, spec in zip(trace.requests, _star().requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     fed = [each.fed - 1 for request in trace.requests for each in request.rounds]

@@ -45,7 +45,7 @@ def test_which_system_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert rows[f"{place.name}/{goal}/chain/{metric}"]["predicted"] > 0
         assert f"{place.name}/latency/specpipe_db/over_pp" not in rows
     # 8 stages in lock-step: a token per step instead of one per 8 stages.
-    assert rows["8 RTX 3090 in one server/latency/specpipe/over_pp"]["predicted"] > 1.5
+    assert rows["8 RTX 3090 in one server/latency/specpipe/over_pp"]["predicted"] > 1.1
     assert len(result.tables[0].rows) == len(settings.amounts)
     assert len(result.tables[1].rows) == len(settings.schedules)
     assert any("who is best" in finding for finding in result.findings)
