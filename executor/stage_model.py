@@ -168,7 +168,7 @@ class TargetEnds:
             tensor: torch.Tensor = checkpoint.tensors(prefix)["weight"].to(device, dtype)
             return tensor
 
-        if embeds or checkpoint.tied:
+        if embeds or (projects and checkpoint.tied):
             self._embedding = read("model.embed_tokens.")
         if projects:
             norm = FAMILIES[checkpoint.architecture].norm

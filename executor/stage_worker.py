@@ -43,7 +43,8 @@ class StageWorker:
         self._ends = ends
         sampling, seed = settings.source.sampling, self._deployment.seed
         self._verifier = Verifier(ends, sampling, seed, None) if verifies else None
-        self._accepted = AcceptedRows() if self._deployment.reads_states else None
+        reads = verifies and self._deployment.reads_states
+        self._accepted = AcceptedRows() if reads else None
 
     @property
     def open_sessions(self) -> int:
@@ -90,7 +91,7 @@ class StageWorker:
         if isinstance(action, Prune):
             with self._station.work("prune", action.session, len(action.keep), times.prune):
                 self._model.cache(action.session).prune(action.keep, action.accepted)
-            if self._verifier is not None and self._accepted is not None:
+            if self._accepted is not None:
                 self._accepted.prune(action)
             return
         if isinstance(action, Send):

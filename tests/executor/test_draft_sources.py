@@ -27,6 +27,8 @@ from treepipe.executor.eagle_head import load_head
 from treepipe.executor.hybrid import HybridDraft
 from treepipe.executor.ngram import PromptLookupDraft
 from treepipe.executor.stage_model import TargetEnds
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Deployment
 
 TEXT = (3, 9, 27, 20, 60, 58, 52, 34)
 READ = 5
@@ -173,6 +175,21 @@ def test_hybrid_holds_the_candidates_of_both(target: Checkpoint) -> None:
 # --- in real processes ---------------------------------------------------------------------------
 
 
+def decode_greedily(
+    target: Checkpoint, head: Path, kind: str, deployment: Deployment, *, emulate: bool
+) -> Trace:
+    """Run a deployment with a draft of this kind, and hold its texts to the target's own."""
+    roles = worker_roles((target.directory, target.directory), deployment, emulate=emulate)
+    source = replace(roles[0].source, kind=kind, head=head)
+    roles = [replace(role, source=source) for role in roles]
+    with Controller(roles, deployment) as running:
+        trace, _ = running.run(deployment)
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
+        expected = greedy(target.directory, list(spec.prompt), spec.max_new_tokens)
+        assert list(request.tokens) == expected
+    return trace
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("kind", "name"),
@@ -183,14 +200,7 @@ def test_text_is_greedy_whatever_drafts(
     target: Checkpoint, head: Path, tmp_path: Path, kind: str, name: str
 ) -> None:
     deployment = replace(small_deployment(name, clients=3), reads_states=kind == "eagle")
-    roles = worker_roles((target.directory, target.directory), deployment, emulate=False)
-    source = replace(roles[0].source, kind=kind, head=head)
-    roles = [replace(role, source=source) for role in roles]
-    with Controller(roles, deployment) as running:
-        trace, _ = running.run(deployment)
-    for request, spec in zip(trace.requests, deployment.requests, strict=True):
-        expected = greedy(target.directory, list(spec.prompt), spec.max_new_tokens)
-        assert list(request.tokens) == expected
+    decode_greedily(target, head, kind, deployment, emulate=False)
 
 
 @pytest.mark.processes
@@ -199,14 +209,7 @@ def test_passes_in_vain_leave_the_text_as_it_is(target: Checkpoint, head: Path, 
     """The way back takes over 20 ms, so an idle draft runs several of them per round."""
     deployment = replace(small_deployment("chain"), reads_states=kind == "eagle")
     deployment = replace(deployment, serving=replace(deployment.serving, warm_up_ms=3.0))
-    roles = worker_roles((target.directory, target.directory), deployment)
-    source = replace(roles[0].source, kind=kind, head=head)
-    roles = [replace(role, source=source) for role in roles]
-    with Controller(roles, deployment) as running:
-        trace, _ = running.run(deployment)
-    for request, spec in zip(trace.requests, deployment.requests, strict=True):
-        expected = greedy(target.directory, list(spec.prompt), spec.max_new_tokens)
-        assert list(request.tokens) == expected
+    trace = decode_greedily(target, head, kind, deployment, emulate=True)
     vain = [s for s in trace.spans if s.device == "draft0" and s.kind == "draft" and not s.session]
     assert len(vain) > sum(len(request.rounds) for request in trace.requests)
     ended = sorted(s.end_ms for s in trace.spans if s.device == "draft0")
