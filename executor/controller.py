@@ -46,12 +46,6 @@ from treepipe.scenario.deployment import SWITCH, Deployment
 
 Asked = TypeVar("Asked", OpenTexts, Notes, Holdings)
 Said = TypeVar("Said")
-PRELOAD = [
-    "treepipe.executor.stage_worker",
-    "treepipe.executor.draft_worker",
-    "treepipe.executor.families",
-]
-"""What the fork server imports once, so that a worker starts in a fraction of a second."""
 END_S = 1.0
 """How long a worker gets to end by itself before it is killed."""
 PIPE_TAKES_BYTES = 2**14
@@ -93,7 +87,7 @@ class Controller:
         self._sessions = 0
 
     def __enter__(self) -> Controller:
-        context = fork_server(PRELOAD)
+        context = fork_server()
         try:
             for role in self._roles:
                 name = role.placed.name

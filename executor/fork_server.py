@@ -26,13 +26,20 @@ from pathlib import Path
 from treepipe.core.errors import RunError
 from treepipe.interruption import children_shielded
 
+WORKERS_MODULES = (
+    "treepipe.executor.stage_worker",
+    "treepipe.executor.draft_worker",
+    "treepipe.executor.families",
+)
+"""What workers import. A process has one fork server, which imports when it starts and never after:
+what starts first has to ask for what all need, or each worker imports it itself, for seconds."""
 PR_SET_PDEATHSIG = 1
 """Of prctl(2): the signal that a process gets when its parent ends."""
 FOLDER_PREFIX = "pymp-"
 """Of the folder in which multiprocessing puts the fork server's socket."""
 
 
-def fork_server(preload: Sequence[str]) -> ForkServerContext:
+def fork_server(preload: Sequence[str] = WORKERS_MODULES) -> ForkServerContext:
     """A context whose processes are forked from a server that has imported ``preload``.
 
     The server blocks Ctrl-C from its first instruction on, and so do its children: who started

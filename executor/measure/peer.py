@@ -23,7 +23,6 @@ from treepipe.executor.fork_server import fork_server
 from treepipe.executor.transport import LOOPBACK, Inbox, Outbox, Ping
 
 ANY_TIME = 0.0
-PRELOAD = ["treepipe.executor.measure.peer"]
 END_S = 5.0
 
 
@@ -118,7 +117,7 @@ def listen(host: str, port: int, ready: Callable[[str], None]) -> None:
 @contextlib.contextmanager
 def local_peer() -> Iterator[str]:
     """A peer in a process of its own on this host; yields its address."""
-    context = fork_server(PRELOAD)
+    context = fork_server()
     ours, theirs = context.Pipe()
     process = context.Process(target=_peer_main, args=(theirs,), daemon=True)
     process.start()
