@@ -89,6 +89,13 @@ def find_link(name: str, asked_by: str, base: Path = Path()) -> LinkProfile:
     return validated(LinkProfile, read_toml(path), path)
 
 
+def profile_name(section: AnyDevice | AnyLink) -> str | None:
+    """The profile that a device or link names, whatever keys stand beside it; None for a table."""
+    if isinstance(section, ExtendedDevice | ExtendedLink):
+        return section.profile
+    return section if isinstance(section, str) else None
+
+
 def resolve_device(device: AnyDevice, asked_by: str, base: Path = Path()) -> Device | Hardware:
     """What a scenario writes for a device: a table as it is, a profile with the keys beside it.
 

@@ -16,6 +16,7 @@ from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.fitting import fitting
 from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import input_warnings, resolve
+from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, PoolSection, Replay
 from treepipe.scenario.unread import sampling_warnings
@@ -101,10 +102,14 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] 
         file = scenario.path.parent / acceptance.file
         written_ns = file.stat().st_mtime_ns if file.is_file() else 0
         pool = _recorded_pool(file, written_ns, acceptance.depth_loss, acceptance.sharpness)
-        return pool, acceptance.block, acceptance.hit_ratio
+        hits = acceptance.hit_ratio
+        if scenario.scale.misses != 1:
+            hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})
+        return pool, acceptance.block, hits
     if isinstance(acceptance, HitRatio):
-        return hit_ratio_pool(acceptance.table), MADE_BLOCK, None
-    return bernoulli_pool(1.0 if acceptance is None else acceptance.beta), MADE_BLOCK, None
+        return hit_ratio_pool(scaled_hits(scenario, acceptance.table)), MADE_BLOCK, None
+    beta = 1.0 if acceptance is None else scaled_hits(scenario, {1: acceptance.beta})[1]
+    return bernoulli_pool(beta), MADE_BLOCK, None
 
 
 def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[RequestSpec, ...]:

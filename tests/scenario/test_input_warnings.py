@@ -28,7 +28,7 @@ def test_simulation_and_theory_say_the_same_of_estimates_in_one_line(tmp_path: P
     expected = input_warnings(written.scenario, deployment)
     assert (
         "inputs are estimates: device jetson-agx-orin ±40 %, device l40 ±40 %, link wifi ±100 %; "
-        "no interval includes this"
+        "the intervals of runs do not include this"
     ) in expected
     (trace,) = written.simulated()
     assert set(expected) <= set(trace.warnings)

@@ -66,6 +66,7 @@ SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
         distributions.Bursts,
         distributions.ArrivalTrace,
     ),
+    "`[scale]`": (scenario.ScaleSection,),
     "`[run]`": (scenario.RunSection,),
 }
 """Which tables of the file each part of the page describes."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, log1p, pi, sqrt
 from typing import Literal, TypeAlias
 
@@ -61,6 +61,10 @@ class TimeTable:
     def falls(self) -> bool:
         """Whether the last time is less than the one before it, so that it holds beyond the end."""
         return len(self._times) > 1 and self._times[-1] < self._times[-2]
+
+    def scaled(self, factor: float) -> TimeTable:
+        """The same with all times multiplied by ``factor``."""
+        return TimeTable({tokens: ms * factor for tokens, ms in self.points.items()})
 
     def _first_times(self, count: int) -> list[float]:
         """The times of 0, 1, ... tokens: the operations of ``_time``, on all of them at once."""
@@ -162,6 +166,15 @@ class ServiceTable(TimeTable):
         added = sum([ms - self(tokens) for ms, (tokens, _) in zip(own, parts, strict=True)])
         return together + added if added >= 0 else max(together + added, *own)
 
+    def scaled(self, factor: float) -> ServiceTable:
+        """The same with all times multiplied by ``factor``."""
+        return ServiceTable(
+            {
+                context: table.scaled(factor).points
+                for context, table in zip(self.contexts, self._tables, strict=True)
+            }
+        )
+
     def extrapolates(self, tokens: int) -> bool:
         """True if no two points enclose ``tokens``, at any context."""
         return any(table.extrapolates(tokens) for table in self._tables)
@@ -189,6 +202,18 @@ class DeviceTimes:
     evaluate: TimeTable
     decide: float
     prune: float
+
+    def scaled(self, factor: float) -> DeviceTimes:
+        """The same with all times multiplied by ``factor``."""
+        if factor == 1:
+            return self
+        return DeviceTimes(
+            self.stage.scaled(factor),
+            self.draft.scaled(factor),
+            self.evaluate.scaled(factor),
+            self.decide * factor,
+            self.prune * factor,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +263,20 @@ class LinkTimes:
         if self.bandwidth_mbit_s is None:
             return self.message_ms
         return self.message_ms + size_bytes * 8 / (self.bandwidth_mbit_s * 1e3)
+
+    def scaled(self, delay: float, rate: float) -> LinkTimes:
+        """Args: ``delay``: factor on what a message takes whatever its size; ``rate``: on the bytes
+        that are carried in a given time."""
+        if delay == rate == 1:
+            return self
+        return replace(
+            self,
+            latency_ms=self.latency_ms * delay,
+            jitter_ms=self.jitter_ms * delay,
+            message_ms=self.message_ms * delay,
+            bandwidth_mbit_s=self.bandwidth_mbit_s and self.bandwidth_mbit_s * rate,
+            transfer_ms=self.transfer_ms and self.transfer_ms.scaled(1 / rate),
+        )
 
     @property
     def mean_delay_ms(self) -> float:

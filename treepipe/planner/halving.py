@@ -9,7 +9,7 @@ whatever is not ranked there was outrun by a candidate of its own schedule.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, comb
 
 from treepipe.core.errors import UserError
@@ -17,6 +17,7 @@ from treepipe.planner.candidates import Candidate, Refused, find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import may_be_equal, relative_gap
 from treepipe.planner.limits import Miss, is_least_best, misses
+from treepipe.planner.uncertain import Cases, in_cases
 from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Outcome, Point, simulate_points
@@ -55,12 +56,15 @@ class Found:
     Attributes:
         ranking: best first, at least one; where no plan keeps the limits all of the last rung,
             by the limit that each misses most, nearest first.
+        cases: the best plan of each schedule as inputs that are estimates vary; None if none is,
+            or no plan keeps the limits.
     """
 
     cluster: Cluster
     ranking: Sequence[Ranked]
     refused: Sequence[Refused]
     rungs: Sequence[Rung]
+    cases: Cases | None = None
 
     @property
     def feasible(self) -> bool:
@@ -115,7 +119,10 @@ def search(cluster: Cluster, say: Callable[[str, int], None]) -> Found:
         for worst in misses(outcome, limits)[:1]:
             chosen = candidate.schedule, candidate.settings, candidate.partition
             refused.append(Refused(*chosen, str(worst), worst.excess))
-    return Found(cluster, _ranking(kept, cluster), refused, rungs)
+    found = Found(cluster, _ranking(kept, cluster), refused, rungs)
+    plans = {name: each.candidate for name, each in found.best_of_each.items()}
+    goal, cases = cluster.search.goal, cluster.search.cases
+    return replace(found, cases=in_cases(plans, goal, cases, cluster.seed, say))
 
 
 def _simulated(

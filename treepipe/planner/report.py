@@ -17,10 +17,12 @@ from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
+from treepipe.planner.limits import is_least_best
+from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import UNITS
 from treepipe.results.show import number, print_table
-from treepipe.results.statistics import CONFIDENCE
+from treepipe.results.statistics import CONFIDENCE, Interval
 
 SCHEMA = "treepipe.plan/1"
 NAMED = 4
@@ -40,6 +42,7 @@ def plan_content(found: Found) -> dict[str, Any]:
         "rungs": [{"candidates": rung.candidates, "runs": rung.runs} for rung in found.rungs],
         "confidence": CONFIDENCE,
         "comparisons": found.comparisons,
+        "uncertain_inputs": {} if found.cases is None else _uncertain_inputs(found, found.cases),
         "ranking": [_entry(each, search.goal) for each in found.ranking],
         "refused": [
             {
@@ -50,6 +53,23 @@ def plan_content(found: Found) -> dict[str, Any]:
             }
             for each in found.refused
         ],
+    }
+
+
+def _uncertain_inputs(found: Found, cases: Cases) -> dict[str, Any]:
+    """What is estimated, and what that leaves of the best plan of each schedule."""
+    goal, plans = found.cluster.search.goal, found.best_of_each
+    best_in = cases.best_in(least=is_least_best(goal))
+    return {
+        "estimates": {str(of): share for of, share in cases.inputs.items()},
+        "cases": len(next(iter(cases.values.values()))),
+        "plans": {
+            name: {
+                goal: cases.widened(name, each.outcome.metrics[goal]).as_dict(),
+                "best_in": best_in[name],
+            }
+            for name, each in plans.items()
+        },
     }
 
 
@@ -104,7 +124,29 @@ def verdict(found: Found) -> list[str]:
     if best.candidate.partition != "even":
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
         sentences.append(f"its layers per stage: {dealt}")
-    return sentences + _comparison(found)
+    return sentences + _comparison(found) + _by_inputs(found)
+
+
+def _by_inputs(found: Found) -> list[str]:
+    """What is left of the verdict as inputs that are estimates vary."""
+    if found.cases is None:
+        return []
+    best, goal = found.best, found.cluster.search.goal
+    wide = found.cases.widened(best.candidate.schedule, best.outcome.metrics[goal])
+    shares = found.cases.best_in(least=is_least_best(goal))
+    others = [
+        f"{name} in {share:.0%}"
+        for name, share in sorted(shares.items(), key=lambda item: -item[1])
+        if share and name != best.candidate.schedule
+    ]
+    winner = best.candidate.schedule
+    first = f"{winner} is the best schedule in {shares[winner]:.0%}"
+    inputs = ", ".join(f"{of} ±{share:.0%}" for of, share in found.cases.inputs.items())
+    return [
+        f"with its inputs' uncertainty: {_ends(wide)} {UNITS[goal]}; "
+        f"{', '.join([first, *others])} of {len(next(iter(found.cases.values.values())))} cases "
+        f"that the inputs allow ({inputs})"
+    ]
 
 
 def _comparison(found: Found) -> list[str]:
@@ -153,11 +195,13 @@ def _ranking_table(found: Found) -> Table:
         table.add_column(heading, justify="right")
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal]
-        ends = [number(end) for end in (value.low, value.high) if end is not None]
-        interval = " … ".join(ends)
         cells = ("", "", "best") if rank == 1 else _gap_cells(each)
-        table.add_row(str(rank), each.candidate.label, number(value.mean), interval, *cells)
+        table.add_row(str(rank), each.candidate.label, number(value.mean), _ends(value), *cells)
     return table
+
+
+def _ends(interval: Interval) -> str:
+    return " … ".join(number(end) for end in (interval.low, interval.high) if end is not None)
 
 
 def _gap_cells(ranked: Ranked) -> tuple[str, str, str]:

@@ -22,6 +22,7 @@ from treepipe.physics.timing import DeviceTimes, LinkTimes
 from treepipe.physics.transfers import Held
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Machine
+from treepipe.scenario.scale import Estimated
 
 HEADER_BYTES = 64
 """Size that a message's header is counted with, on top of its rows."""
@@ -134,6 +135,7 @@ class Deployment:
         footprint: of the target; None if nothing tells its size.
         draft_footprints: with the number of layers, of the draft servers whose model is known.
         path: of the scenario, for errors.
+        estimates: relative uncertainty of the inputs that are estimates.
     """
 
     name: str
@@ -159,6 +161,7 @@ class Deployment:
     footprint: Footprint | None = None
     draft_footprints: Mapping[str, tuple[Footprint, int]] = field(default_factory=dict)
     path: Path = Path("scenario")
+    estimates: Mapping[Estimated, float] = field(default_factory=dict)
 
     def asked(self, requests: tuple[RequestSpec, ...], seed: int | None = None) -> Deployment:
         """The deployment for a run of these requests. Args: ``seed``: None keeps its own."""

@@ -7,40 +7,40 @@ How long a message takes by these times is in ``physics/timing.py``, who waits f
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import LinkTimes
-from treepipe.profiles.library import find_link, resolve_link
-from treepipe.profiles.schema import AnyLink, ExtendedLink
+from treepipe.profiles.library import find_link, profile_name, resolve_link
+from treepipe.profiles.schema import AnyLink
+from treepipe.scenario.scale import Estimated, named_links, scaled_link
 from treepipe.scenario.scenario import Scenario
 
 
-def named_link(link: AnyLink, path: Path, key: str) -> LinkTimes:
-    """A link's own table, or the profile it names, with the keys that it gives beside it.
+def named_link(scenario: Scenario, link: AnyLink, key: str) -> LinkTimes:
+    """A link's own table, or the profile it names, with the keys that it gives beside it, as the
+    scenario scales it.
 
     Raises:
         UserError: there is no such profile, or the keys contradict it.
     """
-    return resolve_link(link, f"{path}: key {key}", path.parent).times
+    times = resolve_link(link, f"{scenario.path}: key {key}", scenario.path.parent).times
+    return scaled_link(scenario.scale, link, times)
 
 
-def link_estimates(scenario: Scenario) -> dict[str, float]:
+def link_estimates(scenario: Scenario) -> dict[Estimated, float]:
     """Relative uncertainty of the link profiles that the scenario names, where they state one.
 
     Raises:
         UserError: there is no such profile.
     """
-    links, path = scenario.links, scenario.path
-    named: dict[str, AnyLink] = {"links.default": links.default, "links.local": links.local}
-    named |= {f"links.pairs.{index}": pair.link for index, pair in enumerate(links.pairs)}
-    found = {}
-    for key, link in named.items():
-        name = link.profile if isinstance(link, ExtendedLink) else link
-        if isinstance(name, str):
-            origin = find_link(name, f"{path}: key {key}", path.parent).origin
+    path, found = scenario.path, dict[Estimated, float]()
+    for key, link in named_links(scenario.links).items():
+        name = profile_name(link)
+        if name is not None:
+            at = key if isinstance(link, str) else f"{key}.profile"
+            origin = find_link(name, f"{path}: key {at}", path.parent).origin
             if origin.uncertainty is not None:
-                found[f"link {name}"] = origin.uncertainty
+                found[Estimated("link", name)] = origin.uncertainty
     return found
 
 
@@ -61,6 +61,6 @@ def pair_links(scenario: Scenario, names: Collection[str]) -> dict[tuple[str, st
                 raise UserError(
                     f"{path}: key {key}.ends names {end!r}; there are {', '.join(sorted(names))}"
                 )
-        times = named_link(pair.link, path, key)
+        times = named_link(scenario, pair.link, key)
         links |= dict.fromkeys(pair.directions, times)
     return links

@@ -20,6 +20,7 @@ from treepipe.profiles.library import (
     checkpoint_directory,
     find_model,
     load_model,
+    profile_name,
     resolve_device,
     shape_of,
 )
@@ -28,7 +29,6 @@ from treepipe.profiles.schema import (
     Device,
     DeviceProfile,
     EmulatedProfile,
-    ExtendedDevice,
     Hardware,
     Origin,
 )
@@ -36,6 +36,7 @@ from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
 from treepipe.scenario.deployment import Placed
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Home, Machine, make_machines
+from treepipe.scenario.scale import Estimated, device_factor
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import DraftSection, Model, Pipeline, Stage
 
@@ -71,7 +72,7 @@ class Placement:
     draft_footprints: Mapping[str, tuple[Footprint, int]]
     row_bytes: int
     warnings: tuple[str, ...]
-    estimates: Mapping[str, float]
+    estimates: Mapping[Estimated, float]
 
 
 def _copies(sections: Sequence[Counted]) -> Iterator[tuple[int, Counted]]:
@@ -129,7 +130,7 @@ class _Placing:
 
     def __init__(self, scenario: Scenario, ends: Ends, layers: int | None) -> None:
         self._scenario, self._path, self._ends = scenario, scenario.path, ends
-        self.estimates: dict[str, float] = {}
+        self.estimates: dict[Estimated, float] = {}
         self._remarks: list[Remark] = []
         self._services: dict[str, ServiceTimes] = {}
         self._stages_known: dict[tuple[str, int], TimeTable] = {}
@@ -171,6 +172,7 @@ class _Placing:
             times = _device_times(device)
         else:
             times = self._draft_times(device, draft, key)
+        times = times.scaled(device_factor(self._scenario.scale, "drafts", draft.device))
         home = Home(role, device, draft.host, f"key {key}")
         return _Role(Placed(role, times), home, self._draft_footprint(draft, device, key))
 
@@ -188,6 +190,7 @@ class _Placing:
             else:
                 verifies = number == len(sections) and self._ends == "pipeline"
                 times = self._stage_times(device, stage.device, at, count, verifies)
+            times = times.scaled(device_factor(self._scenario.scale, "stages", stage.device))
             role = f"{name}.stage{number}"
             home = Home(role, device, stage.host, f"key {key}.stages.{index}")
             roles.append(_Role(Placed(role, times, range(first, first + count)), home))
@@ -234,20 +237,20 @@ class _Placing:
         """One per device, so that each of its warnings is given once."""
         device = named if isinstance(named, str) else key
         if device not in self._services:
-            name = named.profile if isinstance(named, ExtendedDevice) else device
+            name = profile_name(named) or device
             self._services[device] = ServiceTimes(name, hardware, shape_of, self._remarks)
         return self._services[device]
 
     def _device(self, device: AnyDevice, key: str) -> Device | Hardware:
         found = resolve_device(device, f"{self._path}: key {key}", self._path.parent)
-        name = device.profile if isinstance(device, ExtendedDevice) else device
-        if isinstance(name, str) and isinstance(found, DeviceProfile | EmulatedProfile):
-            self._note_estimate(f"device {name}", found.origin)
+        name = profile_name(device)
+        if name is not None and isinstance(found, DeviceProfile | EmulatedProfile):
+            self._note_estimate(Estimated("device", name), found.origin)
         return found
 
-    def _note_estimate(self, name: str, origin: Origin) -> None:
+    def _note_estimate(self, of: Estimated, origin: Origin) -> None:
         if origin.uncertainty is not None:
-            self.estimates[name] = origin.uncertainty
+            self.estimates[of] = origin.uncertainty
 
     def _names_hardware(self) -> bool:
         """Whether any device says what a layer costs, so that models must be known."""
@@ -288,7 +291,7 @@ class _Placing:
         base, name = self._path.parent, section.profile
         if name is not None:
             profile = find_model(name, f"{self._path}: key {key}.profile", base)
-            self._note_estimate(f"model {name}", profile.origin)
+            self._note_estimate(Estimated("model", name), profile.origin)
         elif section.checkpoint is not None:
             name = section.checkpoint
             profile = load_model(checkpoint_directory(name, role, base) / "config.json")

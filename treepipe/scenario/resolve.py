@@ -21,6 +21,7 @@ from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.links import link_estimates, named_link, pair_links
 from treepipe.scenario.machines import running_warnings
 from treepipe.scenario.placement import place
+from treepipe.scenario.scale import Estimated, check_scale
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import (
     check_schedule,
@@ -29,6 +30,7 @@ from treepipe.scenario.schedule_check import (
     prefill_warnings,
     unused_warnings,
 )
+from treepipe.scenario.schema import Replay
 from treepipe.scenario.unread import unread_warnings
 from treepipe.scenario.workload import draw_requests, workload_warnings
 
@@ -49,9 +51,15 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         UserError: something the scenario names is wrong.
     """
     check_schedule(scenario)
+    check_scale(scenario)
     placement = place(scenario, ends_of(scenario), None if opened is None else opened.layers)
     names = {placed.name for placed in (*placement.drafts, *sum(placement.pipelines, ()))}
     section, path = scenario.schedule, scenario.path
+    estimates = {
+        **placement.estimates,
+        **link_estimates(scenario),
+        **_acceptance_estimate(scenario),
+    }
     reads_states = any(draft.source == "eagle" for draft in scenario.drafts)
     return Deployment(
         name=scenario.name,
@@ -61,9 +69,9 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
             drawn=scenario.sampling.rule == "rejection", reads_states=reads_states
         ),
         requests=(),
-        default_link=named_link(scenario.links.default, path, "links.default"),
+        default_link=named_link(scenario, scenario.links.default, "links.default"),
         links=pair_links(scenario, names),
-        local_link=named_link(scenario.links.local, path, "links.local"),
+        local_link=named_link(scenario, scenario.links.local, "links.local"),
         row_bytes=placement.row_bytes if opened is None else opened.row_bytes,
         serving=_serving(scenario, len(placement.pipelines)),
         groups=section.parameters.groups,
@@ -74,7 +82,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         never_misses=scenario.sampling.rule == "relaxed_best",
         seed=scenario.seed,
         warnings=(
-            *_uncertain({**placement.estimates, **link_estimates(scenario)}),
+            *_uncertain(estimates),
             *placement.warnings,
             *running_warnings(placement.machines),
             *prefill_warnings(scenario, reads_states=reads_states),
@@ -84,6 +92,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         footprint=placement.footprint if opened is None else opened.footprint,
         draft_footprints=placement.draft_footprints,
         path=path,
+        estimates=estimates,
     )
 
 
@@ -125,12 +134,20 @@ def _bounds(scenario: Scenario, stages: int) -> Bounds:
     )
 
 
-def _uncertain(estimates: Mapping[str, float]) -> list[str]:
+def _acceptance_estimate(scenario: Scenario) -> dict[Estimated, float]:
+    """Relative uncertainty of the share of misses, where the acceptance states one."""
+    section = scenario.acceptance
+    if section is None or isinstance(section, Replay) or section.uncertainty is None:
+        return {}
+    return {Estimated("acceptance"): section.uncertainty}
+
+
+def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
     """Args: ``estimates``: relative uncertainty by what it is of."""
     if not estimates:
         return []
     each = ", ".join(f"{name} ±{share * 100:.3g} %" for name, share in estimates.items())
-    return [f"inputs are estimates: {each}; no interval includes this"]
+    return [f"inputs are estimates: {each}; the intervals of runs do not include this"]
 
 
 def _serving(scenario: Scenario, pipelines: int) -> Serving:

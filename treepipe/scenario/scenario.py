@@ -26,6 +26,7 @@ from treepipe.scenario.schema import (
     Pipeline,
     RunSection,
     SamplingSection,
+    ScaleSection,
     ScheduleSection,
     ServingSection,
     Workload,
@@ -72,6 +73,7 @@ class Scenario(Section):
     sampling: SamplingSection = SamplingSection()
     serving: ServingSection = ServingSection()
     workload: Workload = Workload()
+    scale: ScaleSection = ScaleSection()
     run: RunSection = RunSection()
 
     @classmethod
@@ -159,6 +161,8 @@ def take_acceptance(data: dict[str, Any], path: Path) -> None:
         }
     else:
         data["acceptance"] = {"source": "hit_ratio", "table": profile.hit_ratio}
+    if profile.origin.uncertainty is not None:
+        data["acceptance"]["uncertainty"] = profile.origin.uncertainty
 
 
 def override_key(data: dict[str, Any], text: str) -> None:

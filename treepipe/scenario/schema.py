@@ -258,7 +258,15 @@ else:
     ScheduleSection = create_model("ScheduleSection", __base__=_Schedule, **_schedule_keys())
 
 
-class Bernoulli(Section):
+class _Drawn(Section):
+    """What every acceptance that texts are drawn from may say."""
+
+    uncertainty: Positive | None = Field(
+        None, description="relative, of the share of misses; a plan carries it into its answer"
+    )
+
+
+class Bernoulli(_Drawn):
     source: Literal["bernoulli"]
     beta: Annotated[float, Field(ge=0, le=1)]
 
@@ -267,7 +275,7 @@ Rank: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
 """Of a candidate; more than any vocabulary holds are none."""
 
 
-class HitRatio(Section):
+class HitRatio(_Drawn):
     source: Literal["hit_ratio"]
     table: dict[Rank, Annotated[float, Field(ge=0, le=1)]] = Field(min_length=1)
 
@@ -282,7 +290,7 @@ class HitRatio(Section):
         return self
 
 
-class PoolSection(Section):
+class PoolSection(_Drawn):
     source: Literal["pool"]
     file: str
     block: Several = Field(16, description="positions drawn together")
@@ -406,6 +414,20 @@ class SamplingSection(Section):
 
 DEFAULT_TIMEOUT_S = 30.0
 """How long a worker may be silent in a run."""
+
+
+class ScaleSection(Section):
+    """Factors on inputs, to ask what if; 1 leaves an input as it is."""
+
+    stages: Positive = Field(1.0, description="on the times of all stages")
+    drafts: Positive = Field(1.0, description="on the times of all draft servers")
+    devices: dict[str, Positive] = Field({}, description="on the times of a device profile")
+    latency: Positive = Field(1.0, description="on what a message takes whatever its size")
+    bandwidth: Positive = Field(1.0, description="on the rates of all links")
+    links: dict[str, Positive] = Field({}, description="on the times of a link profile")
+    misses: Positive = Field(
+        1.0, description="a prediction's: on the share of tokens that are not among the candidates"
+    )
 
 
 class RunSection(Section):

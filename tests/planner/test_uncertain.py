@@ -1,0 +1,82 @@
+"""Inputs that are estimates: what their cases change in an answer, against values by hand."""
+
+from __future__ import annotations
+
+from math import log, log1p
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.worlds.written_studies import say
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.halving import Found, search
+from treepipe.planner.report import plan_content, verdict
+from treepipe.planner.uncertain import _draw
+from treepipe.scenario.scale import Estimated
+
+CLUSTER = {
+    "name": "estimated",
+    "runs": 2,
+    "target": {"profile": "llama-3.2-1b"},
+    "drafts": [{"device": {"draft_ms": {1: 5.0}}}],
+    "pipelines": [{"stages": [{"device": "jetson-agx-orin", "count": 2}]}],
+    "links": {"default": {"latency_ms": 0.0}},
+    "acceptance": {"source": "bernoulli", "beta": 0.6},
+    "workload": {"new_tokens": 12},
+    "search": {
+        "schedules": ["pp", "chain"], "partitions": ["even"], "grid": {"schedule.gamma": [3]}
+    },
+}  # fmt: skip
+METRIC = "time_between_tokens_ms"
+
+
+def found(**changes: object) -> Found:
+    return search(Cluster.of(CLUSTER).with_(**changes), say)
+
+
+def test_plain_decoding_is_as_uncertain_as_its_stages() -> None:
+    """Its time is that of the stages, so the wider interval is the profile's own 40 %."""
+    each = found()
+    assert each.cases is not None
+    assert dict(each.cases.inputs) == {Estimated("device", "jetson-agx-orin"): 0.4}
+    point = each.best_of_each["pp"].outcome.metrics[METRIC]
+    wide = each.cases.widened("pp", point)
+    assert wide.low == pytest.approx(point.mean / 1.4, rel=0.03)
+    assert wide.high == pytest.approx(point.mean * 1.4, rel=0.03)
+
+
+def test_what_both_plans_rest_on_cancels_out() -> None:
+    """A chain's gain over plain decoding hardly depends on how fast the stages are: only its draft
+    does not change with them."""
+    each = found()
+    assert each.cases is not None
+    one = each.best_of_each["pp"].outcome.metrics[METRIC]
+    alone = each.cases.widened("pp", one)
+    ratio = each.cases.ratio_widened("pp", "chain", one)
+    assert None not in (alone.low, alone.high, ratio.low, ratio.high)
+    assert log(ratio.high / ratio.low) < 0.5 * log(alone.high / alone.low)  # type: ignore[operator]
+
+
+def test_shares_of_the_cases_add_up_and_stand_in_the_verdict() -> None:
+    each = found(**{"acceptance.uncertainty": 0.3})
+    entry = plan_content(each)["uncertain_inputs"]
+    assert sum(plan["best_in"] for plan in entry["plans"].values()) == pytest.approx(1)
+    assert entry["estimates"] == {"device jetson-agx-orin": 0.4, "acceptance": 0.3}
+    assert "of 16 cases that the inputs allow" in verdict(each)[-1]
+
+
+def test_measured_inputs_and_no_cases_leave_the_verdict_as_it_is() -> None:
+    measured = found(pipelines=[{"stages": [{"device": "emulated-20ms"}]}], target={"layers": 4})
+    assert measured.cases is None
+    assert found(**{"search.cases": 0}).cases is None
+    assert plan_content(measured)["uncertain_inputs"] == {}
+
+
+def test_factors_are_lognormal_and_independent() -> None:
+    inputs = {Estimated("device", "a"): 0.4, Estimated("link", "b"): 1.0}
+    drawn = np.log([list(factors.values()) for factors in _draw(inputs, 512, 3)])
+    for column, share in zip(drawn.T, inputs.values(), strict=True):
+        assert stats.kstest(column / (log1p(share) / 1.96), "norm").pvalue > 0.01
+        assert np.mean(np.abs(column) < log1p(share)) == pytest.approx(0.95, abs=0.01)
+    assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.15

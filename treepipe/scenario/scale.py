@@ -1,0 +1,87 @@
+"""What-if factors on inputs (the table ``[scale]``), and which inputs are estimates.
+
+Law of this file: every factor names something that the scenario has, and 1 changes nothing. Who
+asks what the inputs' uncertainty does to an answer (``planner/uncertain.py``) draws such factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+from treepipe.core.errors import UserError
+from treepipe.physics.timing import LinkTimes
+from treepipe.profiles.library import profile_name
+from treepipe.profiles.schema import AnyDevice, AnyLink
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Links, Replay, ScaleSection
+
+Kind: TypeAlias = Literal["device", "link", "model", "acceptance"]
+
+
+class Estimated(NamedTuple):
+    """An input that is an estimate: a profile by its name, or the scenario's acceptance."""
+
+    kind: Kind
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".rstrip()
+
+
+def check_scale(scenario: Scenario) -> None:
+    """Raises ``UserError`` if a factor is on something that the scenario does not name."""
+    devices = {profile_name(device) for device in _devices(scenario)}
+    links = {profile_name(link) for link in named_links(scenario.links).values()}
+    for key, names in (("devices", devices), ("links", links)):
+        known = sorted(name for name in names if name is not None)
+        for name in getattr(scenario.scale, key):
+            if name not in known:
+                raise UserError(
+                    f"{scenario.path}: key scale.{key}.{name}: the scenario names no such profile; "
+                    f"it names {', '.join(known) or 'none'}"
+                )
+    if scenario.scale.misses != 1 and isinstance(scenario.acceptance, Replay):
+        raise UserError(
+            f"{scenario.path}: key scale.misses does not apply to acceptance.source = 'replay', "
+            f"whose texts are as they were"
+        )
+
+
+def device_factor(scale: ScaleSection, role: Literal["stages", "drafts"], of: AnyDevice) -> float:
+    """The factor on a role's times."""
+    every = scale.stages if role == "stages" else scale.drafts
+    return every * scale.devices.get(profile_name(of) or "", 1.0)
+
+
+def scaled_link(scale: ScaleSection, link: AnyLink, times: LinkTimes) -> LinkTimes:
+    """A link's times: a factor on a link profile slows all of it down."""
+    slower = scale.links.get(profile_name(link) or "", 1.0)
+    return times.scaled(scale.latency * slower, scale.bandwidth / slower)
+
+
+def scaled_hits(scenario: Scenario, hits: Mapping[int, float]) -> dict[int, float]:
+    """Hit ratios by number of candidates, where the share of misses is ``scale.misses`` times as
+    large; raises ``UserError`` where that is no share."""
+    factor = scenario.scale.misses
+    if factor == 1:
+        return dict(hits)
+    found = {k: 1 - factor * (1 - hit) for k, hit in hits.items()}
+    if min(found.values()) <= 0:
+        k, hit = min(hits.items(), key=lambda item: item[1])
+        raise UserError(
+            f"{scenario.path}: key scale.misses = {factor:g}: a hit ratio of {hit:.3g} (k = {k}) "
+            f"leaves no room for so many misses"
+        )
+    return found
+
+
+def named_links(links: Links) -> dict[str, AnyLink]:
+    """Every link that a scenario writes, by its key."""
+    named: dict[str, AnyLink] = {"links.default": links.default, "links.local": links.local}
+    return named | {f"links.pairs.{index}": pair.link for index, pair in enumerate(links.pairs)}
+
+
+def _devices(scenario: Scenario) -> Iterator[AnyDevice]:
+    yield from (draft.device for draft in scenario.drafts)
+    yield from (stage.device for pipeline in scenario.pipelines for stage in pipeline.stages)
