@@ -11,28 +11,33 @@ from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.limits import is_least_best
 from treepipe.results.statistics import Interval, ratio_observations
 from treepipe.scenario.schema import ScheduleName
-from treepipe.studies.which_system.places import METRICS, PLAIN, Goal, Place, Settings
+from treepipe.studies.which_system.places import PLAIN, Goal, Place, Settings
 
 BUSY = 0.9
 """A server that is busy for a larger share of the time limits what depends on it."""
 Results: TypeAlias = dict[tuple[Place, Goal], Found]
 
 
-def gain(ranked: Ranked, plain: Ranked, metric: str) -> Interval:
-    """How many times better than plain decoding, on the same runs."""
-    ours, theirs = (each.outcome.observations[metric] for each in (ranked, plain))
-    above, below = (theirs, ours) if is_least_best(metric) else (ours, theirs)
-    return Interval.over(ratio_observations(above, below))
+def gain(found: Found, schedule: ScheduleName, over: ScheduleName = PLAIN) -> Interval:
+    """How many times better a system's best plan is than another's, on the same runs; the interval
+    includes what the inputs' uncertainty leaves of it."""
+    goal, least = found.cluster.search.goal, is_least_best(found.cluster.search.goal)
+    above, below = (over, schedule) if least else (schedule, over)
+    best = found.best_of_each
+    sampled = Interval.over(
+        ratio_observations(*(best[name].outcome.observations[goal] for name in (above, below)))
+    )
+    if found.cases is None or schedule == over:
+        return sampled
+    return found.cases.ratio_widened(above, below, sampled)
 
 
 def shares_of(found: Results, schedule: ScheduleName, goal: Goal) -> list[float]:
     """The shares of the winner's gain that a system reaches, a cluster each."""
     shares = []
     for (_, its_goal), each in found.items():
-        ranked = each.best_of_each.get(schedule)
-        if its_goal == goal and ranked is not None:
-            metric, plain = METRICS[goal], each.best_of_each[PLAIN]
-            shares.append(gain(ranked, plain, metric).mean / gain(each.best, plain, metric).mean)
+        if its_goal == goal and schedule in each.best_of_each:
+            shares.append(gain(each, schedule, winner(each)).mean)
     return shares
 
 
@@ -44,10 +49,29 @@ def geometric_mean(shares: list[float]) -> float:
     return exp(fmean(map(log, shares)))
 
 
+def winner(found: Found) -> ScheduleName:
+    return found.best.candidate.schedule
+
+
 def rivals(found: Found) -> list[str]:
-    """Other systems that cannot be told from the best."""
-    best = found.best.candidate.schedule
-    return [name for name, each in found.best_of_each.items() if each.tied and name != best]
+    """Other systems that cannot be told from the best, by the runs or within the inputs'
+    uncertainty."""
+    best = winner(found)
+    others = [name for name in found.best_of_each if name != best]
+    return [name for name in others if found.best_of_each[name].tied or _may_win(found, name, best)]
+
+
+def _may_win(found: Found, schedule: ScheduleName, best: ScheduleName) -> bool:
+    high = gain(found, schedule, best).high
+    return high is None or high >= 1
+
+
+def best_in(found: Found) -> float | None:
+    """The share of the inputs' cases in which the winner is the best; None without any."""
+    if found.cases is None:
+        return None
+    shares = found.cases.best_in(least=is_least_best(found.cluster.search.goal))
+    return shares[winner(found)]
 
 
 def draft_busy(ranked: Ranked) -> float:
@@ -61,9 +85,8 @@ def slower_than_plain(found: Results, goal: Goal) -> list[Ranked]:
         ranked
         for (_, its_goal), each in found.items()
         if its_goal == goal
-        for ranked in each.best_of_each.values()
-        if gain(ranked, each.best_of_each[PLAIN], METRICS[goal]).mean < 1
-        and ranked.candidate.schedule != PLAIN
+        for name, ranked in each.best_of_each.items()
+        if name != PLAIN and gain(each, name).mean < 1
     ]
 
 
@@ -94,7 +117,7 @@ class Verdict:
         places = {place.name: each for (place, its), each in found.items() if its == goal}
         won: dict[str, list[str]] = {}
         for name, each in places.items():
-            won.setdefault(each.best.candidate.schedule, []).append(name)
+            won.setdefault(winner(each), []).append(name)
         shares = {name: shares_of(found, name, goal) for name in settings.schedules}
         means = {n: geometric_mean(s) for n, s in shares.items() if len(s) == len(places)}
         first = max(means, key=lambda name: means[name])

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from treepipe.results.plots import GREY
-from treepipe.studies.which_system.gains import Results, gain
-from treepipe.studies.which_system.places import METRICS, PLAIN, Settings
+from treepipe.studies.which_system.gains import Results, gain, rivals
+from treepipe.studies.which_system.places import Settings
 
 
 def draw_map(settings: Settings, found: Results) -> Figure:
@@ -25,14 +25,14 @@ def draw_map(settings: Settings, found: Results) -> Figure:
     figure.set_layout_engine("constrained")
     panel: Any = figure.subplots()
     for column, key in enumerate(columns):
-        systems = found[key].best_of_each
+        systems, unclear = found[key].best_of_each, rivals(found[key])
         for row, name in enumerate(names):
             if name not in systems:
                 panel.text(column, row, "-", ha="center", va="center", color=GREY)
                 continue
-            table[row, column] = gain(systems[name], systems[PLAIN], METRICS[key[1]]).mean
+            table[row, column] = gain(found[key], name).mean
             best = systems[name] is found[key].best
-            if best or systems[name].tied:
+            if best or name in unclear:
                 corner = (column - 0.46, row - 0.44)
                 style = "-" if best else ":"
                 frame = Rectangle(corner, 0.92, 0.88, fill=False, ec="black", lw=2.2, ls=style)
@@ -58,6 +58,6 @@ def draw_map(settings: Settings, found: Results) -> Figure:
     bar.set_label("times as fast as plain decoding (pp)")
     figure.suptitle(
         "Every system with its best parameters, against plain decoding. Framed: the best; "
-        "dotted: not distinguishable from it (95 %)"
+        "dotted: not distinguishable from it (95 %, the inputs' uncertainty included)"
     )
     return figure

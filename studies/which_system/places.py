@@ -31,6 +31,7 @@ SMALL_MODEL = {
         "source": "pool",
         "file": "../../profiles/acceptance/reference-model.json.gz",
         "hit_ratio": SMALL_HITS,
+        "uncertainty": 0.5,
     },
 }
 
@@ -73,12 +74,14 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done; ``grid``: values of parameters, instead of the planner's own."""
+    """How much is done; ``grid``: values of parameters, instead of the planner's own; ``cases``:
+    that the inputs' uncertainty allows."""
 
     amounts: Mapping[Goal, Amount]
     grid: Mapping[str, Sequence[int]]
     places: Sequence[Place] = PLACES
     schedules: Sequence[ScheduleName] = SCHEDULES
+    cases: int = 12
 
 
 GRID = {"gamma": (2, 4, 8), "width": (4, 16, 64), "children": (8,), "expand_depth": (3,)}
@@ -107,5 +110,6 @@ def cluster(settings: Settings, place: Place, goal: Goal) -> Cluster:
         "search.schedules": names,
         "search.grid": {f"schedule.{key}": list(each) for key, each in settings.grid.items()},
         "search.limits": {},
+        "search.cases": settings.cases,
     }
     return found.with_(**changes)

@@ -23,7 +23,6 @@ from treepipe.studies.which_system.places import (
     FULL,
     METRICS,
     NAME,
-    PLAIN,
     SHORT,
     SMALL_HITS,
     Goal,
@@ -32,7 +31,7 @@ from treepipe.studies.which_system.places import (
     cluster,
     load,
 )
-from treepipe.studies.which_system.tables import all_plans, one_everywhere, winners
+from treepipe.studies.which_system.tables import all_plans, changes, one_everywhere, winners
 
 PAGE = Path(__file__).with_name("page.md")
 
@@ -53,7 +52,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
         PAGE,
         [entry for key in found for entry in _entries(*key, found[key])],
         _fields(settings, found),
-        [winners(found), one_everywhere(settings, found), all_plans(found)],
+        [winners(found), one_everywhere(settings, found), changes(found), all_plans(found)],
         {NAME: draw_map(settings, found)},
     )
 
@@ -62,11 +61,19 @@ def _fields(settings: Settings, found: Results) -> dict[str, Any]:
     """What the page says."""
     hit_ratios = published()["specpipe"]["hit_ratio"]
     prompts = {each.cluster.content["workload"]["prompt_tokens"] for each in found.values()}
+    uncertain = {
+        f"{of} ±{share:.0%}"
+        for each in found.values()
+        if each.cases is not None
+        for of, share in each.cases.inputs.items()
+    }
     heads = load(EAGLE_FILE).acceptance
     assert isinstance(heads, PoolSection)
     return {
         **{goal: Verdict.of(settings, found, goal) for goal in settings.amounts},
         "busy": BUSY,
+        "uncertain": "; ".join(sorted(uncertain)),
+        "cases": settings.cases,
         "hits": [*hit_ratios["llama-3.1-8b -> llama-3.1-70b"].values()],
         "small_hits": SMALL_HITS,
         "eagle_hits": heads.hit_ratio,
@@ -81,6 +88,6 @@ def _entries(place: Place, goal: Goal, found: Found) -> list[Entry]:
     for schedule, ranked in found.best_of_each.items():
         value = ranked.outcome.metrics[metric]
         entries.append(predicted(f"{key}/{schedule}/{metric}", UNITS[metric], value))
-        over = gain(ranked, found.best_of_each[PLAIN], metric)
+        over = gain(found, schedule)
         entries.append(predicted(f"{key}/{schedule}/over_pp", "1", over))
     return entries

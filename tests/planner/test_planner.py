@@ -49,9 +49,10 @@ schedule.children = [8]
 """
 EQUAL = (
     'search.schedules=["pp","chain","starsd"]',
-    "search.grid={schedule={gamma=[3],branching=[[1,1,1]]}}",
+    "schedule={gamma=3,adaptive_depth=false}",
+    "search.grid={schedule={branching=[[1,1,1]],tree_size=[3],tree_depth=[2],top_k=[1]}}",
 )
-"""StarSD's branching of a chain."""
+"""StarSD's trees, all of them the same chain."""
 METRIC = "time_between_tokens_ms"
 FEW = 'search.schedules=["pp","specinfer"]'
 EXAMPLE = Path(__file__).parents[2] / "studies" / "clusters" / "five-jetsons.toml"
@@ -119,7 +120,7 @@ def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> No
     assert sentences[1].startswith("not distinguishable from it: ")
     assert not any("cannot tell" in each for each in sentences), "equal in every run"
     assert "the other 1 is worse beyond doubt" in sentences
-    assert "95% intervals that hold for all pairs of these plans (3) together" in sentences[-1]
+    assert "95% intervals that hold for all pairs of these plans (6) together" in sentences[-1]
 
 
 # --- how far behind ---------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.planner.cluster import Cluster, PartitionRule
-from treepipe.planner.grids import default_grid, settings_of
+from treepipe.planner.grids import batches, default_grid, settings_of
 from treepipe.planner.limits import LimitError, check_limits
 from treepipe.planner.partition import uneven_partitions, with_layers
 from treepipe.scenario.memory import check_memory, memory_needs
@@ -106,8 +106,9 @@ def _scenarios(
             for key, values in search.grid.items()
             if key.removeprefix("schedule.") in systems()[name].keys
         }
-        for values in itertools.product(*besides.values()):
-            around = dict(zip(besides, values, strict=True))
+        tried = {**batches(name, cluster), **besides}
+        for values in itertools.product(*tried.values()):
+            around = dict(zip(tried, values, strict=True))
             base = _with(cluster, {**around, "schedule.name": name})
             fixed = {
                 key: (base.content["schedule"][key],)

@@ -23,6 +23,16 @@ def default_grid(schedule: str, scenario: Scenario) -> Sequence[Block]:
     return systems()[schedule].grid(load)
 
 
+def batches(schedule: str, scenario: Scenario) -> dict[str, Sequence[Any]]:
+    """Values of ``serving.batch`` where the file does not give it: 1 as the papers have it, and
+    what fills the stages, if requests can meet there at all."""
+    workload = scenario.workload
+    alone = workload.arrivals is None and min(workload.concurrency, workload.requests) == 1
+    if alone or systems()[schedule].in_lock_step or "batch" in scenario.serving.model_fields_set:
+        return {}
+    return {"serving.batch": (1, "auto")}
+
+
 def settings_of(blocks: Sequence[Block], instead: Block) -> list[dict[str, Any]]:
     """All combinations, each once.
 

@@ -162,7 +162,12 @@ def _scratch(parameters: StarKeys, stages: int) -> int:
 
 
 def _grid(load: Load) -> Sequence[Block]:
-    return (*chain_grid(load), {"branching": ((2, 2, 1, 1), (4, 2, 1, 1))})
+    return (
+        *chain_grid(load),
+        {"branching": ((2, 2, 1, 1), (4, 2, 1, 1))},
+        {"tree_size": (8, 24), "tree_depth": (3, 5), "top_k": (4,)},
+        {"adaptive_depth": (True,)},
+    )
 
 
 SYSTEMS = (
