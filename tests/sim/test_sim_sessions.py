@@ -14,11 +14,14 @@ from tests.worlds.timed_pipeline import times as device_times
 from treepipe.core.errors import RunError
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import Announce, Command, Event, Offer, RoundRecord, Schedule
+from treepipe.core.schedules import systems
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.scenario.deployment import NewSchedule, Serving
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.pool import Pool
+from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 
@@ -159,3 +162,21 @@ def test_a_turn_waits_from_when_its_flight_arrived() -> None:
     turns = [turn for turn in trace.turns if turn.pipeline is not None]
     assert {turn.arrived_ms for turn in turns} <= delivered
     assert any(turn.started_ms > turn.arrived_ms + 1.0 for turn in turns), "some had to wait"
+
+
+@pytest.mark.parametrize("schedule", [name for name, each in systems().items() if each.drafts])
+def test_a_request_ends_while_the_last_stage_computes_for_it(schedule: str) -> None:
+    """A draft that reads states is sent those of accepted rows; of a request that is over, none."""
+    scenario = Scenario.of(
+        {
+            "name": "heads",
+            "target": {"layers": 4, "hidden_size": 64},
+            "drafts": [{"source": "eagle", "device": {"draft_ms": {1: 3.0}}}],
+            "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0, 64: 14.0}}, "count": 2}]}],
+            "acceptance": {"source": "hit_ratio", "table": {1: 0.5, 8: 0.9}},
+            "workload": {"requests": 12, "concurrency": 4, "new_tokens": 7, "prompt_tokens": 8},
+            "schedule": {"name": schedule, "ends": "pipeline"},
+        }
+    )
+    (trace,) = predict(scenario)
+    assert [len(request.tokens) for request in trace.requests] == [7] * 12

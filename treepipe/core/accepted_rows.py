@@ -32,7 +32,11 @@ class AcceptedRows:
         """The accepted ones among a segment's rows.
 
         Args: ``answers``: the target's token per row; of committed rows at the last one only.
+            None for a request that was over before its segment was computed: nobody reads its
+            states.
         """
+        if not answers:
+            return ()
         if segment.committed:
             return tuple(range(len(segment.tokens)))
         tokens, found = self._tokens.setdefault(segment.session, []), list[int]()
