@@ -8,7 +8,14 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.profiles.library import AnyProfile, load_any, shape_of
-from treepipe.profiles.schema import AcceptanceProfile, Device, Hardware, Link, MeasuredTime
+from treepipe.profiles.schema import (
+    AcceptanceProfile,
+    Device,
+    Hardware,
+    HostProfile,
+    Link,
+    MeasuredTime,
+)
 
 FALL = 0.02
 """Times that fall by less than this share are taken for noise."""
@@ -34,6 +41,9 @@ def _oddities(profile: AnyProfile, path: Path) -> Iterator[str]:
     elif isinstance(profile, Device):
         for key in ("stage_ms", "draft_ms", "evaluate_ms"):
             yield from _falls(getattr(profile, key), f"key {key}", "tokens")
+    elif isinstance(profile, HostProfile):
+        for key in ("send_ms", "receive_ms"):
+            yield from _falls(getattr(profile, key), f"key {key}", "bytes")
     elif isinstance(profile, Link):
         yield from _falls(profile.transfer_ms or {}, "key transfer_ms", "bytes")
     elif isinstance(profile, AcceptanceProfile):

@@ -16,6 +16,7 @@ from treepipe.profiles.library import AnyProfile, find_model, shape_of
 from treepipe.profiles.schema import (
     Device,
     DeviceProfile,
+    HostProfile,
     LayerTime,
     LinkProfile,
     MeasuredTime,
@@ -107,6 +108,9 @@ def curves_of(profile: AnyProfile, name: str) -> Shown:
         if profile.measured_to_bytes or profile.transfer_ms:
             basis = "measured"
         return Shown({name: _link_curves(profile)}, "bytes", uncertainty, basis)
+    if isinstance(profile, HostProfile):
+        given = [_given(key, getattr(profile, key)) for key in ("send_ms", "receive_ms")]
+        return Shown({name: given}, "bytes", uncertainty, basis)
     return Shown({}, "")
 
 

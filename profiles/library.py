@@ -20,6 +20,7 @@ from treepipe.profiles.schema import (
     ExtendedDevice,
     ExtendedLink,
     Hardware,
+    HostProfile,
     Link,
     LinkProfile,
     MeasuredTime,
@@ -30,13 +31,13 @@ from treepipe.profiles.schema import (
 from treepipe.profiles.shapes import Shape
 
 AnyProfile: TypeAlias = (
-    DeviceProfile | EmulatedProfile | LinkProfile | ModelProfile | AcceptanceProfile
+    DeviceProfile | EmulatedProfile | LinkProfile | ModelProfile | AcceptanceProfile | HostProfile
 )
 
 LIBRARY = Path(__file__).parent
 REFERENCE = LIBRARY.parent / "executor" / "reference"
 """The bundled checkpoints."""
-KINDS = ("devices", "links", "models", "acceptance")
+KINDS = ("devices", "links", "models", "acceptance", "hosts")
 _RATES = {"bandwidth_mbit_s", "transfer_ms"}
 """Two ways to say the same of a link."""
 
@@ -153,6 +154,12 @@ def find_acceptance(
     return validated(AcceptanceProfile, read_toml(path), path), path
 
 
+def find_host(name: str, asked_by: str, base: Path = Path()) -> HostProfile:
+    """Raises ``UserError`` as ``find_device`` does."""
+    path = profile_path("hosts", name, asked_by, base)
+    return validated(HostProfile, read_toml(path), path)
+
+
 def load_device(path: Path) -> DeviceProfile | EmulatedProfile:
     """Raises ``UserError`` if the file is not valid."""
     data = read_toml(path)
@@ -180,6 +187,8 @@ def load_any(path: Path) -> tuple[str, AnyProfile]:
         return kind, validated(LinkProfile, data, path)
     if kind == "models":
         return kind, validated(ModelProfile, data, path)
+    if kind == "hosts":
+        return kind, validated(HostProfile, data, path)
     return kind, validated(AcceptanceProfile, data, path)
 
 
@@ -207,6 +216,7 @@ def _kind(data: Mapping[str, Any], path: Path) -> str:
         "links": set(LinkProfile.model_fields),
         "models": set(ModelProfile.model_fields),
         "acceptance": set(AcceptanceProfile.model_fields),
+        "hosts": set(HostProfile.model_fields),
     }
     keys = [key for key in data if key != "origin"]
     likeness = {

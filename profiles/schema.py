@@ -24,6 +24,10 @@ GapTable: TypeAlias = Annotated[dict[Milliseconds, Positive], Field(min_length=1
 """A factor against milliseconds."""
 
 
+FactorTable: TypeAlias = dict[Count, Positive]
+"""A factor against a count."""
+
+
 class Origin(Section):
     """The source of a profile's figures."""
 
@@ -156,6 +160,37 @@ class EmulatedProfile(Device):
     """A file of ``devices/`` whose times are a whole role's."""
 
     origin: MeasuredOrigin
+
+
+class HostFit(Section):
+    """How well the terms of a host tell the runs that they were fitted to."""
+
+    schedules: tuple[str, ...] = Field(description="that were run")
+    runs: Count
+    duration_error: float = Field(description="of the simulated duration, relative, their mean")
+    drift: Positive = Field(description="slowest over fastest reference pass meanwhile")
+
+
+class HostProfile(Section):
+    """A file of ``hosts/``: what a host adds to its devices' times in runs without emulation."""
+
+    origin: MeasuredOrigin
+    send_ms: TokenTable = Field({1: 0.0}, description="bytes -> ms of a message's sender")
+    receive_ms: TokenTable = Field({1: 0.0}, description="bytes -> ms of a message's receiver")
+    wake_ms: Milliseconds = Field(0.0, description="until a sleeping role goes on")
+    desk_ms: TokenTable = Field({1: 0.0}, description="rows -> ms of the draft's decisions")
+    stage_factor: FactorTable = Field({}, description="rows -> factor on a stage's pass")
+    draft_factor: FactorTable = Field({}, description="rows -> factor on a draft pass")
+    evaluate_factor: FactorTable = Field({}, description="rows -> factor on taking tokens")
+    together: FactorTable = Field({}, description="roles at work at once -> factor on their work")
+    variation: Annotated[float, Field(ge=0, le=10)] = Field(
+        0.0, description="standard deviation of a piece of work over its mean"
+    )
+    idle_factor: GapTable | None = Field(None, description="a role's idle gap in ms -> factor")
+    iqr: dict[str, FactorTable] | None = Field(
+        None, description="interquartile range of a key's values, relative, by its knots"
+    )
+    fit: HostFit | None = None
 
 
 class ExtendedDevice(RoleKeys, LayerKeys):

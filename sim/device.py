@@ -11,15 +11,23 @@ from collections import deque
 from functools import partial
 from math import inf
 
+import numpy as np
+
+from treepipe.physics.host import HostTimes
 from treepipe.physics.timing import IdleFactor
 from treepipe.scenario.machines import Machine
 from treepipe.sim.clock import Callback, Clock
+
+ROUNDING_MS = 1e-9
+"""Work that ends within so little ends together."""
 
 
 class RolePlace:
     """A role's place if it has a machine to itself, and one that idling does not change."""
 
     fresh = True
+    costs: HostTimes | None = None
+    """Of the role's process, where they count."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -84,18 +92,91 @@ class SharedMachine:
         done(event)
 
 
+class HostedPlace(RolePlace):
+    """The place of a role on a host whose costs are known: it works there beside others, slower
+    the more of them are at work, and no piece of work takes exactly as long as the next."""
+
+    def __init__(self, clock: Clock, host: SharedHost, seed: np.random.SeedSequence) -> None:
+        super().__init__(clock)
+        self._host, self._rng = host, np.random.default_rng(seed)
+        self.costs = self._costs = host.costs
+        self._ended_ms = -inf
+        self._cold = 1.0
+
+    def work(self, duration_ms: float, done: Callback) -> None:
+        """Work for so long, if alone; ``done`` is called at its end. A gap before a piece of work
+        holds for all behind it until there is another gap."""
+        self.started_ms = now = self._clock.now
+        if now > self._ended_ms:
+            self._cold = self._costs.idle(now - self._ended_ms)
+        factor = self._cold * self._costs.draw(self._rng)
+        self._host.begin(duration_ms * factor, partial(self._end, done))
+
+    def _end(self, done: Callback, event: object) -> None:
+        self._ended_ms = self._clock.now
+        done(event)
+
+
+class SharedHost:
+    """A host's roles at work: each as fast as their number lets it be at that time."""
+
+    def __init__(self, clock: Clock, costs: HostTimes) -> None:
+        self._clock, self.costs = clock, costs
+        self._left: list[tuple[float, Callback]] = []
+        self._looked_ms = 0.0
+        self._plans = 0
+
+    def begin(self, alone_ms: float, done: Callback) -> None:
+        """A piece of work that takes so long without company."""
+        self._go_on()
+        self._left.append((alone_ms, done))
+        self._plan()
+
+    def _go_on(self) -> None:
+        """All that is under way has come nearer to its end."""
+        now = self._clock.now
+        done_ms = (now - self._looked_ms) / self.costs.together(len(self._left) or 1)
+        self._left = [(left - done_ms, done) for left, done in self._left]
+        self._looked_ms = now
+
+    def _plan(self) -> None:
+        """Look again when the first of them ends, unless there is more or less work before."""
+        self._plans += 1
+        if self._left:
+            first = max(0.0, min(left for left, _ in self._left))
+            after = first * self.costs.together(len(self._left))
+            self._clock.after(after, partial(self._look, self._plans))
+
+    def _look(self, plan: int, event: object) -> None:
+        if plan != self._plans:
+            return
+        self._go_on()
+        least = min(left for left, _ in self._left) + ROUNDING_MS
+        ended = [done for left, done in self._left if left <= least]
+        self._left = [each for each in self._left if each[0] > least]
+        self._plan()
+        for done in ended:
+            done(event)
+
+
 def places(
-    clock: Clock, machines: dict[str, Machine], always_fresh: set[str]
+    clock: Clock, machines: dict[str, Machine], always_fresh: set[str], seed: int
 ) -> dict[str, RolePlace]:
     """The place at which each role works.
 
     Args:
         machines: by role.
         always_fresh: roles whose pieces of work stand for themselves.
+        seed: of what varies.
     """
     shared: dict[str, SharedMachine] = {}
+    hosts: dict[str, SharedHost] = {}
     found: dict[str, RolePlace] = {}
     for role, machine in machines.items():
+        if machine.costs is not None:
+            host = hosts.setdefault(machine.name, SharedHost(clock, machine.costs))
+            found[role] = HostedPlace(clock, host, np.random.SeedSequence([seed, *role.encode()]))
+            continue
         if not (machine.contended or machine.idle_factor):
             found[role] = RolePlace(clock)
             continue

@@ -7,7 +7,7 @@ role is looked at together with all that are delivered at the same moment.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -18,8 +18,9 @@ from treepipe.core.messages import Close, Flight, Message, Segment, Verified
 from treepipe.core.requests import Assignment, OpenRequest, OpenRequests, RequestTrace
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Send
+from treepipe.physics.host import HostTimes
 from treepipe.results.trace import Kind
-from treepipe.scenario.deployment import Deployment, Placed
+from treepipe.scenario.deployment import Deployment, Placed, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource, Oracle, next_tokens
 from treepipe.sim.clock import Callback, Clock
 from treepipe.sim.device import RolePlace
@@ -32,6 +33,8 @@ class World(Protocol):
     records: bool  # whether what happens is noted, and not only what comes of it
 
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None: ...
+
+    def size(self, sender: str, message: Message) -> int: ...
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None: ...
 
@@ -81,7 +84,72 @@ class Verification:
             self.done(event)
 
 
-class StageRole:
+class Role:
+    """What draft servers and stages have in common: a place to work at, and, on a host whose costs
+    are known, a process that is woken, unpacks messages and packs them."""
+
+    def __init__(self, world: World, placed: Placed, place: RolePlace) -> None:
+        self._world, self._placed, self._place = world, placed, place
+        self._unread: deque[tuple[Message, int]] = deque()
+        self._idle = True
+
+    def hear(self, row_bytes: int, message: Message) -> None:
+        """Take a message that has to be unpacked. Args: ``row_bytes``: of its sender's rows."""
+        self._unread.append((message, message_bytes(message, row_bytes)))
+        costs = self._place.costs
+        assert costs is not None  # as for all that is heard
+        if self._idle:
+            self._idle = False
+            self._world.clock.after(costs.wake, partial(self._woken, self._world.clock.now))
+
+    def deliver(self, message: Message) -> None:
+        """Take a message; it is acted upon when the role is idle."""
+        raise NotImplementedError
+
+    def _go_on(self, event: object) -> None:
+        """Do what is due until something takes time, or nothing is."""
+        raise NotImplementedError
+
+    def _woken(self, since_ms: float, event: object) -> None:
+        self._world.note(self._placed.name, "wake", since_ms, 0, 0)
+        self._go_on(event)
+
+    def _unpack(self, costs: HostTimes) -> None:
+        message, size = self._unread.popleft()
+        self._place.work(costs.receive(size), partial(self._unpacked, message))
+
+    def _unpacked(self, message: Message, event: object) -> None:
+        self._spent("receive", message.session, 0)
+        self.deliver(message)
+        self._go_on(event)
+
+    def _post(self, letters: deque[tuple[str, Message]], costs: HostTimes, event: object) -> None:
+        """Pack and send one message after the other, then go on."""
+        if not letters:
+            self._go_on(event)
+            return
+        receiver, message = letters.popleft()
+        packing = costs.send(self._world.size(self._placed.name, message))
+        self._place.work(packing, partial(self._posted, receiver, message, letters, costs))
+
+    def _posted(
+        self,
+        receiver: str,
+        message: Message,
+        letters: deque[tuple[str, Message]],
+        costs: HostTimes,
+        event: object,
+    ) -> None:
+        self._spent("send", message.session, 0)
+        self._world.send(self._placed.name, [receiver], message)
+        self._post(letters, costs, event)
+
+    def _spent(self, kind: Kind, session: int, tokens: int) -> None:
+        """Note the piece of work that has just ended."""
+        self._world.note(self._placed.name, kind, self._place.started_ms, session, tokens)
+
+
+class StageRole(Role):
     """A pipeline stage; the last one takes the target's tokens if the ends are the pipeline's."""
 
     def __init__(
@@ -89,14 +157,13 @@ class StageRole:
     ) -> None:
         """Args: ``number``: 1.. along the pipeline; ``place``: where it works."""
         stages = deployment.pipelines[pipeline]
-        self._world, self._placed, self._place = world, stages[number - 1], place
+        super().__init__(world, stages[number - 1], place)
         self._desk = deployment.stage_desk(pipeline, number)
         drafts = [(draft.name,) for draft in deployment.drafts]
         self._successors = [(stages[number].name,)] * len(drafts) if stages[number:] else drafts
         self._by_context = self._placed.times.stage.last_context is not None
         self._verifies = deployment.verifies(pipeline, number)
         self._accepted = AcceptedRows() if self._verifies and deployment.reads_states else None
-        self._idle = True
 
     @property
     def state(self) -> str:
@@ -115,6 +182,9 @@ class StageRole:
     def _go_on(self, _: object) -> None:
         """Do what is due until something takes time, or nothing is."""
         times, desk, place = self._placed.times, self._desk, self._place
+        if self._unread and place.costs is not None:
+            self._unpack(place.costs)
+            return
         while (action := desk.next_action()) is not None:
             if isinstance(action, Prune):
                 if self._accepted is not None:
@@ -125,7 +195,8 @@ class StageRole:
                 now = self._world.clock.now
                 self._world.note(self._placed.name, "prune", now, action.session, len(action.keep))
             elif isinstance(action, Send):
-                self._send(action.flight)
+                if self._send(action.flight):
+                    return
             elif tokens := action.tokens:
                 duration = times.stage(tokens)
                 if self._by_context:
@@ -134,28 +205,25 @@ class StageRole:
                 return
             elif self._verifies:
                 nothing = ((),) * len(action.flight.segments)
-                self._send(Verified(action.flight, nothing))
-            elif desk.computed(action.flight):
-                self._send(action.flight)
+                if self._send(Verified(action.flight, nothing)):
+                    return
+            elif desk.computed(action.flight) and self._send(action.flight):
+                return
         self._idle = True
 
     def _pruned(self, action: Prune, event: object) -> None:
-        start, kept = self._place.started_ms, len(action.keep)
-        self._world.note(self._placed.name, "prune", start, action.session, kept)
+        self._spent("prune", action.session, len(action.keep))
         self._go_on(event)
 
     def _computed(self, flight: Flight, tokens: int, event: object) -> None:
-        start = self._place.started_ms
-        self._world.note(self._placed.name, "compute", start, flight.session, tokens)
+        self._spent("compute", flight.session, tokens)
         if self._verifies:
             answers = self._world.verified(flight)
             done = partial(self._verified, flight, answers)
             if Verification(self._world, self._placed, self._place, flight, answers, done).begin():
                 return
             done(event)
-        else:
-            if self._desk.computed(flight):
-                self._send(flight)
+        elif not (self._desk.computed(flight) and self._send(flight)):
             self._go_on(event)
 
     def _verified(self, flight: Flight, answers: Answers, event: object) -> None:
@@ -164,15 +232,21 @@ class StageRole:
         if self._accepted is not None:
             pairs = zip(flight.segments, answers, strict=True)
             states = tuple([self._accepted.of(*pair) for pair in pairs])
-        self._send(Verified(flight, answers, states))
-        self._go_on(event)
+        if not self._send(Verified(flight, answers, states)):
+            self._go_on(event)
 
-    def _send(self, message: Flight | Verified) -> None:
+    def _send(self, message: Flight | Verified) -> bool:
+        """Returns whether that takes time of the stage, which then goes on by itself."""
         flight = message.flight if isinstance(message, Verified) else message
-        self._world.send(self._placed.name, self._successors[flight.draft], message)
+        receivers, costs = self._successors[flight.draft], self._place.costs
+        if costs is None:
+            self._world.send(self._placed.name, receivers, message)
+        else:
+            self._post(deque([(receivers[0], message)]), costs, None)
+        return costs is not None
 
 
-class DraftServer:
+class DraftServer(Role):
     """A draft server: draft passes, evaluation, and the schedules; strictly sequential."""
 
     def __init__(
@@ -184,14 +258,14 @@ class DraftServer:
         place: RolePlace,
     ) -> None:
         """Args: ``draft``: its number; ``place``: where it works."""
-        self._world, self._deployment, self._source, self._place = world, deployment, source, place
-        self._placed = deployment.drafts[draft]
+        super().__init__(world, deployment.drafts[draft], place)
+        self._deployment, self._source = deployment, source
         self._desk = deployment.draft_desk(draft)
         self._stages = [[stage.name for stage in stages] for stages in deployment.pipelines]
         self._by_context = self._placed.times.draft.last_context is not None
         self._open = OpenRequests[Oracle]()
         self._inbox: deque[tuple[Flight | Verified, float]] = deque()
-        self._idle, self._alarm = True, False
+        self._alarm = False
 
     @property
     def state(self) -> str:
@@ -228,7 +302,10 @@ class DraftServer:
 
     def _go_on(self, _: object) -> None:
         """Do what is due until something takes time, or nothing is."""
-        inbox, desk, clock = self._inbox, self._desk, self._world.clock
+        inbox, desk, clock, costs = self._inbox, self._desk, self._world.clock, self._place.costs
+        if self._unread and costs is not None:
+            self._unpack(costs)
+            return
         while True:
             while inbox:
                 back, arrived_ms = inbox.popleft()
@@ -255,9 +332,12 @@ class DraftServer:
                 self._place.work(self._placed.times.draft(1), self._warmed)
                 return
             if isinstance(work, Begin):
-                self._carry_out(desk.began(work))
+                if self._carry_out(desk.began(work), 1):
+                    return
             elif work.payload is not None:
-                self._carry_out(desk.returned(work.flight, work.payload))
+                rows = max(1, work.flight.rows)
+                if self._carry_out(desk.returned(work.flight, work.payload), rows):
+                    return
             elif self._evaluate(work.flight):
                 return
 
@@ -273,16 +353,15 @@ class DraftServer:
         self._wake()
 
     def _warmed(self, event: object) -> None:
-        self._world.note(self._placed.name, "draft", self._place.started_ms, 0, 1)
+        self._spent("draft", 0, 1)
         self._go_on(event)
 
     def _drafted(self, work: Draft, rows: int, event: object) -> None:
-        session, start = work.passes[0][0], self._place.started_ms
-        self._world.note(self._placed.name, "draft", start, session, rows)
+        self._spent("draft", work.passes[0][0], rows)
         requests = self._open.by_session
         answers = [(session, requests[session].own.draft(order)) for session, order in work.passes]
-        self._carry_out(self._desk.drafted(answers))
-        self._go_on(event)
+        if not self._carry_out(self._desk.drafted(answers), rows):
+            self._go_on(event)
 
     def _evaluate(self, flight: Flight) -> bool:
         """Take the target's tokens and serve the flight; returns whether that takes time."""
@@ -290,12 +369,11 @@ class DraftServer:
         done = partial(self._evaluated, flight, answers)
         if Verification(self._world, self._placed, self._place, flight, answers, done).begin():
             return True
-        self._carry_out(self._desk.returned(flight, answers))
-        return False
+        return self._carry_out(self._desk.returned(flight, answers), 1)
 
     def _evaluated(self, flight: Flight, answers: Answers, event: object) -> None:
-        self._carry_out(self._desk.returned(flight, answers))
-        self._go_on(event)
+        if not self._carry_out(self._desk.returned(flight, answers), max(1, flight.rows)):
+            self._go_on(event)
 
     def answers(self, flight: Flight) -> Answers:
         """The target's tokens at a flight's rows, none for requests that are over."""
@@ -308,10 +386,30 @@ class DraftServer:
         never_misses, prompt = self._deployment.never_misses, request.prompt_tokens
         return next_tokens(request.own, request.schedule, segment, prompt, never_misses)
 
-    def _carry_out(self, orders: Orders) -> None:
+    def _carry_out(self, orders: Orders, rows: int) -> bool:
+        """Send, emit and end what is ordered; returns whether that takes time of the server, which
+        then goes on by itself. Args: ``rows``: that the decision was on."""
+        costs = self._place.costs
+        if costs is None:
+            for receivers, message in self._letters(orders):
+                self._world.send(self._placed.name, receivers, message)
+            self._finish(orders)
+        else:
+            self._place.work(costs.desk(rows), partial(self._decided, orders, costs))
+        return costs is not None
+
+    def _decided(self, orders: Orders, costs: HostTimes, event: object) -> None:
+        self._spent("desk", 0, 0)
+        self._finish(orders)
+        each = [(name, message) for names, message in self._letters(orders) for name in names]
+        self._post(deque(each), costs, event)
+
+    def _letters(self, orders: Orders) -> Iterator[tuple[list[str], Message]]:
+        """Receivers and message."""
         for pipeline, message in orders.messages:
             stages = self._stages[pipeline]
-            receivers = stages[:1] if isinstance(message, Flight) else stages
-            self._world.send(self._placed.name, receivers, message)
+            yield stages[:1] if isinstance(message, Flight) else stages, message
+
+    def _finish(self, orders: Orders) -> None:
         for finished in self._open.carry_out(orders, self._world.clock.now):
             self._world.finished(finished)

@@ -39,9 +39,8 @@ class Simulation(World):
         self.records = record_spans
         self._row_bytes = {name: deployment.sent_row_bytes(name) for name in deployment.devices}
         staged = {stage.name for stages in deployment.pipelines for stage in stages}
-        at = places(
-            self.clock, {name: deployment.machine(name) for name in deployment.devices}, staged
-        )
+        machines = {name: deployment.machine(name) for name in deployment.devices}
+        at = places(self.clock, machines, staged, deployment.seed)
         self.drafts = [
             DraftServer(self, deployment, number, source, at[placed.name])
             for number, placed in enumerate(deployment.drafts)
@@ -81,9 +80,13 @@ class Simulation(World):
         return self.clock.events
 
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
-        size = message_bytes(message, self._row_bytes[sender])
+        size = self.size(sender, message)
         for receiver in receivers:
             self._links[sender, receiver].send(message, size)
+
+    def size(self, sender: str, message: Message) -> int:
+        """Bytes, as links count them."""
+        return message_bytes(message, self._row_bytes[sender])
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
         if self.records:
@@ -130,11 +133,13 @@ class Simulation(World):
         seeds = np.random.SeedSequence(deployment.seed).spawn(len(pairs))
         traffic, links = Traffic(self.clock), dict[tuple[str, str], SimulatedLink[Message]]()
         for pair, seed in zip(pairs, seeds, strict=True):
-            held = deployment.held(*pair)
+            held, receiver = deployment.held(*pair), roles[pair[1]]
             links[pair] = SimulatedLink(
                 self.clock,
                 deployment.link(*pair),
-                roles[pair[1]].deliver,
+                partial(receiver.hear, self._row_bytes[pair[0]])
+                if deployment.machine(pair[1]).costs
+                else receiver.deliver,
                 np.random.default_rng(seed),
                 Claim(traffic, held, deployment.central_transfers) if held else None,
                 partial(self._note_transfer, "->".join(pair)) if self.records else None,

@@ -101,6 +101,8 @@ def _check(scenario: Scenario, deployment: Deployment) -> None:
         refuse("serving.admission", "it is for requests that are all served")
     if deployment.serving.warm_up_ms is not None:
         refuse("serving.warm_up_ms", "it is for a draft that runs no pass in vain")
+    if any(machine.costs is not None for machine in deployment.machines):
+        refuse("hosts", "it knows the times of devices, not what a host's profile adds to them")
     if workload.arrivals is None:
         _check_clients(scenario, deployment, refuse)
     else:

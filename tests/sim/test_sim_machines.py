@@ -40,7 +40,7 @@ def decode(deployment: Deployment, beta: float = 1.0) -> Trace:
 def work(machine: Machine, asks: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
     """(role, start, end) of pieces of work, each asked for as (role, time, duration)."""
     clock = Clock()
-    at = places(clock, dict.fromkeys(machine.roles, machine), set(machine.roles))
+    at = places(clock, dict.fromkeys(machine.roles, machine), set(machine.roles), 0)
     found: list[tuple[str, float, float]] = []
 
     def done(role: str, place: RolePlace, event: object) -> None:

@@ -6,7 +6,7 @@ Both worlds read these: the simulator waits for them, the executor's emulation p
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log, log1p, pi, sqrt
 from typing import Literal, TypeAlias
@@ -64,7 +64,13 @@ class TimeTable:
 
     def scaled(self, factor: float) -> TimeTable:
         """The same with all times multiplied by ``factor``."""
-        return TimeTable({tokens: ms * factor for tokens, ms in self.points.items()})
+        return self.times(lambda _: factor, ())
+
+    def times(self, factor: Callable[[int], float], knots: Collection[int]) -> TimeTable:
+        """The same with each time multiplied by the factor of its tokens, known at ``knots``, too,
+        up to the table's end (beyond it the slope goes on)."""
+        between = {each for each in knots if min(self.points) < each < max(self.points)}
+        return TimeTable({n: self(n) * factor(n) for n in {*self.points, *between}})
 
     def _first_times(self, count: int) -> list[float]:
         """The times of 0, 1, ... tokens: the operations of ``_time``, on all of them at once."""
@@ -166,11 +172,11 @@ class ServiceTable(TimeTable):
         added = sum([ms - self(tokens) for ms, (tokens, _) in zip(own, parts, strict=True)])
         return together + added if added >= 0 else max(together + added, *own)
 
-    def scaled(self, factor: float) -> ServiceTable:
-        """The same with all times multiplied by ``factor``."""
+    def times(self, factor: Callable[[int], float], knots: Collection[int]) -> ServiceTable:
+        """The same with the factor on the table of each context."""
         return ServiceTable(
             {
-                context: table.scaled(factor).points
+                context: table.times(factor, knots).points
                 for context, table in zip(self.contexts, self._tables, strict=True)
             }
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
+from treepipe.physics.host import HostTimes
 from treepipe.profiles.schema import Device, Hardware
 from treepipe.scenario.schema import HostSection
 
@@ -27,6 +28,7 @@ class Machine:
         capacity: pieces of work that it does at once; more wait, first come first served.
         idle_factor: (gap in ms, factor on the time of work behind it), ascending; empty: no effect.
         runtime_mib: of its memory, what each role's process takes without any model.
+        costs: what it adds to its devices' times in a run that is not emulated, if that is known.
         power_w: when nothing works, and when all of its capacity does.
     """
 
@@ -38,11 +40,12 @@ class Machine:
     power_w: tuple[float, float] | None = None
     usd_per_hour: float | None = None
     runtime_mib: float = 0.0
+    costs: HostTimes | None = None
 
     @property
     def contended(self) -> bool:
         """Whether its roles may have to wait for each other."""
-        return len(self.roles) > self.capacity
+        return self.costs is None and len(self.roles) > self.capacity
 
 
 def running_warnings(machines: Sequence[Machine]) -> list[str]:
@@ -69,9 +72,15 @@ class Home:
 
 
 def make_machines(
-    homes: Sequence[Home], hosts: Mapping[str, HostSection], path: Path
+    homes: Sequence[Home],
+    hosts: Mapping[str, HostSection],
+    costs: Mapping[str, HostTimes],
+    path: Path,
 ) -> tuple[Machine, ...]:
     """One per host, and one per role that names none, in the order of the roles.
+
+    Args:
+        costs: by host, where they are known and count.
 
     Raises:
         UserError: a host has no role, or a role's name, or its roles' devices differ.
@@ -86,7 +95,7 @@ def make_machines(
         if name not in groups:
             raise UserError(f"{path}: key hosts.{name}: {_nobody(name, homes)}")
     return tuple(
-        _machine(name, group, hosts.get(name, HostSection()), path)
+        _machine(name, group, hosts.get(name, HostSection()), costs.get(name), path)
         for name, group in groups.items()
     )
 
@@ -98,7 +107,9 @@ def _nobody(name: str, homes: Sequence[Home]) -> str:
     return f"no draft or stage has host = {name!r}; {hint}"
 
 
-def _machine(name: str, homes: Sequence[Home], host: HostSection, path: Path) -> Machine:
+def _machine(
+    name: str, homes: Sequence[Home], host: HostSection, costs: HostTimes | None, path: Path
+) -> Machine:
     def agreed(what: str, of: Callable[[Device | Hardware], Any]) -> Any:
         """The one value that the roles' devices give."""
         given = [(of(home.device), home) for home in homes if of(home.device) is not None]
@@ -115,10 +126,11 @@ def _machine(name: str, homes: Sequence[Home], host: HostSection, path: Path) ->
     return Machine(
         name,
         tuple(home.role for home in homes),
-        host.capacity,
+        host.capacity if costs is None else len(homes),
         agreed("memory_mib", lambda device: device.memory_mib),
         tuple(sorted(idle.items())) if idle else (),
         None if power is None else (power.idle_w, power.busy_w),
         agreed("price_usd_per_hour", lambda device: device.price_usd_per_hour),
         agreed("runtime_mib", lambda device: device.runtime_mib) or 0.0,
+        costs,
     )

@@ -8,16 +8,18 @@ the model (``profiles/service.py``). What the times rest on besides measurements
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.core.system import Ends
 from treepipe.core.tree import split
-from treepipe.physics.timing import DeviceTimes, TimeTable
+from treepipe.physics.host import Factor, HostTimes
+from treepipe.physics.timing import DeviceTimes, IdleFactor, TimeTable
 from treepipe.profiles.library import (
     checkpoint_directory,
+    find_host,
     find_model,
     load_model,
     profile_name,
@@ -30,6 +32,7 @@ from treepipe.profiles.schema import (
     DeviceProfile,
     EmulatedProfile,
     Hardware,
+    HostProfile,
     Origin,
 )
 from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
@@ -105,6 +108,7 @@ def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placemen
         make_machines(
             [role.home for role in (*drafts, *chain.from_iterable(pipelines))],
             scenario.hosts,
+            {name: host_times(profile) for name, profile in placing.hosts.items()},
             scenario.path,
         ),
         placing.target,
@@ -131,6 +135,7 @@ class _Placing:
     def __init__(self, scenario: Scenario, ends: Ends, layers: int | None) -> None:
         self._scenario, self._path, self._ends = scenario, scenario.path, ends
         self.estimates: dict[Estimated, float] = {}
+        self.hosts = {} if scenario.emulate else host_profiles(scenario)
         self._remarks: list[Remark] = []
         self._services: dict[str, ServiceTimes] = {}
         self._stages_known: dict[tuple[str, int], TimeTable] = {}
@@ -172,6 +177,7 @@ class _Placing:
             times = _device_times(device)
         else:
             times = self._draft_times(device, draft, key)
+        times = self._in_place(times, draft.host)
         times = times.scaled(device_factor(self._scenario.scale, "drafts", draft.device))
         home = Home(role, device, draft.host, f"key {key}")
         return _Role(Placed(role, times), home, self._draft_footprint(draft, device, key))
@@ -190,12 +196,25 @@ class _Placing:
             else:
                 verifies = number == len(sections) and self._ends == "pipeline"
                 times = self._stage_times(device, stage.device, at, count, verifies)
+            times = self._in_place(times, stage.host)
             times = times.scaled(device_factor(self._scenario.scale, "stages", stage.device))
             role = f"{name}.stage{number}"
             home = Home(role, device, stage.host, f"key {key}.stages.{index}")
             roles.append(_Role(Placed(role, times, range(first, first + count)), home))
             first += count
         return roles
+
+    def _in_place(self, times: DeviceTimes, host: str | None) -> DeviceTimes:
+        """A role's times as they are in its process on its host."""
+        profile = self.hosts.get(host or "")
+        if profile is None:
+            return times
+        return replace(
+            times,
+            stage=Factor(profile.stage_factor).over(times.stage),
+            draft=Factor(profile.draft_factor).over(times.draft),
+            evaluate=Factor(profile.evaluate_factor).over(times.evaluate),
+        )
 
     def _stage_times(
         self, hardware: Hardware, named: AnyDevice, key: str, layers: int, verifies: bool
@@ -317,6 +336,30 @@ class _Placing:
                 f"but {where} says {known}"
             )
         return layers
+
+
+def host_profiles(scenario: Scenario) -> dict[str, HostProfile]:
+    """The profiles that the scenario's hosts name; raises ``UserError`` if there is none such."""
+    return {
+        name: find_host(
+            host.profile, f"{scenario.path}: key hosts.{name}.profile", scenario.path.parent
+        )
+        for name, host in scenario.hosts.items()
+        if host.profile is not None
+    }
+
+
+def host_times(profile: HostProfile) -> HostTimes:
+    """The part of a host's profile that is no device's."""
+    return HostTimes(
+        TimeTable(profile.send_ms),
+        TimeTable(profile.receive_ms),
+        profile.wake_ms,
+        TimeTable(profile.desk_ms),
+        Factor(profile.together),
+        profile.variation,
+        IdleFactor(sorted((profile.idle_factor or {}).items())),
+    )
 
 
 def _deal_layers(given: list[int | None], total: int | None, pipeline: str) -> list[int]:

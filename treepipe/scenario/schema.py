@@ -135,6 +135,18 @@ class HostSection(Section):
     """A machine that the roles naming it share."""
 
     capacity: Count = Field(1, description="pieces of work at once, e.g. cores; others wait")
+    profile: str | None = Field(
+        None, description="what it adds to its devices' times where nothing is emulated"
+    )
+
+    @model_validator(mode="after")
+    def _company_is_said_once(self) -> HostSection:
+        if self.profile is not None and "capacity" in self.model_fields_set:
+            raise ValueError(
+                "keys capacity and profile: a host's profile says itself what work takes while "
+                "others work there; give one of them"
+            )
+        return self
 
 
 class DraftSection(Section):

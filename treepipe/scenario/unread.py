@@ -27,7 +27,7 @@ DISTRIBUTION = ("temperature", "top_p", "top_k")
 def unread_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
     """Args: ``deployment``: of the scenario, for who sends messages to whom."""
     verification = _verification(scenario, deployment)
-    choices = [*_choices(scenario), *_batches(scenario, deployment)]
+    choices = [*_choices(scenario), *_batches(scenario, deployment), *_hosts(scenario)]
     return [*_drafts(scenario), *verification, *choices, *_links(scenario, deployment)]
 
 
@@ -90,6 +90,15 @@ def _choices(scenario: Scenario) -> Iterator[str]:
     for key, queue in QUEUES.items():
         if key in serving.model_fields_set and serving.queue != queue:
             yield f"key serving.{key} has no effect with serving.queue = {serving.queue!r}"
+
+
+def _hosts(scenario: Scenario) -> Iterator[str]:
+    for name, host in scenario.hosts.items():
+        if host.profile is not None and scenario.emulate:
+            yield (
+                f"key hosts.{name}.profile has no effect with emulate = true: it says what runs "
+                f"without emulation take"
+            )
 
 
 def _batches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:

@@ -1,0 +1,168 @@
+"""A host's own costs, against times that are added up by hand."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.worlds.theory_scenarios import Written
+from tests.worlds.timed_pipeline import gaps
+from treepipe.core.errors import UserError
+from treepipe.core.schedules import systems
+from treepipe.physics.host import Factor, HostTimes
+from treepipe.physics.timing import IdleFactor, TimeTable
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import HEADER_BYTES
+from treepipe.scenario.machines import Machine
+from treepipe.scenario.resolve import deploy, input_warnings
+from treepipe.sim.clock import Clock
+from treepipe.sim.device import places
+
+ORIGIN = """
+[origin]
+source = "made up"
+date = 2026-11-22
+hardware = "none"
+versions = "none"
+"""
+TWO_STAGES = (
+    'drafts=[{host="box",device={draft_ms={1=4.0}}}]',
+    'pipelines=[{stages=[{host="box",device={stage_ms={1=20.0,3=30.0}},count=2}]}]',
+    "links={local={latency_ms=0.0}}",
+    "workload.prompt_tokens=1",
+    "workload.new_tokens=4",
+    "emulate=false",
+)
+
+
+def simulated(folder: Path, profile: str, *settings: str, schedule: str = "pp") -> Trace:
+    (folder / "box.toml").write_text(profile + ORIGIN)
+    written = Written(folder, schedule, *TWO_STAGES, 'hosts.box.profile="./box.toml"', *settings)
+    (trace,) = written.simulated()
+    return trace
+
+
+def token_ms(folder: Path, profile: str, *settings: str) -> float:
+    return gaps(simulated(folder, profile, *settings).requests[0])[-1]
+
+
+@pytest.mark.parametrize(
+    ("profile", "added"),
+    [
+        ("", 0.0),
+        ("wake_ms = 0.5", 3 * 0.5),  # both stages and the draft sleep meanwhile
+        ("send_ms = { 1 = 0.25 }", 3 * 0.25),  # from each of the three
+        ("desk_ms = { 1 = 2.0 }", 2.0),
+        ("stage_factor = { 1 = 1.5 }", 2 * 10.0),
+        ("draft_factor = { 1 = 3.0 }", 0.0),
+        ("together = { 1 = 1.0, 2 = 5.0 }", 0.0),  # one after another: no company
+        ("idle_factor = { 0 = 1.0, 15 = 1.0, 16 = 1.25 }", 2 * 5.0),
+    ],
+)
+def test_each_cost_adds_what_it_says(tmp_path: Path, profile: str, added: float) -> None:
+    """A token of plain decoding on two stages is 40 ms, its three messages aside."""
+    assert token_ms(tmp_path, profile) - token_ms(tmp_path, "") == pytest.approx(added, abs=1e-6)
+
+
+def test_a_message_costs_its_receiver_by_its_bytes(tmp_path: Path) -> None:
+    """Hidden states travel between the stages only."""
+    by_size = f"receive_ms = {{ {HEADER_BYTES + 100} = 0.0, {HEADER_BYTES + 4200} = 4.1 }}"
+    added = token_ms(tmp_path, by_size, "target.hidden_size=1000") - token_ms(tmp_path, "")
+    assert added == pytest.approx((4 * 1000 + 8 - 100) / 1000)
+
+
+def work(costs: HostTimes, asks: list[tuple[str, float, float]]) -> list[tuple[str, float]]:
+    """(role, end) of pieces of work, each asked for as (role, time, duration)."""
+    clock, names, found = Clock(), ("a", "b", "c"), list[tuple[str, float]]()
+    at = places(clock, dict.fromkeys(names, Machine("box", names, costs=costs)), set(), 0)
+    for role, begin, duration in asks:
+
+        def ask(_: object, role: str = role, duration: float = duration) -> None:
+            at[role].work(duration, lambda _, role=role: found.append((role, clock.now)))
+
+        clock.after(begin, ask)
+    clock.run()
+    return found
+
+
+def costs(together: dict[int, float], variation: float = 0.0) -> HostTimes:
+    none = TimeTable({1: 0.0})
+    return HostTimes(none, none, 0.0, none, Factor(together), variation, IdleFactor(()))
+
+
+def test_company_slows_what_is_under_way() -> None:
+    """10 ms of a: 4 alone, then at half speed; b's 3 ms take 6 of these; c's come meanwhile."""
+    two = costs({1: 1.0, 2: 2.0, 3: 4.0})
+    assert work(two, [("a", 0.0, 10.0), ("b", 4.0, 3.0)]) == [("b", 10.0), ("a", 13.0)]
+    found = dict(work(two, [("a", 0.0, 10.0), ("b", 4.0, 3.0), ("c", 8.0, 0.5)]))
+    # At 8 ms a has 4 left and b has 1; c needs 2 ms of three's company, b then 1 more of two's.
+    assert found == pytest.approx({"c": 10.0, "b": 11.0, "a": 14.0})
+
+
+def test_no_work_is_lost_or_made_by_company() -> None:
+    rng = np.random.default_rng(5)
+    asks = [(role, float(i * 40), float(rng.uniform(1, 9))) for i in range(20) for role in "abc"]
+    ends = work(costs({1: 1.0, 2: 2.0, 3: 3.0}), asks)
+    for number in range(20):
+        batch = asks[3 * number : 3 * number + 3]
+        last = max(at for _, at in ends[3 * number : 3 * number + 3])
+        assert last == pytest.approx(40 * number + sum(each for _, _, each in batch))
+
+
+def test_variation_has_its_mean_and_spread() -> None:
+    ends = work(costs({}, 0.3), [("a", float(i * 100), 10.0) for i in range(4000)])
+    lengths = np.array([at - 100 * i for i, (_, at) in enumerate(ends)])
+    assert lengths.mean() == pytest.approx(10.0, rel=0.02)
+    assert lengths.std() / lengths.mean() == pytest.approx(0.3, rel=0.05)
+
+
+@pytest.mark.parametrize("schedule", systems())
+def test_every_schedule_ends_with_its_text_and_all_of_a_roles_time_has_a_name(
+    tmp_path: Path, schedule: str
+) -> None:
+    """What a role does never overlaps, whatever it waits for."""
+    profile = "\n".join(
+        [
+            "send_ms = { 1 = 0.2 }",
+            "receive_ms = { 1 = 0.3 }",
+            "desk_ms = { 1 = 0.1, 9 = 0.4 }",
+            "wake_ms = 0.15",
+            "together = { 1 = 1.0, 2 = 1.4, 3 = 2.0 }",
+            "variation = 0.1",
+        ]
+    )
+    acceptance = 'acceptance={source="bernoulli",beta=0.6}'
+    more = ("workload.requests=3", "workload.concurrency=2", f"schedule.name={schedule}")
+    trace = simulated(tmp_path, profile, acceptance, *more)
+    assert [len(request.tokens) for request in trace.requests] == [4] * 3
+    for name in trace.devices:
+        spans = sorted((s.start_ms, s.end_ms) for s in trace.spans if s.device == name)
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_with_emulation_it_has_no_effect_and_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "box.toml").write_text("wake_ms = 5.0\n" + ORIGIN)
+    scenario = Written(
+        tmp_path, "pp", *TWO_STAGES, 'hosts.box.profile="./box.toml"', "emulate=true"
+    ).scenario
+    deployment = deploy(scenario)
+    assert all(machine.costs is None for machine in deployment.machines)
+    (warning,) = [w for w in input_warnings(scenario, deployment) if "hosts.box" in w]
+    assert warning.startswith("key hosts.box.profile has no effect with emulate = true")
+
+
+def test_contradictions_are_sentences(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"keys capacity and profile: a host's profile says itself"):
+        simulated(tmp_path, "", "hosts.box.capacity=2")
+    (tmp_path / "box.toml").write_text(ORIGIN)
+    named = Written(tmp_path, "pp", *TWO_STAGES, 'hosts.box.profile="./box.toml"')
+    with pytest.raises(
+        UserError, match=r"key hosts: no closed form applies: .* not what a host's profile adds"
+    ):
+        named.expected()
+    missing = Written(tmp_path, "pp", *TWO_STAGES, 'hosts.box.profile="bax"')
+    with pytest.raises(UserError, match=r"key hosts.box.profile = 'bax': there is no such profile"):
+        missing.simulated()
