@@ -270,4 +270,6 @@ class DraftWorker:
             self._verifier.close(session)
         self._recorder.finished(session, trace.prompt_tokens, trace.tokens)
         recorded = self._recorder.recording.requests.pop(session)
+        self._station.turn_to("control")
         self._station.control.send(Finished(trace, recorded))
+        self._station.turn_to("desk")

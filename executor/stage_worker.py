@@ -73,11 +73,13 @@ class StageWorker:
             hidden = received.hidden
             payloads = [None] * len(counts) if hidden is None else list(hidden.split(counts))
         for session in self._desk.receive(body, payloads):
+            self._station.turn_to("mask")
             self._model.open(session)
             if self._verifier is not None:
                 self._verifier.open(session)
         if isinstance(body, Close):
             self._close(body.session)
+        self._station.turn_to("desk")
 
     def _close(self, session: int) -> None:
         self._model.close(session)

@@ -100,7 +100,7 @@ def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:
     for span in trace.spans:
         if span.kind in BUSY:
             busy[span.device] += span.end_ms - span.start_ms
-        else:
+        elif span.kind == "transfer":
             sender, receiver = span.device.split("->")
             link = deployment.link(sender, receiver)
             # Few bytes are left out: a word's indices, states that an EAGLE head reads of accepted

@@ -114,7 +114,8 @@ def _draw_panel(panel: Any, trace: Trace, period: tuple[float, float], shown_ms:
     for span in trace.spans:
         low, high = max(span.start_ms, start), min(span.end_ms, end)
         row = rows.get(_row(span))
-        if row is not None and span.end_ms > start and span.start_ms < end:
+        inside = span.end_ms > start and span.start_ms < end
+        if row is not None and inside and span.kind in COLORS:
             bars.setdefault((span.kind, row), []).append((low - start, high - low))
     for (kind, row), pieces in bars.items():
         top, height = PLACES.get(kind, USUAL)

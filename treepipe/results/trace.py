@@ -20,9 +20,25 @@ from treepipe.core.requests import RequestTrace
 from treepipe.files.outputs import write_file
 from treepipe.scenario.machines import Machine
 
-Kind: TypeAlias = Literal["compute", "draft", "evaluate", "decide", "prune", "transfer"]
-BUSY: frozenset[str] = frozenset({"compute", "draft", "evaluate", "decide", "prune"})
-"""Kinds that occupy the device they are on; transfers occupy a link."""
+Kind: TypeAlias = Literal[
+    "compute",
+    "draft",
+    "evaluate",
+    "decide",
+    "prune",
+    "mask",
+    "receive",
+    "send",
+    "desk",
+    "control",
+    "wake",
+    "wait",
+    "transfer",
+]
+"""What a device, or (``transfer``) a link, is at. From ``mask`` to ``wait``: what a profile has no
+times for, noted by workers of a run without emulation, whose spans are then all of their time."""
+BUSY: frozenset[str] = frozenset({"compute", "draft", "evaluate", "decide", "prune", "mask"})
+"""Kinds that are work with the models, for which a device is there."""
 
 
 @dataclass(frozen=True, slots=True)
