@@ -107,7 +107,7 @@ class DraftWorker:
     def serve(self) -> None:
         """Serve turns until the controller calls."""
         station, desk = self._station, self._desk
-        while not station.control.poll():
+        while not station.called:
             while (received := station.due()) is not None:
                 self._arrive(received)
             work = desk.next(station.clock.now_ms())

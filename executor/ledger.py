@@ -43,10 +43,10 @@ class Ledger:
         ends = [*self._starts[1:], now_ms()]
         rows = zip(self._kinds, self._starts, ends, self._sessions, self._tokens, strict=True)
         found = [Span(device, *row) for row in rows]
-        last = self._kinds[-1]
+        last = self._kinds[-1], ends[-1], self._sessions[-1], self._tokens[-1]
         for column in (self._kinds, self._starts, self._sessions, self._tokens):
             del column[:]
-        self._begin(last, ends[-1], 0, 0)
+        self._begin(*last)
         return [span for span in found if span.end_ms > span.start_ms]
 
     def _begin(self, kind: Kind, at_ms: float, session: int, tokens: int) -> None:

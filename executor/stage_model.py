@@ -143,7 +143,8 @@ class StageModel:
 
     def forward_batch(self, parts: Sequence[Part]) -> list[torch.Tensor]:
         """[n, hidden] per session, in and out, in one pass; appends n entries to each cache."""
-        return self.run(self.begin(parts))
+        behind: list[torch.Tensor] = self.run(self.begin(parts))
+        return behind
 
     @torch.inference_mode()
     def begin(self, parts: Sequence[Part]) -> Pass:

@@ -9,6 +9,7 @@ processes is in ``controller.py``.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -168,6 +169,11 @@ class Station:
         self.turn_to("desk")
         return received
 
+    @property
+    def called(self) -> bool:
+        """Whether the controller has something to say."""
+        return bool(self._call.poll(0))
+
     def woken(self, at_ms: float | None) -> bool:
         """Whether this time has come while nothing was to do."""
         if at_ms is None or not self.clock.reached(at_ms):
@@ -193,6 +199,13 @@ class Station:
         self.spans.append(Span(device, "transfer", envelope.sent_ms, due, message.session, rows))
 
     # --- work ------------------------------------------------------------------------------------
+
+    @cached_property
+    def _call(self) -> Any:
+        """One for all times: a connection's own ``poll`` makes another at every call."""
+        poll = select.poll()
+        poll.register(self.control.fileno(), select.POLLIN)
+        return poll
 
     @cached_property
     def _row_bytes(self) -> int:
