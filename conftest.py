@@ -26,7 +26,7 @@ settings.register_profile("quick", deadline=None, max_examples=20)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-EXECUTOR = ("safetensors", "tokenizers", "torch", "transformers", "zmq")
+EXECUTOR = ("msgspec", "safetensors", "tokenizers", "torch", "transformers", "zmq")
 
 
 class MissingExecutor(MetaPathFinder):

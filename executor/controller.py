@@ -175,7 +175,8 @@ class Controller:
         """What the workers noted since ``start``."""
         for name in self._controls:
             notes = self._ask(name, Notes)
-            trace.spans += [span.shifted(-start) for span in notes.spans if span.end_ms >= start]
+            spans = [span.shifted(-start) for span in notes.spans if span.end_ms >= start]
+            trace.spans += [replace(s, start_ms=max(0.0, s.start_ms)) for s in spans]
             trace.turns += [
                 turn.shifted(-start) for turn in notes.turns if turn.started_ms >= start
             ]

@@ -107,7 +107,7 @@ class DraftWorker:
     def serve(self) -> None:
         """Serve turns until the controller calls."""
         station, desk = self._station, self._desk
-        while not station.control.poll():
+        while not station.called:
             while (received := station.due()) is not None:
                 self._arrive(received)
             work = desk.next(station.clock.now_ms())
@@ -270,4 +270,6 @@ class DraftWorker:
             self._verifier.close(session)
         self._recorder.finished(session, trace.prompt_tokens, trace.tokens)
         recorded = self._recorder.recording.requests.pop(session)
+        self._station.turn_to("control")
         self._station.control.send(Finished(trace, recorded))
+        self._station.turn_to("desk")

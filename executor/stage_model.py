@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 
 from treepipe.core.messages import NO_PARENT
@@ -32,6 +34,44 @@ class Part:
     hidden: torch.Tensor
     positions: Sequence[int]
     parents: Sequence[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What is known of a pass before its first layer.
+
+    Attributes:
+        caches: per part, opened for its rows.
+        place: [1, all rows] position ids.
+        mask: [1, 1, all rows, all entries]; None where every row may attend to everything.
+    """
+
+    parts: Sequence[Part]
+    caches: Sequence[TreeCache]
+    place: torch.Tensor
+    mask: torch.Tensor | None
+
+    @property
+    def rows(self) -> list[int]:
+        return [len(part.positions) for part in self.parts]
+
+
+class Rotations:
+    """Cosines and sines of every position, computed once by the model's own rotary embedding.
+
+    Their frequencies do not depend on what else is in a pass (``families.fixed_rotary``).
+    """
+
+    def __init__(self, rotary: Any, dtype: torch.dtype, device: str) -> None:
+        self._rotary, self._like = rotary, torch.empty(0, dtype=dtype, device=device)
+        self._tables: tuple[torch.Tensor, ...] = ()
+
+    def at(self, place: torch.Tensor, below: int) -> tuple[torch.Tensor, ...]:
+        """[1, rows, head] each, of positions [1, rows] that are less than ``below``."""
+        if not self._tables or len(self._tables[0]) < below:
+            known = torch.arange(2 * below, device=self._like.device)[None]
+            self._tables = tuple([table[0] for table in self._rotary(self._like, known)])
+        return tuple([table[place] for table in self._tables])
 
 
 class StageModel:
@@ -58,7 +98,8 @@ class StageModel:
         self.check_causality = False
         self._config = checkpoint.config
         self._capacity, self._dtype, self._device = capacity, dtype, device
-        self._rotary = fixed_rotary(checkpoint.architecture, self._config).to(device)
+        rotary = fixed_rotary(checkpoint.architecture, self._config).to(device)
+        self._rotations = Rotations(rotary, dtype, device)
         self._layers = []
         for place, number in enumerate(layers):
             layer = load_layer(checkpoint, number, dtype, device)
@@ -100,9 +141,14 @@ class StageModel:
         """One session's rows; see ``forward_batch``."""
         return self.forward_batch([Part(session, hidden, positions, parents)])[0]
 
-    @torch.inference_mode()
     def forward_batch(self, parts: Sequence[Part]) -> list[torch.Tensor]:
         """[n, hidden] per session, in and out, in one pass; appends n entries to each cache."""
+        behind: list[torch.Tensor] = self.run(self.begin(parts))
+        return behind
+
+    @torch.inference_mode()
+    def begin(self, parts: Sequence[Part]) -> Pass:
+        """Open a pass, which is to be run next: its masks and positions, and room in the caches."""
         caches = [self._caches[part.session] for part in parts]
         masks = [
             cache.begin(len(part.positions), part.parents)
@@ -111,27 +157,34 @@ class StageModel:
         if self.check_causality:
             for cache, mask, part in zip(caches, masks, parts, strict=True):
                 _assert_causal(cache, mask, part.parents)
-        rows = [len(part.positions) for part in parts]
         whole = len(parts) == 1
-        states = torch.cat([part.hidden for part in parts])[None]
-        positions = [[position for part in parts for position in part.positions]]
-        place = torch.tensor(positions, device=self._device)
-        rotary = self._rotary(states, place)
+        positions = np.fromiter(chain.from_iterable([part.positions for part in parts]), np.int64)
+        place = torch.from_numpy(positions)[None].to(self._device)
         # A single committed row sees everything: no mask spares the layers its work.
-        plain = whole and rows == [1] and parts[0].parents is None
-        mask = None if plain else (masks[0] if whole else RaggedCache.mask(masks))[None, None]
-        mask = mask if mask is None else mask.to(self._device)
+        if whole and len(positions) == 1 and parts[0].parents is None:
+            return Pass(parts, caches, place, None)
+        mask = (masks[0] if whole else RaggedCache.mask(masks))[None, None]
+        return Pass(parts, caches, place, mask.to(self._device))
+
+    @torch.inference_mode()
+    def run(self, opened: Pass) -> list[torch.Tensor]:
+        """[n, hidden] per part behind the last layer."""
+        parts, caches, rows = opened.parts, opened.caches, opened.rows
+        states = torch.cat([part.hidden for part in parts])[None]
+        below = 1 + max([max(part.positions) for part in parts])
+        rotary = self._rotations.at(opened.place, below)
+        cache = caches[0] if len(parts) == 1 else RaggedCache(caches, rows)
         for layer in self._layers:
             states = layer(
                 states,
-                attention_mask=mask,
-                position_ids=place,
-                past_key_values=caches[0] if whole else RaggedCache(caches, rows),
+                attention_mask=opened.mask,
+                position_ids=opened.place,
+                past_key_values=cache,
                 use_cache=True,
                 position_embeddings=rotary,
             )
-        for cache, part in zip(caches, parts, strict=True):
-            cache.finish(committed=part.parents is None)
+        for own, part in zip(caches, parts, strict=True):
+            own.finish(committed=part.parents is None)
         return list(states[0].split(rows))
 
 

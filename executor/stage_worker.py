@@ -73,11 +73,13 @@ class StageWorker:
             hidden = received.hidden
             payloads = [None] * len(counts) if hidden is None else list(hidden.split(counts))
         for session in self._desk.receive(body, payloads):
+            self._station.turn_to("mask")
             self._model.open(session)
             if self._verifier is not None:
                 self._verifier.open(session)
         if isinstance(body, Close):
             self._close(body.session)
+        self._station.turn_to("desk")
 
     def _close(self, session: int) -> None:
         self._model.close(session)
@@ -106,10 +108,12 @@ class StageWorker:
         flight, tokens = action.flight, action.tokens
         hidden = None
         if tokens:
+            self._station.turn_to("mask")
+            opened = self._model.begin(self._parts(action))
             session = flight.segments[0].session
             duration = times.stage.over(self._desk.parts(flight))
             with self._station.work("compute", session, tokens, duration):
-                hidden = self._compute(action)
+                hidden = torch.cat(self._model.run(opened))
         if self._verifier is not None:
             self._verify(self._verifier, flight, hidden)
             return
@@ -153,8 +157,8 @@ class StageWorker:
         states = hidden[-1:] if segment.committed else hidden
         return verifier.next_tokens(segment.session, states, [ALONE] * len(states))
 
-    def _compute(self, move: Move) -> torch.Tensor:
-        """All rows of the flight in one pass."""
+    def _parts(self, move: Move) -> list[Part]:
+        """All rows of the flight that are left."""
         parts = []
         for segment, rows, hidden in zip(
             move.flight.segments, move.rows, move.payloads, strict=True
@@ -166,4 +170,4 @@ class StageWorker:
                     states = hidden if rows is None else hidden[list(rows)]
                 parents = None if segment.committed else segment.parents
                 parts.append(Part(segment.session, states, segment.positions, parents))
-        return torch.cat(self._model.forward_batch(parts))
+        return parts

@@ -1,11 +1,15 @@
 """What every worker process has: its name, inbox, outboxes, clock, and record of spans.
 
+With emulation a span is a piece of the device's time, noted by ``work``. Without, the worker's
+ledger says what it is at, and that is all of its time.
+
 The roles themselves are in ``stage_worker.py`` and ``draft_worker.py``; starting and ending
 processes is in ``controller.py``.
 """
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +25,7 @@ import zmq
 
 from treepipe.core.messages import Beat, Close, Flight, Message, Verified
 from treepipe.executor.clock import DeviceClock
+from treepipe.executor.ledger import Ledger
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Gate, Inbox, Outbox, Received
 from treepipe.physics.timing import IdleFactor, LinkTimes
@@ -107,6 +112,7 @@ class Station:
     clock: DeviceClock
     outboxes: dict[str, Outbox] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
     fresh: bool = True
     """Whether the next work feels how long the device was idle; else it goes on as before."""
     _factor: float = 1.0
@@ -118,7 +124,9 @@ class Station:
         name = settings.placed.name
         inbox = Inbox(context, settings.port, name, gate=settings.gate())
         inbox.watch(control.fileno())
-        return cls(settings, control, inbox, context, DeviceClock(settings.emulate))
+        station = cls(settings, control, inbox, context, DeviceClock(settings.emulate))
+        inbox.turn_to = station.turn_to
+        return station
 
     def connect(self, addresses: Mapping[str, str], links: Mapping[str, LinkTimes]) -> None:
         """Open an outbox to each named worker."""
@@ -144,17 +152,27 @@ class Station:
 
     def send(self, receiver: str, message: Message, hidden: torch.Tensor | None = None) -> None:
         """Send now; the emulated link counts it with the deployment's bytes."""
+        self.turn_to("send")
         size = message_bytes(message, self._row_bytes)
         self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
+        self.turn_to("desk")
 
     def wait(self, until_ms: float | None = None) -> Received | None:
         """The next message, when it is due; None if the controller calls, or if there is none by
         ``until_ms``."""
+        self.turn_to("receive")
         received = self.inbox.get(until_ms)
         if received is not None:
             self.clock.wake(received.envelope.due_ms)
+            self.ledger.woken(received.envelope.sent_ms)
             self._note_transfer(received)
+        self.turn_to("desk")
         return received
+
+    @property
+    def called(self) -> bool:
+        """Whether the controller has something to say."""
+        return bool(self._call.poll(0))
 
     def woken(self, at_ms: float | None) -> bool:
         """Whether this time has come while nothing was to do."""
@@ -165,9 +183,11 @@ class Station:
 
     def due(self) -> Received | None:
         """The next message if it is due already, else None."""
+        self.turn_to("receive")
         received = self.inbox.get_due(self.clock.now_ms())
         if received is not None:
             self._note_transfer(received)
+        self.turn_to("desk")
         return received
 
     def _note_transfer(self, received: Received) -> None:
@@ -181,6 +201,13 @@ class Station:
     # --- work ------------------------------------------------------------------------------------
 
     @cached_property
+    def _call(self) -> Any:
+        """One for all times: a connection's own ``poll`` makes another at every call."""
+        poll = select.poll()
+        poll.register(self.control.fileno(), select.POLLIN)
+        return poll
+
+    @cached_property
     def _row_bytes(self) -> int:
         return self.settings.deployment.sent_row_bytes(self.settings.placed.name)
 
@@ -188,6 +215,11 @@ class Station:
     def _idle(self) -> IdleFactor:
         settings = self.settings
         return IdleFactor(settings.deployment.machine(settings.placed.name).idle_factor)
+
+    def turn_to(self, kind: Kind, session: int = 0, tokens: int = 0) -> None:
+        """The worker is at this from now on."""
+        if not self.settings.emulate:
+            self.ledger.turn_to(kind, session, tokens)
 
     @contextmanager
     def work(self, kind: Kind, session: int, tokens: int, emulated_ms: float) -> Iterator[None]:
@@ -197,9 +229,12 @@ class Station:
         if self.fresh:
             self._factor = self._idle(start - self._ended_ms)
             self.fresh = self.settings.kind == "stage"  # its passes stand alone
+        self.turn_to(kind, session, tokens)
         yield
         self._ended_ms = end = self.clock.spend(start, emulated_ms * self._factor)
-        self.spans.append(Span(self.settings.placed.name, kind, start, end, session, tokens))
+        if self.settings.emulate:
+            self.spans.append(Span(self.settings.placed.name, kind, start, end, session, tokens))
+        self.turn_to("desk")
 
     def take_dropped(self) -> dict[str, int]:
         """How many messages were not let in since the last time, by the reason."""
@@ -208,5 +243,8 @@ class Station:
         return dropped
 
     def take_spans(self) -> list[Span]:
+        """All spans since the last time, links' and one's own."""
         spans, self.spans = self.spans, []
-        return spans
+        return (
+            spans if self.settings.emulate else spans + self.ledger.take(self.settings.placed.name)
+        )

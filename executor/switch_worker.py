@@ -31,7 +31,7 @@ class SwitchWorker:
     def serve(self) -> None:
         """Serve until the controller calls."""
         station = self._station
-        while not station.control.poll():
+        while not station.called:
             until = self._ends[0][0] if self._ends else None
             received = station.inbox.get(until)
             if received is not None:

@@ -53,6 +53,7 @@ def worker_main(role: RoleSettings, control: Connection, pulse_pipe: Connection)
             control.send(Loaded())
             while True:
                 worker.serve()
+                station.turn_to("control")
                 _obey(station, worker, control.recv())
         finally:
             station.close()

@@ -24,8 +24,9 @@ from rich.table import Table
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
 from treepipe.results.show import Progress
-from treepipe.results.trace import BUSY, Trace
+from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
+from treepipe.studies.message_cost import message_cost, step_cost
 from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.demo import run_demo
@@ -43,7 +44,9 @@ def main() -> None:
         rows = run_demo(say)
         figures = _demo_figures(rows)
         say("running without emulation", 7)
-        figures += _overhead(say)
+        figures += message_cost()
+        figures += step_cost(_launch({"schedule.name": "pp"}))
+        say("", 1)
         figures += _split(say)
         figures += _real_time(say)
         figures += _sampling_overhead(say)
@@ -63,33 +66,6 @@ def _demo_figures(rows: list[Row]) -> list[Figure]:
     return [
         figure(f"demo: error, {row.schedule}", abs(row.error), "1", "at most 0.10, aim 0.05")
         for row in rows
-    ]
-
-
-def _overhead(say: Callable[[str, int], None]) -> list[Figure]:
-    """What a token of plain decoding takes beyond all work on its way: messages and waking up.
-
-    Without emulation, as a device's time hides what this host spends between two pieces of work.
-    """
-    launch = _launch({"schedule.name": "pp"})
-    with Controller(launch.roles, launch.deployment) as controller:
-        trace, _ = controller.run(launch.deployment)
-    say("", 1)
-    tokens = sum(len(r.tokens) - 1 for r in trace.requests)
-    spent = sum(r.finished_ms - r.first_token_ms for r in trace.requests)
-    first = {r.session: r.first_token_ms for r in trace.requests}
-    busy = sum(
-        span.end_ms - span.start_ms
-        for span in trace.spans
-        if span.kind in BUSY and span.start_ms >= first.get(span.session, 0.0)
-    )
-    messages = len(launch.deployment.pipelines[0]) + 1
-    per_token = (spent - busy) / tokens
-    return [
-        figure(
-            f"overhead per token of pp, {messages} messages", per_token, "ms", "aim 1 ms a step"
-        ),
-        figure("overhead per message", per_token / messages, "ms"),
     ]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -22,7 +22,17 @@ from treepipe.core.messages import Beat, Close, Flight, Segment, Word
 from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
 from treepipe.executor.station import RoleSettings
-from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox, Ping, Received
+from treepipe.executor.transport import (
+    KINDS,
+    LOOPBACK,
+    TOKEN_BYTES,
+    Envelope,
+    Gate,
+    Inbox,
+    Outbox,
+    Ping,
+    Received,
+)
 
 TOKEN = bytes(range(TOKEN_BYTES))
 WIDTH, ROWS = 32, 2
@@ -47,10 +57,10 @@ class _Wiretap:
     """Takes the place of a socket: what an outbox would have sent."""
 
     def __init__(self) -> None:
-        self.sent: list[list[bytes]] = []
+        self.sent: list[list[Any]] = []
 
-    def send_multipart(self, frames: list[Any]) -> None:
-        self.sent.append([bytes(frame) for frame in frames])
+    def send_multipart(self, frames: list[Any], copy: bool = True) -> None:
+        self.sent.append([bytes(frames[0]), *map(bytearray, frames[1:])])  # writable, as received
 
 
 def frames_of(
@@ -68,14 +78,20 @@ def frames_of(
     return tap.sent[0]
 
 
+NAMES = [each.name for each in fields(Envelope)]
+BODY = TOKEN_BYTES + 1
+"""Where a header's values begin, behind the token and the mark of its kind."""
+
+
 def changed(frames: list[bytes], **values: object) -> list[bytes]:
-    """The same with other values in its header; NaN and infinity stay as Python writes them."""
-    header = json.loads(frames[0][TOKEN_BYTES:])
-    return [TOKEN + json.dumps({**header, **values}).encode(), *frames[1:]]
+    """The same with other values in its header."""
+    found = dict(zip(NAMES, msgspec.msgpack.decode(frames[0][BODY:]), strict=True))
+    header = msgspec.msgpack.encode([*{**found, **values}.values()])
+    return [frames[0][:BODY] + header, *frames[1:]]
 
 
 def changed_segment(frames: list[bytes], **values: object) -> list[bytes]:
-    body = json.loads(frames[0][TOKEN_BYTES:])["body"]
+    body = msgspec.msgpack.decode(frames[0][BODY:])[NAMES.index("body")]
     body["segments"][0].update(values)
     return changed(frames, body=body)
 
@@ -83,8 +99,12 @@ def changed_segment(frames: list[bytes], **values: object) -> list[bytes]:
 def changed_word(frames: list[bytes], **values: object) -> list[bytes]:
     word = {"session": 1, "round": 0, "number": 0, "retained": [0], "accepted": 1}
     whole = {**word, "ends_round": True, "lock_step": False, **values}
-    return changed(frames[:1], body={"draft": 0, "words": [whole]}, rows=0, width=0)
+    beat = [TOKEN + bytes([KINDS.index(Beat)]) + frames[0][BODY:]]
+    return changed(beat, body={"draft": 0, "words": [whole]}, rows=0, width=0)
 
+
+DEEP = msgspec.Raw(b"\x91" * 100_000 + b"\xc0")
+"""A list in a list, and so on."""
 
 Attack = Callable[[list[bytes]], list[bytes]]
 FORGED = "does not carry the run's token"
@@ -102,9 +122,12 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
     "half a token": (FORGED, lambda frames: [frames[0][: TOKEN_BYTES // 2], *frames[1:]]),
     # With it, a message still has to make sense.
     "only the token": (BROKEN, lambda frames: [TOKEN]),
-    "no JSON": (BROKEN, lambda frames: [TOKEN + b"\xff\xfe{", *frames[1:]]),
-    "a list": (BROKEN, lambda frames: [TOKEN + b"[1, 2]", *frames[1:]]),
-    "a deep nest": (BROKEN, lambda frames: [TOKEN + b"[" * 100_000]),
+    "no kind": (BROKEN, lambda f: [TOKEN + b"\xff" + f[0][BODY:], *f[1:]]),
+    "another kind": (BROKEN, lambda f: [TOKEN + b"\1" + f[0][BODY:], *f[1:]]),
+    "noise": (BROKEN, lambda frames: [frames[0][:BODY] + b"\xff\xfe{", *frames[1:]]),
+    "a list": (BROKEN, lambda frames: [frames[0][:BODY] + b"\x92\1\2", *frames[1:]]),
+    "a deep nest": (BROKEN, lambda f: [f[0][:BODY] + b"\x91" * 100_000]),
+    "a deep nest where nothing belongs": (BROKEN, lambda f: changed_segment(f, more=DEEP)),
     "a header cut off": (BROKEN, lambda frames: [frames[0][:-9], *frames[1:]]),
     "no body": (BROKEN, lambda frames: changed(frames, body=None)),
     "a position less than tokens": (BROKEN, lambda f: changed_segment(f, positions=[0])),
@@ -190,10 +213,21 @@ def test_outside_a_run_a_broken_message_is_dropped_too(context: Any) -> None:
     inbox.close()
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
 def raw(address: str, data: bytes) -> socket.socket:
     """A connection that says this, and stays open."""
-    host, port = address.removeprefix("tcp://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=5)
+    if address.startswith("ipc://"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(5)
+        connection.connect(address.replace("ipc://@", "\0"))
+    else:
+        host, port = address.removeprefix("tcp://").split(":")
+        connection = socket.create_connection((host, int(port)), timeout=5)
     connection.settimeout(0.5)
     with contextlib.suppress(OSError):  # cut, as it may be
         connection.sendall(data)
@@ -208,13 +242,16 @@ def received_before(inbox: Inbox, deadline_ms: float) -> Received | None:
 HUGE_FRAME = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00NULL".ljust(54, b"\0")
 
 
+@pytest.mark.parametrize("port", [0, None], ids=["this host alone", "TCP"])
 @pytest.mark.parametrize(
     "data",
     [b"A" * 2**20, b"\x00" * 2**20, np.random.default_rng(1).bytes(2**20), HUGE_FRAME, b""],
     ids=["letters", "zeros", "noise", "half a greeting", "silence"],
 )
-def test_bytes_without_a_handshake_do_not_hold_up_a_message(context: Any, data: bytes) -> None:
-    inbox = Inbox(context, 0, "stage1", gate=a_gate())
+def test_bytes_without_a_handshake_do_not_hold_up_a_message(
+    context: Any, data: bytes, port: int | None
+) -> None:
+    inbox = Inbox(context, free_port() if port is None else port, "stage1", gate=a_gate())
     strangers = [raw(inbox.address, data) for _ in range(20 if not data else 1)]
     outbox = Outbox(context, inbox.address, ("draft0", "stage1"), None, TOKEN)
     outbox.send(FLIGHT, now_ms(), 0, HIDDEN)
@@ -246,9 +283,7 @@ def test_a_frame_longer_than_the_deployment_needs_is_cut_off(context: Any) -> No
 
 def _ports(roles: list[RoleSettings]) -> dict[str, str]:
     """Free ports, a run of them, as addresses by worker."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        base = int(probe.getsockname()[1])
+    base = free_port()
     return {r.placed.name: f"tcp://{LOOPBACK}:{base + n}" for n, r in enumerate(roles)}
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ from tests.worlds.tiny_models import greedy, save_random_checkpoint
 from treepipe.core.errors import RunError, UserError
 from treepipe.executor.controller import Controller
 from treepipe.results.metrics import run_metrics, utilization
+from treepipe.results.where import shares
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
@@ -111,6 +113,22 @@ def test_requests_in_quick_succession_do_not_strand_each_other(pair: tuple[Path,
     with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
         trace, _ = running.run(deployment)
     assert [len(request.tokens) for request in trace.requests] == [6] * 40
+
+
+@pytest.mark.parametrize("name", ["pp", "flowspec", "specpipe"])
+def test_every_moment_of_a_worker_has_one_name(pair: tuple[Path, Path], name: str) -> None:
+    deployment = small_deployment(name, clients=2)
+    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
+        running.run(deployment)  # whose end is not counted again
+        trace, _ = running.run(deployment)
+    for worker, parts in shares([trace]).items():
+        assert sum(parts.values()) - parts.get("unnamed", 0.0) >= 0.97, worker
+        assert {"wait", "receive", "send", "desk"} <= set(parts)
+        spans = [span for span in trace.spans if span.device == worker]
+        assert all(one.end_ms <= other.start_ms + 1e-6 for one, other in pairwise(spans))
+        computed = [span for span in spans if span.kind == "compute"]
+        assert computed or worker == "draft0"
+        assert all(span.tokens for span in computed), "a pass is one span"
 
 
 def _children() -> list[psutil.Process]:

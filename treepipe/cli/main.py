@@ -33,6 +33,7 @@ from treepipe.cli.options import (
     TraceFile,
     Versus,
     VersusSettings,
+    WhereTimeGoes,
     changes,
 )
 from treepipe.core.errors import RunError, UserError
@@ -148,6 +149,7 @@ def simulate(
     json: JsonTarget = None,
     trace: TraceFile = None,
     plot: PlotFile = None,
+    where_time_goes: WhereTimeGoes = False,
     seed: Seed = None,
     runs: Runs = None,
     settings: Settings = None,
@@ -159,7 +161,10 @@ def simulate(
     from treepipe.scenario.scenario import Scenario
     from treepipe.scenario.workload import effort_warnings
 
-    check_outputs({"--json": json, "--trace": trace, "--plot": plot}, inputs=(scenario, versus))
+    if where_time_goes and (versus is not None or versus_settings):
+        raise UserError("--where-time-goes shows one scenario; leave out --versus")
+    pictures = _pictures(plot, where_time_goes)
+    check_outputs({"--json": json, "--trace": trace, **pictures}, inputs=(scenario, versus))
     overrides = changes(settings, seed, runs)
     a, b = Scenario.load(scenario, overrides), None
     if versus is not None or versus_settings:
@@ -173,7 +178,7 @@ def simulate(
         else:
             found = library.compare(a, b, changed=versus_settings or (), say=say)
     if b is None:
-        show_result(result, json, trace, plot, quiet)
+        show_result(result, json, trace, plot, quiet, where_time_goes)
     else:
         traces = [found.a.traces[0], found.b.traces[0]]
         show_versus(found.to_json(), traces, json, trace, plot, quiet)
@@ -205,6 +210,7 @@ def run(
         Optional[Path],  # noqa: UP045
         typer.Option("--recording", help="Write the run's acceptance here, to replay it."),
     ] = None,
+    where_time_goes: WhereTimeGoes = False,
     seed: Seed = None,
     runs: Runs = None,
     settings: Settings = None,
@@ -219,7 +225,12 @@ def run(
     from treepipe.sim.theory.admission import admitted
 
     check_outputs(
-        {"--json": json, "--trace": trace, "--plot": plot, "--recording": recording},
+        {
+            "--json": json,
+            "--trace": trace,
+            "--recording": recording,
+            **_pictures(plot, where_time_goes),
+        },
         inputs=(scenario,),
     )
     loaded = admitted(Scenario.load(scenario, changes(settings, seed, runs)))
@@ -238,7 +249,7 @@ def run(
     with Faults() as faults:
         if recording is not None:
             faults.attempt(execution.recordings[0].save, recording)
-        faults.attempt(show_result, result, json, trace, plot, quiet)
+        faults.attempt(show_result, result, json, trace, plot, quiet, where_time_goes)
         lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
         if lost:
             raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
@@ -348,6 +359,14 @@ def profiles(
         show_profiles(console())
     else:
         show_profile(name, plot, console())
+
+
+def _pictures(plot: Path | None, where_time_goes: bool) -> dict[str, Path | None]:
+    """The pictures that are asked for, by option."""
+    from treepipe.results.where import picture_beside
+
+    beside = picture_beside(plot) if plot is not None and where_time_goes else None
+    return {"--plot": plot, "--where-time-goes": beside}
 
 
 def _complain(sentence: str) -> None:

@@ -20,6 +20,13 @@ PlotFile = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--plot", metavar="FILE.png", help="Draw the first run's timeline here."),
 ]
+WhereTimeGoes = Annotated[
+    bool,
+    typer.Option(
+        "--where-time-goes",
+        help="Show what every worker's time went to; with --plot also as FILE-where-time-goes.png.",
+    ),
+]
 TimelineFolder = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),

@@ -17,6 +17,7 @@ from rich.table import Table
 from treepipe.files.outputs import Faults
 from treepipe.results.result import Result, Terms, write_json
 from treepipe.results.trace import Trace, write_chrome_trace
+from treepipe.results.where import NAMES, Shares, picture_beside, shares
 
 Say: TypeAlias = Callable[[str, int], None]
 """Progress: what happens now, and how many steps of it there are; ("", 1) is one step done."""
@@ -150,14 +151,42 @@ def show_result(
     trace: Path | None,
     plot: Path | None,
     quiet: bool,
+    where: bool = False,
 ) -> None:
-    """Write the files asked for and print the table (not if JSON goes to standard output)."""
+    """Write the files asked for and print the table (not if JSON goes to standard output).
+
+    Args:
+        where: tell where each worker's time went, too; with ``plot`` in a second picture.
+    """
     first = [(result.scenario, run) for run in result.traces[:1]]
     with Faults() as faults:
-        content = result.to_json()
+        content, found = result.to_json(), shares(result.traces) if where else {}
+        if where:
+            content["where_time_goes"] = {"unit": "1", "workers": found}
         faults.attempt(_write_files, content, json, first, trace, result.scenario, plot)
+        if where and plot is not None:
+            from treepipe.results.where_plot import draw_shares
+
+            faults.attempt(
+                draw_shares, found, result.scenario, picture_beside(plot), "--where-time-goes"
+            )
         if not quiet and json != "-":
             print_result(content, console())
+            if where:
+                print_table(console(), _shares_table(found))
+
+
+def _shares_table(found: Shares) -> Table:
+    """A row per thing that a worker can be at, a column per worker."""
+    table = Table(title="where time goes, % of wall time")
+    table.add_column("")
+    for device in found:
+        table.add_column(device, justify="right")
+    for kind, label in NAMES.items():
+        parts = [each.get(kind, 0.0) for each in found.values()]
+        if any(parts):
+            table.add_row(label, *(f"{100 * part:.1f}" for part in parts))
+    return table
 
 
 def show_theory(result: Result, json: str | None, quiet: bool) -> None:

@@ -1,0 +1,67 @@
+"""The picture of where each worker's time went: a stacked bar per worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from treepipe.results import timeline
+from treepipe.results.plots import (
+    DEEP,
+    GREY,
+    IDLE,
+    PALE,
+    SILVER,
+    SKY,
+    YELLOW,
+    clean,
+    save_figure,
+)
+from treepipe.results.where import IDLE_NAME, NAMES, UNNAMED, Shares
+
+COLORS: Mapping[str, str] = {
+    **{kind: color for kind, color in timeline.COLORS.items()},
+    "mask": YELLOW,
+    "receive": DEEP,
+    "send": timeline.COLORS["transfer"],
+    "desk": GREY,
+    "control": PALE,
+    "wake": SKY,
+    "wait": SILVER,
+    IDLE_NAME: IDLE,
+    UNNAMED: "white",
+}
+
+
+def draw_shares(found: Shares, title: str, path: Path, option: str = "") -> None:
+    """Write the stacked bars. Raises ``WriteError``; ``option`` is what asked for the picture."""
+    save_figure(shares_figure(found, title), path, 110, option)
+
+
+def shares_figure(found: Shares, title: str) -> Figure:
+    """A bar per worker, the first one on top."""
+    figure = Figure(figsize=(10, 1.8 + 0.4 * len(found)), layout="constrained")
+    panel: Any = figure.subplots()
+    left = dict.fromkeys(found, 0.0)
+    for kind, label in NAMES.items():
+        widths = [100 * parts.get(kind, 0.0) for parts in found.values()]
+        if any(widths):
+            panel.barh(
+                list(found),
+                widths,
+                left=list(left.values()),
+                color=COLORS[kind],
+                label=label,
+                height=0.7,
+            )
+            left = {d: left[d] + w for d, w in zip(found, widths, strict=True)}
+    panel.invert_yaxis()
+    panel.set_xlim(0, 100)
+    panel.set_xlabel("share of the wall time (%)")
+    panel.set_title(title, loc="left", fontsize=10)
+    clean(panel, "x")
+    figure.legend(loc="outside lower center", ncols=5, frameon=False)
+    return figure
