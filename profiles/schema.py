@@ -166,9 +166,8 @@ class HostFit(Section):
     """How well the terms of a host tell the runs that they were fitted to."""
 
     schedules: tuple[str, ...] = Field(description="that were run")
-    runs: Count
-    duration_error: float = Field(description="of the simulated duration, relative, their mean")
-    drift: Positive = Field(description="slowest over fastest reference pass meanwhile")
+    prompts: str = Field(description="on which")
+    pieces: Count = Field(description="of work that were seen")
 
 
 class HostProfile(Section):

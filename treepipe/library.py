@@ -365,7 +365,7 @@ def plan(cluster: Cluster | Path | str, say: Say = silent) -> Plan:
 
 
 def calibrate(
-    what: Literal["device", "links", "acceptance"] = "device",
+    what: Literal["device", "links", "acceptance", "run"] = "device",
     out: Path | str | None = None,
     say: Say = silent,
     **options: Any,
@@ -374,7 +374,8 @@ def calibrate(
 
     Args:
         out: the profile's file; None is ``calibrated-WHAT.toml`` in this folder.
-        options: of ``treepipe calibrate`` (of its ``links`` and ``acceptance``), by their names.
+        options: of ``treepipe calibrate`` (of its ``links``, ``acceptance`` and ``run``), by their
+            names.
 
     Returns:
         The profile's file.
@@ -402,7 +403,7 @@ device, draft, dtype, force, layers, model, seconds, threads, tokens
             raise UserError(
                 f"calibrate({what!r}): no option {name!r}; there are {', '.join(names)}"
             )
-    default = "link" if what == "links" else what
+    default = {"links": "link", "run": "host"}.get(what, what)
     file = Path(out if out is not None else f"calibrated-{default}.toml")
     force = options.pop("force", False)
     measure(request(**options), file, say, force=force)

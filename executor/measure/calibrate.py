@@ -16,6 +16,7 @@ from treepipe.executor.measure.acceptance import acceptance_profile, open_pair, 
 from treepipe.executor.measure.calibration import growing_pool
 from treepipe.executor.measure.device import CONTEXTS, TOKENS, DeviceSession
 from treepipe.executor.measure.device_file import device_profile
+from treepipe.executor.measure.in_place import HostSession, RunRequest
 from treepipe.executor.measure.link import LinkSession, link_profile
 from treepipe.executor.measure.peer import (
     End,
@@ -171,10 +172,30 @@ def calibrate_acceptance(
             write_profile(profile, f"{profile.draft} guessing {profile.target}.", out)
 
 
+def calibrate_run(asked: RunRequest, out: Path, say: Say, *, force: bool = False) -> None:
+    """Run a scenario's own workers without emulation, and write their host's profile.
+
+    Raises:
+        UserError: the scenario is wrong, its roles are not on one host, or the file may not be
+            written.
+        RunError: a worker failed.
+    """
+    session = HostSession.of(asked)
+    claim(out, force)
+    try:
+        session.run(say)
+    finally:
+        if session.rounds:
+            profile = session.profile()
+            heading = f"{profile.origin.hardware} in place, measured by treepipe calibrate run."
+            write_profile(profile, heading, out)
+
+
 CALIBRATIONS: dict[str, tuple[type[Any], Callable[..., None]]] = {
     "device": (DeviceRequest, calibrate_device),
     "links": (LinkRequest, calibrate_link),
     "acceptance": (AcceptanceRequest, calibrate_acceptance),
+    "run": (RunRequest, calibrate_run),
 }
 """What can be measured: how it is asked for, and the function that does it."""
 

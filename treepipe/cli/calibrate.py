@@ -151,6 +151,28 @@ def acceptance(
     _show(out, quiet)
 
 
+@app.command()
+def run(
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO.toml")],
+    prompts: Annotated[
+        str, typer.Option(metavar="FILE.json", help="A list of texts, or a reference set.")
+    ] = "reference:calibration",
+    seconds: Annotated[float, typer.Option(min=1, help="Time to spend at most.")] = 60.0,
+    out: Out = Path("calibrated-host.toml"),
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a scenario's own workers, not emulated: what their host adds to its devices' times."""
+    need_executor("calibrate")
+    from treepipe.executor.measure.calibrate import calibrate_run
+    from treepipe.executor.measure.in_place import RunRequest
+    from treepipe.results.show import Progress
+
+    with Progress(quiet) as say:
+        calibrate_run(RunRequest(scenario, prompts, seconds), out, say, force=force)
+    _show(out, quiet)
+
+
 def _refuse_options(context: typer.Context, command: str) -> None:
     """Options before a command would measure nothing; raises ``UserError`` at the first."""
     for parameter in context.command.params:

@@ -1,0 +1,302 @@
+"""From what workers of real runs were at to a host's terms (``physics/host.py``).
+
+A piece of work is told by its time alone and its company: the milliseconds that it was under way
+while 1, 2, ... roles of the host were at work. What it would have taken alone is the sum of these,
+each over its factor. Pieces alike (a role, rows) are equally long alone but for chance, which is
+what the factors are found by (least squares). Everything else is a median.
+
+Law of this file: it knows runs only by their traces, so it cannot tell where they were made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log2
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+from scipy.optimize import lsq_linear
+
+from treepipe.physics.timing import TimeTable
+from treepipe.results.trace import Kind, Span, Trace
+from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+AT_REST: frozenset[Kind] = frozenset({"wait", "wake"})
+"""What needs no processor."""
+LEAST = 5
+"""Pieces alike, for a median."""
+EDGE_MS = 0.02
+"""Between two entries of a ledger, and between two clocks' readings of one moment."""
+LEAST_SHARE = 0.1
+"""Of its speed alone, whatever the company; keeps the fit away from none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of work, and what it is one of.
+
+    Attributes:
+        of: the role's kind of work; pieces of the same are compared with the same table.
+        rows: rows, or bytes of a message.
+        shared_ms: milliseconds under way by the number of roles at work, from 1 on.
+    """
+
+    of: str
+    rows: int
+    shared_ms: Floats
+
+    @property
+    def length(self) -> float:
+        return float(self.shared_ms.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class HostFit:
+    """The terms of a host, as ``HostProfile`` holds them.
+
+    Attributes:
+        factors: by kind of work ("stage", "draft", "evaluate"), rows -> factor on the table.
+        messages: "send" and "receive": bytes -> ms.
+        desk: rows -> ms of the draft's decisions.
+        together: number of roles at work -> factor.
+        wake: ms.
+        variation: of a piece's time, standard deviation over mean.
+        spread: by key, interquartile range over the median, at its knots.
+        pieces: that all of it rests on.
+    """
+
+    factors: Mapping[str, Mapping[int, float]]
+    messages: Mapping[str, Mapping[int, float]]
+    desk: Mapping[int, float]
+    together: Mapping[int, float]
+    wake: float
+    variation: float
+    spread: Mapping[str, Mapping[int, float]]
+    pieces: int
+
+
+@dataclass(slots=True)
+class Observed:
+    """What is taken from the traces, one after another."""
+
+    passes: list[Piece] = field(default_factory=list)
+    messages: list[Piece] = field(default_factory=list)
+    decisions: list[Piece] = field(default_factory=list)
+    wakes: list[float] = field(default_factory=list)
+    tables: dict[str, TimeTable] = field(default_factory=dict)
+
+    def add(self, trace: Trace, deployment: Deployment) -> None:
+        """Args: ``deployment``: that was run; all of its roles are on one host."""
+        own = {name: [s for s in trace.spans if s.device == name] for name in trace.devices}
+        for spans in own.values():
+            spans.sort(key=lambda span: span.start_ms)
+        company = Company(own.values())
+        sent: dict[str, list[tuple[float, int]]] = {name: [] for name in own}
+        heard: dict[str, list[tuple[float, int]]] = {name: [] for name in own}
+        for span in trace.spans:
+            if span.kind == "transfer":
+                sender, receiver = span.device.split("->")
+                row_bytes = ROW_BYTES + deployment.sent_row_bytes(sender)
+                size = HEADER_BYTES + span.tokens * row_bytes
+                sent[sender].append((span.start_ms, size))
+                heard[receiver].append((span.end_ms, size))
+        for placed in (*deployment.drafts, *sum(deployment.pipelines, ())):
+            name, times = placed.name, placed.times
+            self.wakes += [s.end_ms - s.start_ms for s in own[name] if s.kind == "wake"]
+            tables = {"stage": times.stage, "draft": times.draft, "evaluate": times.evaluate}
+            self.tables |= {f"{kind} {name}": table for kind, table in tables.items()}
+            self.passes += [
+                Piece(f"{kind} {name}", rows, company.of(start, end))
+                for kind, rows, start, end in _passes(own[name])
+            ]
+            self.messages += _messages("send", own[name], sent[name], company)
+            self.messages += _messages("receive", own[name], heard[name], company)
+            if placed in deployment.drafts:
+                self.decisions += _decisions(own[name], heard[name], company)
+
+    def fit(self) -> HostFit:
+        """Raises ``ValueError`` if there are too few pieces of any kind."""
+        together = _together(self.passes)
+        divisor = np.array([together[k] for k in sorted(together)])
+        factors: dict[str, dict[int, float]] = {}
+        spread: dict[str, dict[int, float]] = {}
+        residuals: list[float] = []
+        for kind in ("stage", "draft", "evaluate"):
+            ratios: dict[int, list[float]] = {}
+            for piece in self.passes:
+                if piece.of.split()[0] == kind:
+                    table_ms = self.tables[piece.of](piece.rows)
+                    if table_ms:
+                        ratios.setdefault(piece.rows, []).append(_alone(piece, divisor) / table_ms)
+            binned = _binned(ratios)
+            factors[kind] = {rows: float(np.median(each)) for rows, each in binned.items()}
+            spread[f"{kind}_factor"] = {rows: _spread(each) for rows, each in binned.items()}
+            for each in binned.values():
+                residuals += list(np.log(np.array(each) / np.median(each)))
+        messages = {
+            what: _line([p for p in self.messages if p.of == what], divisor)
+            for what in ("send", "receive")
+        }
+        desk = _binned(_grouped((piece.rows, _alone(piece, divisor)) for piece in self.decisions))
+        return HostFit(
+            factors,
+            messages,
+            {rows: float(np.median(each)) for rows, each in desk.items()},
+            together,
+            float(np.median(self.wakes)) if self.wakes else 0.0,
+            float(stats.iqr(residuals)) / 1.349 if residuals else 0.0,
+            spread,
+            len(self.passes) + len(self.messages) + len(self.decisions),
+        )
+
+
+class Company:
+    """How many roles of the host were at work, at any time of a run."""
+
+    def __init__(self, roles: Iterable[Sequence[Span]]) -> None:
+        roles = list(roles)
+        edges = [
+            (at, step)
+            for spans in roles
+            for span in spans
+            if span.kind not in AT_REST
+            for at, step in ((span.start_ms, 1), (span.end_ms, -1))
+        ]
+        edges.sort()
+        self._times = np.array([at for at, _ in edges] or [0.0])
+        count = np.clip(np.cumsum([step for _, step in edges] or [0]), 0, len(roles))
+        lengths = np.diff(self._times, append=self._times[-1])
+        self._spent = np.array(
+            [
+                np.concatenate([[0.0], np.cumsum(np.where(count == k, lengths, 0.0))[:-1]])
+                for k in range(1, len(roles) + 1)
+            ]
+        )
+
+    def of(self, start_ms: float, end_ms: float) -> Floats:
+        """Milliseconds between two moments with 1, 2, ... roles at work."""
+        ends = np.array([start_ms, end_ms])
+        return np.array([np.diff(np.interp(ends, self._times, row))[0] for row in self._spent])
+
+
+def _passes(spans: Sequence[Span]) -> Iterator[tuple[str, int, float, float]]:
+    """Kind, rows, start and end; a stage's pass begins with its masks and caches."""
+    for before, span in itertools.pairwise([*spans[:1], *spans]):
+        if span.kind == "compute":
+            masked = before.kind == "mask" and span.start_ms - before.end_ms < EDGE_MS
+            yield "stage", span.tokens, (before if masked else span).start_ms, span.end_ms
+        elif span.kind in ("draft", "evaluate") and span.tokens:
+            yield span.kind, span.tokens, span.start_ms, span.end_ms
+
+
+def _messages(
+    what: Kind, spans: Sequence[Span], moments: Sequence[tuple[float, int]], company: Company
+) -> Iterator[Piece]:
+    """Packing or unpacking, where one message falls into it. Args: ``moments``: when, and bytes."""
+    times = np.sort(np.array([at for at, _ in moments]))
+    sizes = [size for _, size in sorted(moments)]
+    for span in spans:
+        if span.kind == what:
+            first, stop = np.searchsorted(times, [span.start_ms - EDGE_MS, span.end_ms + EDGE_MS])
+            if stop - first == 1:
+                yield Piece(what, sizes[first], company.of(span.start_ms, span.end_ms))
+
+
+def _decisions(
+    spans: Sequence[Span], heard: Sequence[tuple[float, int]], company: Company
+) -> Iterator[Piece]:
+    """What the draft server decides after a pass, or after rows came back."""
+    rows = 0
+    parts: list[Floats] = []
+    arrivals = np.sort(np.array([at for at, _ in heard]))
+    for span in spans:
+        if span.kind in ("desk", "decide", "control"):
+            if rows:
+                parts.append(company.of(span.start_ms, span.end_ms))
+            continue
+        came = np.searchsorted(arrivals, [span.start_ms, span.end_ms + EDGE_MS])
+        heard_now = span.kind == "receive" and came[0] < came[1]
+        begins = span.kind in ("draft", "evaluate") or heard_now
+        if begins or span.kind == "wait":
+            if rows and parts:
+                yield Piece("desk", rows, np.sum(parts, axis=0))
+            rows, parts = (max(1, span.tokens) if begins else 0), []
+
+
+def _together(pieces: Sequence[Piece]) -> dict[int, float]:
+    """The factor by the number of roles at work, so that pieces alike are equally long alone."""
+    groups: dict[tuple[str, int], list[Piece]] = {}
+    for piece in pieces:
+        groups.setdefault((piece.of, piece.rows), []).append(piece)
+    alike = [_usual(group) for group in groups.values() if len(group) >= LEAST]
+    roles = max((len(piece.shared_ms) for piece in pieces), default=1)
+    found = {1: 1.0}
+    if not alike or roles == 1:
+        return found
+    rows, known = list[Floats](), list[float]()
+    for number, group in enumerate(alike):
+        weight = 1 / np.median([piece.length for piece in group])
+        for piece in group:
+            own = np.zeros(len(alike))
+            own[number] = -weight
+            rows.append(np.concatenate([piece.shared_ms[1:] * weight, own]))
+            known.append(-piece.shared_ms[0] * weight)
+    lower = [LEAST_SHARE] * (roles - 1) + [0.0] * len(alike)
+    upper = [1.0] * (roles - 1) + [np.inf] * len(alike)
+    shares = lsq_linear(np.array(rows), np.array(known), (lower, upper)).x[: roles - 1]
+    slowest = 1.0
+    for count, share in enumerate(shares, start=2):
+        slowest = max(slowest, 1 / float(share))  # more company never helps
+        found[count] = slowest
+    return found
+
+
+def _usual(group: Sequence[Piece]) -> list[Piece]:
+    """Without those that took more than three times the median: something else was at work."""
+    most = 3 * np.median([piece.length for piece in group])
+    return [piece for piece in group if piece.length <= most]
+
+
+def _alone(piece: Piece, divisor: Floats) -> float:
+    return float((piece.shared_ms / divisor[: len(piece.shared_ms)]).sum())
+
+
+def _grouped(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for rows, value in pairs:
+        found.setdefault(rows, []).append(value)
+    return found
+
+
+def _binned(values: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
+    """Values by the median number of rows of each octave that has enough of them."""
+    octaves: dict[int, list[tuple[int, float]]] = {}
+    for rows, each in values.items():
+        octaves.setdefault(round(log2(rows)), []).extend((rows, value) for value in each)
+    return {
+        round(float(np.median([rows for rows, _ in each]))): [value for _, value in each]
+        for _, each in sorted(octaves.items())
+        if len(each) >= LEAST
+    }
+
+
+def _spread(values: Sequence[float]) -> float:
+    return float(stats.iqr(values) / np.median(values))
+
+
+def _line(pieces: Sequence[Piece], divisor: Floats) -> dict[int, float]:
+    """Milliseconds at the smallest and the largest size, by a line through medians of slopes."""
+    sizes = np.array([piece.rows for piece in pieces])
+    times = np.array([_alone(piece, divisor) for piece in pieces])
+    if not len(sizes):
+        return {1: 0.0}
+    ends = sorted({int(sizes.min()), int(sizes.max())})
+    if len(ends) == 1:
+        return {ends[0]: float(np.median(times))}
+    slope, intercept, *_ = stats.theilslopes(times, sizes)
+    return {end: max(0.0, float(intercept + slope * end)) for end in ends}

@@ -1,0 +1,133 @@
+"""Measuring a host in place: a scenario's own workers on their own devices, without emulation.
+
+Plain decoding (one role at work at a time) and a static tree's segments (all of them at once) are
+run in turns until the time is up; what the workers were at tells the host's terms
+(``host_fit.py``).
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from treepipe.core.errors import UserError
+from treepipe.executor.controller import Controller
+from treepipe.executor.launch import Launch, prepare
+from treepipe.executor.measure.host_fit import Observed
+from treepipe.executor.measure.machine import hardware, software
+from treepipe.executor.measure.progress import Say
+from treepipe.profiles.schema import HostFit, HostProfile, MeasuredOrigin
+from treepipe.scenario.scenario import Scenario
+
+SCHEDULES: Mapping[str, Mapping[str, object]] = {
+    "pp": {},
+    "naive_pp": {"tree_size": 24, "tree_depth": 4, "segment_tokens": 8},
+}
+"""What is run, with which keys."""
+NEW_TOKENS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What is to be run.
+
+    Attributes:
+        scenario: a scenario's file; its workers are measured, whatever its schedule is.
+        prompts: that are continued; others than the runs that are to be predicted.
+        seconds: time to spend at most, once the workers have started.
+    """
+
+    scenario: str
+    prompts: str = "reference:calibration"
+    seconds: float = 60.0
+
+
+@dataclass(slots=True)
+class HostSession:
+    """The runs so far."""
+
+    asked: RunRequest
+    scenario: Scenario
+    observed: Observed = field(default_factory=Observed)
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, asked: RunRequest) -> HostSession:
+        """Raises ``UserError`` if the scenario's roles are not all on one host."""
+        scenario = Scenario.load(asked.scenario)
+        hosts = {draft.host for draft in scenario.drafts}
+        hosts |= {stage.host for pipeline in scenario.pipelines for stage in pipeline.stages}
+        if len(hosts) != 1 or None in hosts:
+            named = ", ".join(sorted(str(host) for host in hosts if host is not None)) or "none"
+            raise UserError(
+                f"{scenario.path}: calibrate run measures one host, on which all draft servers and "
+                f"stages are (key host of each); named are {named}"
+            )
+        return cls(asked, scenario)
+
+    def run(self, say: Say) -> None:
+        """Both schedules in turns until the time is up, at least once each."""
+        launches = [self._launch(name, keys) for name, keys in SCHEDULES.items()]
+        say("seconds", round(self.asked.seconds))
+        spent = begun = 0.0
+        while not self.rounds or spent < self.asked.seconds:
+            for launch in launches:
+                with Controller(launch.roles, launch.deployment) as controller:
+                    began = time.perf_counter()
+                    self._observe(controller, launch)
+                    spent += time.perf_counter() - began
+            self.rounds += 1
+            say("", round(spent) - round(begun))
+            begun = spent
+
+    def _observe(self, controller: Controller, launch: Launch) -> None:
+        """The first run warms up: allocators, kernels, sockets."""
+        for number, deployment in enumerate([launch.runs[0], *launch.runs]):
+            trace, _ = controller.run(deployment, lambda: None)
+            if number:
+                self.observed.add(trace, deployment)
+
+    def _launch(self, schedule: str, keys: Mapping[str, object]) -> Launch:
+        content = self.scenario.content
+        content["hosts"] = {}  # what is measured is not to be there already
+        scenario = Scenario.of(content, self.scenario.path).with_(
+            schedule={"name": schedule, **keys},
+            emulate=False,
+            runs=2,
+            workload={"requests": 4, "new_tokens": NEW_TOKENS, "prompts": self.asked.prompts},
+            sampling={},
+        )
+        return prepare(scenario)
+
+    def profile(self) -> HostProfile:
+        """What was seen so far."""
+        found = self.observed.fit()
+        origin = MeasuredOrigin(
+            source="treepipe calibrate run",
+            date=datetime.date.today(),
+            hardware=hardware("cpu", 1),
+            versions=software("torch", "transformers", "pyzmq"),
+            note=f"{self.rounds} rounds of {' and '.join(SCHEDULES)} on {self.asked.prompts}",
+        )
+        return HostProfile(
+            origin=origin,
+            send_ms=_rounded(found.messages["send"]),
+            receive_ms=_rounded(found.messages["receive"]),
+            wake_ms=round(found.wake, 4),
+            desk_ms=_rounded(found.desk) or {1: 0.0},
+            stage_factor=_rounded(found.factors["stage"]),
+            draft_factor=_rounded(found.factors["draft"]),
+            evaluate_factor=_rounded(found.factors["evaluate"]),
+            together=_rounded(found.together),
+            variation=round(found.variation, 4),
+            iqr={key: _rounded(each) for key, each in found.spread.items() if each},
+            fit=HostFit(
+                schedules=tuple(SCHEDULES), prompts=self.asked.prompts, pieces=found.pieces
+            ),
+        )
+
+
+def _rounded(table: Mapping[int, float]) -> dict[int, float]:
+    return {count: float(f"{value:.4g}") for count, value in table.items()}

@@ -1,0 +1,109 @@
+"""The terms of a host are found in runs that were simulated with known ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.worlds.theory_scenarios import Written
+from treepipe.executor.measure.host_fit import HostFit, Observed
+from treepipe.results.trace import Kind, Span, Trace
+from treepipe.scenario.deployment import HEADER_BYTES
+from treepipe.scenario.resolve import deploy
+
+WIDTH = 100
+ROW = 4 * WIDTH + 8
+TRUE = f"""
+wake_ms = 0.3
+send_ms = {{ {HEADER_BYTES} = 0.2, {HEADER_BYTES + 10 * ROW} = 0.7 }}
+receive_ms = {{ {HEADER_BYTES} = 0.1, {HEADER_BYTES + 10 * ROW} = 0.4 }}
+desk_ms = {{ 1 = 0.25 }}
+stage_factor = {{ 1 = 1.5, 8 = 1.2 }}
+draft_factor = {{ 1 = 1.1 }}
+together = {{ 1 = 1.0, 2 = 1.6, 3 = 2.4 }}
+variation = 0.05
+[origin]
+source = "made up"
+date = 2026-11-22
+hardware = "none"
+versions = "none"
+"""
+BOX = (
+    f"target={{layers=4,hidden_size={WIDTH}}}",
+    'drafts=[{host="box",device={draft_ms={1=2.0,16=3.0}}}]',
+    'pipelines=[{stages=[{host="box",device={stage_ms={1=5.0,16=9.0}},count=2}]}]',
+    "links={local={latency_ms=0.0}}",
+    "workload={prompt_tokens=4,new_tokens=60,requests=4}",
+    "emulate=false",
+    'acceptance={source="hit_ratio",table={1=0.6,8=0.9}}',
+)
+RUNS = (
+    ("schedule={name='pp'}",),
+    ("schedule={name='naive_pp',tree_size=24,tree_depth=4,segment_tokens=8}",),
+)
+
+
+def as_noted_by_workers(trace: Trace) -> Trace:
+    """A worker notes a message when it is packed, and when it is unpacked: not when it travels."""
+
+    def of(kind: Kind) -> dict[str, Iterator[Span]]:
+        kept = [span for span in trace.spans if span.kind == kind]
+        return {n: iter([span for span in kept if span.device == n]) for n in trace.devices}
+
+    packed, read = of("send"), of("receive")
+    spans = []
+    for span in trace.spans:
+        if span.kind == "transfer":
+            sender, receiver = span.device.split("->")
+            before, after = next(packed[sender]), next(read[receiver], None)
+            if after is None:
+                continue
+            span = replace(span, start_ms=before.start_ms, end_ms=after.end_ms)
+        spans.append(span)
+    return replace(trace, spans=spans)
+
+
+@pytest.fixture(scope="module")
+def fit(tmp_path_factory: pytest.TempPathFactory) -> HostFit:
+    folder = tmp_path_factory.mktemp("host")
+    (folder / "box.toml").write_text(TRUE)
+    observed = Observed()
+    for settings in RUNS:
+        bare = Written(folder, "pp", *BOX, *settings)
+        known = Written(folder, "pp", *BOX, *settings, 'hosts.box.profile="./box.toml"')
+        (trace,) = known.simulated()
+        observed.add(as_noted_by_workers(trace), deploy(bare.scenario))
+    return observed.fit()
+
+
+def test_company_is_told_from_the_work_itself(fit: HostFit) -> None:
+    assert fit.together == {1: 1.0, 2: pytest.approx(1.6, rel=0.04), 3: pytest.approx(2.4, rel=0.1)}
+
+
+def test_factors_on_the_devices_own_times(fit: HostFit) -> None:
+    assert fit.factors["stage"][1] == pytest.approx(1.5, rel=0.02)
+    assert fit.factors["stage"][8] == pytest.approx(1.2, rel=0.03)
+    for found in fit.factors["draft"].values():
+        assert found == pytest.approx(1.1, rel=0.04)
+
+
+def test_messages_by_their_bytes(fit: HostFit) -> None:
+    for what, base, slope in (("send", 0.2, 0.05), ("receive", 0.1, 0.03)):
+        for size, found in fit.messages[what].items():
+            expected = base + slope * (size - HEADER_BYTES) / ROW
+            assert found == pytest.approx(expected, rel=0.06), (what, size)
+
+
+def test_what_is_left(fit: HostFit) -> None:
+    assert fit.wake == pytest.approx(0.3)
+    assert fit.variation == pytest.approx(0.05, rel=0.25)
+    for found in fit.desk.values():
+        assert found == pytest.approx(0.25, rel=0.1)
+
+
+def test_without_any_run_there_is_no_term() -> None:
+    nothing = Observed().fit()
+    assert nothing.together == {1: 1.0}
+    assert not nothing.pieces
