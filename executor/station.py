@@ -20,6 +20,7 @@ import torch
 import zmq
 
 from treepipe.core.messages import Beat, Close, Flight, Message, Verified
+from treepipe.core.requests import numbered
 from treepipe.executor.clock import DeviceClock
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Gate, Inbox, Outbox, Received
@@ -176,7 +177,8 @@ class Station:
         rows = message.rows if isinstance(message, Flight | Verified) else 0
         device = f"{envelope.sender}->{self.settings.placed.name}"
         due = envelope.due_ms if self.settings.emulate else self.clock.now_ms()
-        self.spans.append(Span(device, "transfer", envelope.sent_ms, due, message.session, rows))
+        _, number = numbered(message.session)
+        self.spans.append(Span(device, "transfer", envelope.sent_ms, due, number, rows))
 
     # --- work ------------------------------------------------------------------------------------
 
@@ -199,7 +201,8 @@ class Station:
             self.fresh = self.settings.kind == "stage"  # its passes stand alone
         yield
         self._ended_ms = end = self.clock.spend(start, emulated_ms * self._factor)
-        self.spans.append(Span(self.settings.placed.name, kind, start, end, session, tokens))
+        name, (_, number) = self.settings.placed.name, numbered(session)
+        self.spans.append(Span(name, kind, start, end, number, tokens))
 
     def take_dropped(self) -> dict[str, int]:
         """How many messages were not let in since the last time, by the reason."""

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from treepipe.core.errors import RunError
 from treepipe.core.messages import NO_TOKEN
 from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch
 from treepipe.results.recording import Answer, RecordedRequest, Recording
 from treepipe.sim.acceptance import Oracle
@@ -38,16 +39,18 @@ class ReplaySource:
         return self._requests
 
     def open(self, session: int, prompt_tokens: int) -> Oracle:
-        """The ``session``-th recorded request (from 1), from the first one again at the end.
+        """The recorded request of the session's number (from 1), from the first one again at the
+        end.
 
         Raises ``RunError`` if it is not the one that is asked for.
         """
         if not self._requests:
             raise RunError("the recording holds no request")
-        request = self._requests[(session - 1) % len(self._requests)]
+        _, number = numbered(session)
+        request = self._requests[(number - 1) % len(self._requests)]
         if request.prompt_tokens != prompt_tokens:
             raise RunError(
-                f"request {session} has a prompt of {prompt_tokens} tokens, "
+                f"request {number} has a prompt of {prompt_tokens} tokens, "
                 f"the recorded one of {request.prompt_tokens}"
             )
         return ReplayOracle(request, self)

@@ -79,6 +79,8 @@ def _choices(scenario: Scenario) -> Iterator[str]:
     if serving.warm_up_ms is not None and not scenario.schedule.system.drafts:
         name = scenario.schedule.name
         yield f"key serving.warm_up_ms has no effect on {name}, where nothing is drafted"
+    if serving.cache_tokens is not None and serving.cache is None:
+        yield "key serving.cache_tokens has no effect without serving.cache"
     if serving.by_n_max:
         yield f"serving.admission = {serving.admission} by N_max (StarSD, section 4.2)"
     for key, rule in RULES.items():
