@@ -75,7 +75,9 @@ class ReplayOracle:
         self._by_steps: dict[int, list[Answer]] = {}
         for answer in request.answers:
             place = self._place(answer.read, answer.path)
-            self._answers.setdefault(place, answer)
+            known = self._answers.setdefault(place, answer)
+            if len(answer.tokens) > len(known.tokens):  # another session's tree was wider there
+                self._answers[place] = answer
             self._by_steps.setdefault(len(place[1]), []).append(answer)
 
     def truth(self, index: int) -> int:
@@ -89,7 +91,7 @@ class ReplayOracle:
         if not order.top_k:
             return Drafted(order.ticket, (), ())
         found = [self._answer(self._place(self._scratch.read, path)) for path in paths]
-        widest = min(len(each.tokens) for each in found)
+        widest = min(order.top_k, *(len(each.tokens) for each in found))
         tokens = [each.tokens[:widest] for each in found]
         return Drafted(order.ticket, tokens, [each.log_probs[:widest] for each in found])
 

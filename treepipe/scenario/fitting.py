@@ -28,7 +28,8 @@ from treepipe.scenario.memory import (
 def fitting(deployment: Deployment) -> Deployment:
     """The same, once its roles are known to fit their machines with what is asked of them.
 
-    It warns of roles whose need nothing tells, and of the number that was chosen for "auto".
+    It warns of roles whose need nothing tells, of the number that was chosen for "auto", and of the
+    room that requests share.
     Raises ``UserError`` as ``check_memory`` and ``roomy`` do.
     """
     deployment = roomy(batched(deployment, [deployment.requests]), [deployment.requests])
@@ -81,7 +82,15 @@ def roomy(deployment: Deployment, asked: Sequence[tuple[RequestSpec, ...]]) -> D
         )
     for each in runs:
         _check_alone(replace(each, room=room), key)
-    return replace(deployment, room=room)
+    told = () if rooms[0] is deployment.room else (_told(deployment, room),)
+    return replace(deployment, room=room, warnings=(*deployment.warnings, *told))
+
+
+def _told(deployment: Deployment, room: Room) -> str:
+    pools = {f"pipeline{n}": tokens for n, tokens in enumerate(room.pipelines)}
+    pools |= {draft.name: n for draft, n in zip(deployment.drafts, room.drafts, strict=True)}
+    found = ", ".join(f"{n:.0f} at {name}" for name, n in pools.items() if n < inf)
+    return f"key serving.cache = {deployment.serving.cache!r} shares room for tokens: {found}"
 
 
 def _check_alone(deployment: Deployment, key: str) -> None:

@@ -27,7 +27,8 @@ DISTRIBUTION = ("temperature", "top_p", "top_k")
 def unread_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
     """Args: ``deployment``: of the scenario, for who sends messages to whom."""
     verification = _verification(scenario, deployment)
-    choices = [*_choices(scenario), *_batches(scenario, deployment)]
+    choices = [*_choices(scenario), *_caches(scenario, deployment)]
+    choices += _batches(scenario, deployment)
     return [*_drafts(scenario), *verification, *choices, *_links(scenario, deployment)]
 
 
@@ -79,8 +80,6 @@ def _choices(scenario: Scenario) -> Iterator[str]:
     if serving.warm_up_ms is not None and not scenario.schedule.system.drafts:
         name = scenario.schedule.name
         yield f"key serving.warm_up_ms has no effect on {name}, where nothing is drafted"
-    if serving.cache_tokens is not None and serving.cache is None:
-        yield "key serving.cache_tokens has no effect without serving.cache"
     if serving.by_n_max:
         yield f"serving.admission = {serving.admission} by N_max (StarSD, section 4.2)"
     for key, rule in RULES.items():
@@ -92,6 +91,15 @@ def _choices(scenario: Scenario) -> Iterator[str]:
     for key, queue in QUEUES.items():
         if key in serving.model_fields_set and serving.queue != queue:
             yield f"key serving.{key} has no effect with serving.queue = {serving.queue!r}"
+
+
+def _caches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
+    serving = scenario.serving
+    if serving.cache_tokens is not None and serving.cache is None:
+        yield "key serving.cache_tokens has no effect without serving.cache"
+    most_open = sum(deployment.most_open(n) for n in range(len(deployment.pipelines)))
+    if serving.cache is not None and most_open == 1:
+        yield "key serving.cache has no effect: one request is open at a time"
 
 
 def _batches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
