@@ -185,7 +185,7 @@ def test_requests_share_what_room_the_devices_leave() -> None:
     assert deployment.room.drafts[0] > tokens, "on a larger device"
     told = f"key serving.cache = 'paged' shares room for tokens: {tokens:.0f} at pipeline0, "
     assert any(warning.startswith(told) for warning in deployment.warnings)
-    shared = deployment_of(small, *CROWD, f"drafts=[{{device={hardware(9000)},count=2}}]")
+    shared = deployment_of(small, *CROWD, "drafts.0.count=2")
     assert [shared.cache_room(n).pipelines for n in (0, 1)] == [(tokens // 2,)] * 2
 
 

@@ -97,9 +97,13 @@ def _caches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
     serving = scenario.serving
     if serving.cache_tokens is not None and serving.cache is None:
         yield "key serving.cache_tokens has no effect without serving.cache"
-    most_open = sum(deployment.most_open(n) for n in range(len(deployment.pipelines)))
-    if serving.cache is not None and most_open == 1:
+    if serving.cache is not None and not _several(deployment):
         yield "key serving.cache has no effect: one request is open at a time"
+
+
+def _several(deployment: Deployment) -> bool:
+    """Whether more than one request can be open at once, on whatever pipelines."""
+    return sum(deployment.most_open(n) for n in range(len(deployment.pipelines))) > 1
 
 
 def _batches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
