@@ -82,7 +82,8 @@ def roomy(deployment: Deployment, asked: Sequence[tuple[RequestSpec, ...]]) -> D
         )
     for each in runs:
         _check_alone(replace(each, room=room), key)
-    told = () if rooms[0] is deployment.room else (_told(deployment, room),)
+    new = deployment.room == Room() and deployment.serving.cache_tokens is None
+    told = (_told(deployment, room),) if new else ()
     return replace(deployment, room=room, warnings=(*deployment.warnings, *told))
 
 
