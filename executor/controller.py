@@ -359,7 +359,10 @@ class _Run:
         self._over = 0  # so many requests were reported as progress
         self._progress = progress
         self.trace = Trace(
-            deployment.devices, machines=deployment.machines, requests=self._front.over
+            deployment.devices,
+            machines=deployment.machines,
+            requests=self._front.over,
+            paged=deployment.serving.cache == "paged",
         )
         self.recording = Recording()
 

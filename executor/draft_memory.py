@@ -13,12 +13,20 @@ import numpy.typing as npt
 import torch
 
 from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch
 from treepipe.core.verification import Sampling, draw_without_replacement, target_distribution
 from treepipe.executor.draft_source import DraftSource, Passes, best_candidates
 
 KEPT_CONTEXTS = 2
 """A tree may be verified while the draft has read on; older contexts are never asked for."""
+
+
+def stream(seed: int, session: int, concern: int) -> list[int]:
+    """What a session's random numbers grow from: others for each concern, and others again for a
+    request that was preempted, which draws anew what it had drawn and not emitted."""
+    again, number = numbered(session)
+    return [seed, number, concern, *[again] * (again > 0)]
 
 
 class RememberingDraft(DraftSource):
@@ -32,7 +40,7 @@ class RememberingDraft(DraftSource):
 
     def open(self, session: int) -> None:
         self._source.open(session)
-        self._memories[session] = _Memory(np.random.default_rng([self._seed, session, 1]))
+        self._memories[session] = _Memory(np.random.default_rng(stream(self._seed, session, 1)))
 
     def close(self, session: int) -> None:
         self._source.close(session)

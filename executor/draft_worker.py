@@ -74,16 +74,13 @@ class DraftWorker:
 
     def open(self, order: Open) -> None:
         """Take a request into the queue."""
-        session, spec, assignment = order.session, order.spec, order.assignment
+        session, assignment, started = order.session, order.assignment, order.spec.started
         self._station.clock.wake(order.now_ms)
-        stages = len(self._stages[assignment.pipeline])
-        schedule = order.new_schedule(session, stages)
-        prompt_tokens = len(spec.prompt)
-        self._open.open(OpenRequest(session, schedule, assignment, prompt_tokens, NodeNotes()))
-        self._source.open(session)
-        if self._verifier is not None:
-            self._verifier.open(session, spec.prompt)
-        self._desk.open(session, assignment.pipeline, schedule, spec.started, order.now_ms)
+        pipeline = assignment.pipeline
+        stages = len(self._stages[pipeline])
+        request = OpenRequest[Features](session, order.new_schedule, stages, assignment, started)
+        self._open.open(request)
+        self._desk.open(session, pipeline, request.schedule, started, order.now_ms)
 
     def lose(self, pipeline: int, worker: str) -> None:
         """A pipeline is gone: its requests end with what they have."""
@@ -97,9 +94,9 @@ class DraftWorker:
         """What the open requests have emitted so far."""
         heard, now = self._recorder.recording.requests, self._station.clock.now_ms()
         found = []
-        for session, request in self._open.by_session.items():
+        for request in self._open.by_session.values():
             trace = request.trace(now, RUN_ENDED)
-            answers = heard[session].answers if session in heard else []
+            answers = heard[trace.session].answers if trace.session in heard else []
             recorded = RecordedRequest(trace.prompt_tokens, trace.tokens, answers)
             found.append(Finished(trace, recorded))
         return found
@@ -114,7 +111,7 @@ class DraftWorker:
             if isinstance(work, (Begin, Evaluate, WarmUp)):
                 station.fresh = True  # a turn begins
             if isinstance(work, Begin):
-                self._carry_out(desk.began(work))
+                self._begin(work)
             elif isinstance(work, Draft):
                 self._draft(work)
             elif isinstance(work, Evaluate):
@@ -127,6 +124,15 @@ class DraftWorker:
                     self._arrive(received)
                 elif not station.woken(desk.wake_ms):
                     return
+
+    def _begin(self, work: Begin) -> None:
+        """Caches are made, the request is begun (or begun again with what was emitted)."""
+        request = self._open.begin(work.session)
+        request.own = NodeNotes()
+        self._source.open(work.session)
+        if self._verifier is not None:
+            self._verifier.open(work.session, request.started.prompt)
+        self._carry_out(self._desk.began(work))
 
     def _arrive(self, received: Received) -> None:
         body, due_ms = received.message, received.envelope.due_ms
@@ -260,16 +266,20 @@ class DraftWorker:
         if self._verifier is not None:
             for session, text in orders.emitted:
                 self._verifier.emitted(session, text)
-        for finished in self._open.carry_out(orders, now):
-            self._finish(finished)
+        for session in orders.closed:
+            self._source.close(session)
+            if self._verifier is not None:
+                self._verifier.close(session)
+        finished, again = self._open.carry_out(orders, now)
+        for each in again:
+            self._desk.reopen(each.session, each.assignment.pipeline, each.schedule, each.started)
+        for trace in finished:
+            self._finish(trace)
+        self._desk.admit(now)
 
     def _finish(self, trace: RequestTrace) -> None:
-        session = trace.session
-        self._source.close(session)
-        if self._verifier is not None:
-            self._verifier.close(session)
-        self._recorder.finished(session, trace.prompt_tokens, trace.tokens)
-        recorded = self._recorder.recording.requests.pop(session)
+        self._recorder.finished(trace.session, trace.prompt_tokens, trace.tokens)
+        recorded = self._recorder.recording.requests.pop(trace.session)
         self._station.turn_to("control")
         self._station.control.send(Finished(trace, recorded))
         self._station.turn_to("desk")

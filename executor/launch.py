@@ -13,7 +13,7 @@ from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.profiles.library import checkpoint_directory
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec
-from treepipe.scenario.fitting import batched, fitting
+from treepipe.scenario.fitting import batched, fitting, roomy
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import OpenedTarget, resolve
@@ -68,7 +68,7 @@ def prepare(scenario: Scenario) -> Launch:
     deployment = replace(deployment, warnings=(*deployment.warnings, *target.warnings))
     if deployment.central_transfers and not scenario.emulate:
         deployment = _without_scheduler(scenario, deployment)
-    deployment = batched(deployment, asked)
+    deployment = roomy(batched(deployment, asked), asked)
     runs = tuple(fitting(deployment.asked(requests)) for requests in asked)
     _check_vocabulary(scenario, target)
     if scenario.emulate:

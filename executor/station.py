@@ -24,6 +24,7 @@ import torch
 import zmq
 
 from treepipe.core.messages import Beat, Close, Flight, Message, Verified
+from treepipe.core.requests import numbered
 from treepipe.executor.clock import DeviceClock
 from treepipe.executor.ledger import Ledger
 from treepipe.executor.sources import SourceSettings
@@ -196,7 +197,8 @@ class Station:
         rows = message.rows if isinstance(message, Flight | Verified) else 0
         device = f"{envelope.sender}->{self.settings.placed.name}"
         due = envelope.due_ms if self.settings.emulate else self.clock.now_ms()
-        self.spans.append(Span(device, "transfer", envelope.sent_ms, due, message.session, rows))
+        _, number = numbered(message.session)
+        self.spans.append(Span(device, "transfer", envelope.sent_ms, due, number, rows))
 
     # --- work ------------------------------------------------------------------------------------
 
@@ -219,7 +221,7 @@ class Station:
     def turn_to(self, kind: Kind, session: int = 0, tokens: int = 0) -> None:
         """The worker is at this from now on."""
         if not self.settings.emulate:
-            self.ledger.turn_to(kind, session, tokens)
+            self.ledger.turn_to(kind, session and numbered(session)[1], tokens)
 
     @contextmanager
     def work(self, kind: Kind, session: int, tokens: int, emulated_ms: float) -> Iterator[None]:
@@ -233,7 +235,8 @@ class Station:
         yield
         self._ended_ms = end = self.clock.spend(start, emulated_ms * self._factor)
         if self.settings.emulate:
-            self.spans.append(Span(self.settings.placed.name, kind, start, end, session, tokens))
+            name, (_, number) = self.settings.placed.name, numbered(session)
+            self.spans.append(Span(name, kind, start, end, number, tokens))
         self.turn_to("desk")
 
     def take_dropped(self) -> dict[str, int]:

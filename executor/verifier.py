@@ -20,6 +20,7 @@ from treepipe.core.verification import (
     Rule,
     target_distribution,
 )
+from treepipe.executor.draft_memory import stream
 from treepipe.executor.sources import judged_sampling
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.scenario.schema import SamplingSection
@@ -71,7 +72,7 @@ class Verifier:
 
     def open(self, session: int, prompt: Sequence[int] = ()) -> None:
         """A request begins; its prompt matters to rules that want the draft's distributions."""
-        rng = np.random.default_rng([self._seed, session, 0])
+        rng = np.random.default_rng(stream(self._seed, session, 0))
         self._judges[session] = _Judge(new_rule(self._section, rng), [*prompt])
 
     def close(self, session: int) -> None:

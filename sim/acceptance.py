@@ -16,6 +16,7 @@ import numpy as np
 
 from treepipe.core.messages import NO_TOKEN, Segment
 from treepipe.core.protocol import Drafted, DraftPass, Schedule
+from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch, ScratchNode
 from treepipe.results.recording import Recorder, Recording
 from treepipe.results.trace import Trace
@@ -73,7 +74,11 @@ def next_tokens(
 class AcceptanceSource(Protocol):
     """Makes the oracles of a simulation."""
 
-    def open(self, session: int, prompt_tokens: int) -> Oracle: ...
+    def open(self, session: int, prompt_tokens: int) -> Oracle:
+        """A request begins, or begins again: with the same text.
+
+        Args: ``session``: another one each time (``core/requests.py``).
+        """
 
 
 class PoolSource:
@@ -93,7 +98,7 @@ class PoolSource:
         return other
 
     def open(self, session: int, prompt_tokens: int) -> Oracle:
-        rng = np.random.default_rng([self._seed, session])
+        rng = np.random.default_rng([self._seed, numbered(session)[1]])
         return PoolOracle(self._pool, self._blocks, rng, prompt_tokens)
 
 

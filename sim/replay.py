@@ -14,6 +14,7 @@ from typing import TypeAlias
 from treepipe.core.errors import RunError
 from treepipe.core.messages import NO_TOKEN
 from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch
 from treepipe.results.recording import Answer, RecordedRequest, Recording
 from treepipe.sim.acceptance import Oracle
@@ -38,16 +39,18 @@ class ReplaySource:
         return self._requests
 
     def open(self, session: int, prompt_tokens: int) -> Oracle:
-        """The ``session``-th recorded request (from 1), from the first one again at the end.
+        """The recorded request of the session's number (from 1), from the first one again at the
+        end.
 
         Raises ``RunError`` if it is not the one that is asked for.
         """
         if not self._requests:
             raise RunError("the recording holds no request")
-        request = self._requests[(session - 1) % len(self._requests)]
+        _, number = numbered(session)
+        request = self._requests[(number - 1) % len(self._requests)]
         if request.prompt_tokens != prompt_tokens:
             raise RunError(
-                f"request {session} has a prompt of {prompt_tokens} tokens, "
+                f"request {number} has a prompt of {prompt_tokens} tokens, "
                 f"the recorded one of {request.prompt_tokens}"
             )
         return ReplayOracle(request, self)
@@ -72,7 +75,9 @@ class ReplayOracle:
         self._by_steps: dict[int, list[Answer]] = {}
         for answer in request.answers:
             place = self._place(answer.read, answer.path)
-            self._answers.setdefault(place, answer)
+            known = self._answers.setdefault(place, answer)
+            if len(answer.tokens) > len(known.tokens):  # another session's tree was wider there
+                self._answers[place] = answer
             self._by_steps.setdefault(len(place[1]), []).append(answer)
 
     def truth(self, index: int) -> int:
@@ -86,7 +91,7 @@ class ReplayOracle:
         if not order.top_k:
             return Drafted(order.ticket, (), ())
         found = [self._answer(self._place(self._scratch.read, path)) for path in paths]
-        widest = min(len(each.tokens) for each in found)
+        widest = min(order.top_k, *(len(each.tokens) for each in found))
         tokens = [each.tokens[:widest] for each in found]
         return Drafted(order.ticket, tokens, [each.log_probs[:widest] for each in found])
 

@@ -278,14 +278,15 @@ class DraftServer(Role):
 
     def open(self, assignment: Assignment) -> None:
         """Take a request into the queue."""
-        session, now = assignment.session, self._world.clock.now
-        spec = self._deployment.requests[assignment.request]
-        prompt_tokens = len(spec.prompt)
-        stages = len(self._deployment.pipelines[assignment.pipeline])
-        schedule = self._deployment.new_schedule(session, stages)
-        oracle = self._source.open(session, prompt_tokens)
-        self._open.open(OpenRequest(session, schedule, assignment, prompt_tokens, oracle))
-        self._desk.open(session, assignment.pipeline, schedule, spec.started, now)
+        deployment, pipeline, session = self._deployment, assignment.pipeline, assignment.session
+        started, stages = (
+            deployment.requests[assignment.request].started,
+            len(self._stages[pipeline]),
+        )
+        make = deployment.new_schedule
+        request = OpenRequest[Oracle](session, make, stages, assignment, started)
+        self._open.open(request)
+        self._desk.open(session, pipeline, request.schedule, started, self._world.clock.now)
         self._wake()
 
     def deliver(self, message: Message) -> None:
@@ -332,6 +333,8 @@ class DraftServer(Role):
                 self._place.work(self._placed.times.draft(1), self._warmed)
                 return
             if isinstance(work, Begin):
+                request = self._open.begin(work.session)
+                request.own = self._source.open(work.session, request.prompt_tokens)
                 if self._carry_out(desk.began(work), 1):
                     return
             elif work.payload is not None:
@@ -411,5 +414,10 @@ class DraftServer(Role):
             yield stages[:1] if isinstance(message, Flight) else stages, message
 
     def _finish(self, orders: Orders) -> None:
-        for finished in self._open.carry_out(orders, self._world.clock.now):
-            self._world.finished(finished)
+        now = self._world.clock.now
+        finished, again = self._open.carry_out(orders, now)
+        for each in again:
+            self._desk.reopen(each.session, each.assignment.pipeline, each.schedule, each.started)
+        for request in finished:
+            self._world.finished(request)
+        self._desk.admit(now)

@@ -14,7 +14,7 @@ from simpy.core import EmptySchedule
 
 from treepipe.core.errors import RunError
 from treepipe.core.messages import Flight, Message, Verified
-from treepipe.core.requests import Assignment, RequestTrace
+from treepipe.core.requests import Assignment, RequestTrace, numbered
 from treepipe.results.trace import Kind, Span, Trace
 from treepipe.scenario.deployment import Deployment, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource
@@ -34,7 +34,10 @@ class Simulation(World):
         self.deployment = deployment
         self._front = deployment.front_desk()
         self.trace = Trace(
-            deployment.devices, machines=deployment.machines, requests=self._front.over
+            deployment.devices,
+            machines=deployment.machines,
+            requests=self._front.over,
+            paged=deployment.serving.cache == "paged",
         )
         self.records = record_spans
         self._row_bytes = {name: deployment.sent_row_bytes(name) for name in deployment.devices}
@@ -124,7 +127,7 @@ class Simulation(World):
     def _span(
         self, device: str, kind: Kind, start: float, end: float, session: int, tokens: int
     ) -> None:
-        self.trace.spans.append(Span(device, kind, start, end, session, tokens))
+        self.trace.spans.append(Span(device, kind, start, end, numbered(session)[1], tokens))
 
     def _connect(self) -> dict[tuple[str, str], SimulatedLink[Message]]:
         """One for each of the deployment's connections, with a stream of random numbers each."""

@@ -19,6 +19,7 @@ NAMES = {name.removesuffix("_ms") for name in UNITS} - {
     "usd_per_million_tokens",
     "fairness",
 }
+PAGED = "serving={cache='paged',cache_tokens=9999}"
 SLOW = "pipelines.0.stages.0.device={stage_ms={1=20000.0}}"
 
 
@@ -72,7 +73,7 @@ def content(
     scenario, out = tmp_path / "small.toml", tmp_path / "x.json"
     scenario.write_text(SCENARIO)
     other = ["--versus-set", "schedule.tree_size=8"] if request.param == "versus" else []
-    options = ["--set", SLOW, "--json", out, "--quiet"]
+    options = ["--set", SLOW, "--set", PAGED, "--json", out, "--quiet"]
     assert call(monkeypatch, "simulate", scenario, *options, *other) == 0
     loaded: dict[str, object] = json.loads(out.read_text())
     return loaded

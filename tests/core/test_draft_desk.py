@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from treepipe.core.cache_room import CacheRoom
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue
@@ -76,3 +77,22 @@ def test_a_flight_whose_first_request_is_over_is_served_for_the_others() -> None
     passes, flights = _drafted(desk)
     assert passes == [[2, 3]] * GAMMA
     assert flights == [[2, 3]]
+
+
+@pytest.mark.parametrize("name", ["pp", "chain", "specpipe_db"])
+def test_requests_that_wait_for_room_end_with_their_pipeline(name: str) -> None:
+    """Room for one: the others wait, and a lost worker ends all of them; its room is free then."""
+    room = CacheRoom((2 + 9,), tree_tokens=0)
+    desk = DraftDesk(0, [1, 1], ArrivalQueue(), room=room)
+    make = ScheduleSection.model_validate({"name": name}).choose()
+    for session in SESSIONS:
+        desk.open(session, 0, make(session, 1), Started((4, 5), 9), 0.0)
+    assert desk.next(0.0) == Begin(1)
+    desk.began(Begin(1))
+    assert desk.next(0.0) is None, "the others wait"
+    desk.open(4, 1, make(4, 1), Started((4, 5), 9), 0.0)
+    assert desk.next(0.0) == Begin(4), "at another pipeline there is room"
+    orders = desk.lose(0, "pipeline0.stage1")
+    assert orders.finished == [(session, "worker lost") for session in SESSIONS]
+    assert desk.sessions == {4}
+    assert desk.next(0.0) is None

@@ -15,14 +15,15 @@ import torch
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from tests.worlds.any_section import sections
+from tests.worlds.any_section import least_room, sections
 from tests.worlds.examples import examples
 from tests.worlds.hashed_lm import Choose, any_order
 from tests.worlds.pipeline import Pipeline
-from tests.worlds.timeless_world import TimelessWorld
+from tests.worlds.timeless_world import Request, TimelessWorld
 from tests.worlds.tiny_models import VOCABULARY, greedy, save_head, save_random_checkpoint
+from treepipe.core.cache_room import CacheRoom
 from treepipe.core.messages import Beat, Message, Segment
-from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
+from treepipe.core.protocol import Drafted, DraftPass, Started
 from treepipe.core.schedules import systems
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move, Place
@@ -122,9 +123,12 @@ class ModelWorld(TimelessWorld):
         choose: Choose,
         batch: int,
         prompts: Place,
+        room: CacheRoom | None = None,
     ) -> None:
         self._pipeline = ModelPipeline(target, cuts, batch, prompts)
-        super().__init__([len(cuts)], _nothing, _nothing, choose, batch=batch, prompts=prompts)
+        super().__init__(
+            [len(cuts)], _nothing, _nothing, choose, batch=batch, prompts=prompts, room=room
+        )
         self._source = source
         self._observe = getattr(source, "observe", lambda session, features: None)
         self._notes: dict[int, NodeNotes[torch.Tensor]] = {}
@@ -136,10 +140,8 @@ class ModelWorld(TimelessWorld):
     def new_pipeline(self, stages: int, drafts: int, made: type[Pipeline] = Pipeline) -> Pipeline:
         return self._pipeline
 
-    def open(
-        self, session: int, schedule: Schedule, started: Started, pipeline: int = 0, draft: int = 0
-    ) -> None:
-        super().open(session, schedule, started, pipeline, draft)
+    def entered(self, session: int, request: Request) -> None:
+        super().entered(session, request)
         self._source.open(session)
         self._notes[session] = NodeNotes()
 
@@ -243,6 +245,32 @@ def test_text_equals_generate_with_a_head(
     decode(folder, source, name, changed, layers, requests, random, seed)
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+@examples(16, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sections,
+    st.sampled_from(LAYERS),
+    st.booleans(),
+    st.sampled_from([1, 3]),
+    st.randoms(use_true_random=False),
+    seeds,
+)
+def test_text_equals_generate_of_requests_that_are_preempted(
+    folder: Path,
+    name: str,
+    section: dict[str, Any],
+    layers: int,
+    head: bool,
+    batch: int,
+    random: Any,
+    seed: int,
+) -> None:
+    source: DraftSource = LanguageModelDraft(Checkpoint.open(folder / "draft20"), CAPACITY)
+    if head and name in LAYERED:
+        source = EagleDraft(folder / "head", Checkpoint.open(folder / f"target{layers}"), CAPACITY)
+    decode(folder, source, name, section, layers, 5, random, seed, batch, crowded=True)
+
+
 def decode(
     folder: Path,
     source: DraftSource,
@@ -254,15 +282,23 @@ def decode(
     seed: int,
     batch: int = 1,
     prompts: Place = "last",
+    *,
+    crowded: bool = False,
 ) -> ModelWorld:
-    """Run the requests at once on a pipeline that is cut anywhere, and check their texts."""
+    """Run the requests at once on a pipeline that is cut anywhere, and check their texts.
+
+    Args: ``crowded``: all requests share room for the longest, in pages.
+    """
     bounds = sorted(random.sample(range(1, layers), random.randrange(layers)))
     cuts = [b - a for a, b in zip([0, *bounds], [*bounds, layers], strict=True)]
     target = folder / f"target{layers}"
-    world = ModelWorld(target, source, cuts, any_order(seed), batch, prompts)
     reads = isinstance(source, EagleDraft)
     chosen = ScheduleSection.model_validate({"name": name, **section})
     factory = chosen.choose(reads_states=reads)
+    longest = max(map(len, PROMPTS[:requests])) + WANTED
+    room = least_room(chosen, len(cuts), longest) if crowded else None
+    world = ModelWorld(target, source, cuts, any_order(seed), batch, prompts, room)
+    world.new_schedule = lambda session: factory(session, len(cuts))
     for session in range(1, requests + 1):
         schedule = factory(session, len(cuts))
         world.open(session, schedule, Started(tuple(PROMPTS[session - 1]), WANTED))

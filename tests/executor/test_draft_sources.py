@@ -19,8 +19,10 @@ from tests.worlds.tiny_models import VOCABULARY, greedy, save_head
 from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
+from treepipe.core.requests import LIVES
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.controller import Controller
+from treepipe.executor.draft_memory import stream
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import load_head
@@ -216,3 +218,17 @@ def test_passes_in_vain_leave_the_text_as_it_is(target: Checkpoint, head: Path, 
     for span in vain:
         before = max((end for end in ended if end <= span.start_ms), default=-3.0)
         assert span.start_ms - before > 2.9, "only behind an idle gap"
+
+
+def test_a_session_that_begins_again_draws_other_numbers() -> None:
+    """A first one draws what it always drew; no stream is another one's (trailing zeros of a seed
+    are lost on NumPy, so a number's place matters)."""
+    drawn = {
+        int(np.random.default_rng(stream(3, number + again * LIVES, concern)).integers(2**63))
+        for number in range(6)
+        for again in range(4)
+        for concern in (0, 1)
+    }
+    assert len(drawn) == 6 * 4 * 2
+    first = np.random.default_rng([3, 5, 1]).integers(2**63)
+    assert np.random.default_rng(stream(3, 5, 1)).integers(2**63) == first

@@ -18,12 +18,14 @@ from scipy import stats
 
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.tiny_models import save_random_checkpoint
+from treepipe.core.cache_room import PAGE
+from treepipe.core.system import Ends
 from treepipe.core.verification import Adaptive, Sampling, target_distribution
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.controller import Controller
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.verifier import new_rule
-from treepipe.scenario.deployment import RequestSpec
+from treepipe.scenario.deployment import RequestSpec, Room
 from treepipe.scenario.schema import SamplingSection
 
 pytestmark = pytest.mark.processes
@@ -42,13 +44,15 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return target, draft
 
 
-def exact(directory: Path, sampling: Sampling) -> dict[tuple[int, ...], float]:
+def exact(
+    directory: Path, sampling: Sampling, prompt: tuple[int, ...] = PROMPT
+) -> dict[tuple[int, ...], float]:
     """Probability of every continuation of the prompt."""
-    whole = WholeModel(Checkpoint.open(directory), 16)
+    whole = WholeModel(Checkpoint.open(directory), 32)
 
     def following(text: tuple[int, ...]) -> npt.NDArray[np.float64]:
         whole.stage.open(0)
-        logits = whole.read((*PROMPT, *text), range(len(PROMPT) + len(text)), None)[-1]
+        logits = whole.read((*prompt, *text), range(len(prompt) + len(text)), None)[-1]
         whole.stage.close(0)
         return target_distribution(logits.double().numpy(), sampling)
 
@@ -100,6 +104,32 @@ def test_continuations_have_the_targets_distribution(
     assert counts.total() == REQUESTS
     sampling = Sampling(section.temperature, section.top_p, section.top_k)
     assert p_value(counts, exact(pair[0], sampling)) > 0.001
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "ends"),
+    [("pp", "exact", "pipeline"), ("specinfer", "rejection", "draft")],
+)
+def test_so_have_those_of_preempted_requests(
+    pair: tuple[Path, Path], name: str, rule: str, ends: Ends
+) -> None:
+    """15 tokens of prompt: the second new one takes another page, of which there are four for
+    three requests. Who draws again draws anew, and what was emitted stays."""
+    section, prompt = SamplingSection(rule=rule, temperature=1.0), PROMPT * 3 + PROMPT[:3]
+    sizes = {"branching": (2, 2, 1)} if name == "specinfer" else {}
+    deployment = small_deployment(name, clients=3, sampling=section, ends=ends, **sizes)
+    deployment = replace(
+        deployment,
+        requests=(RequestSpec(prompt, HORIZON),) * REQUESTS,
+        seed=11,
+        serving=replace(deployment.serving, cache="paged"),
+        room=Room((4 * PAGE,), (4 * PAGE,)),
+    )
+    with Controller(worker_roles(pair, deployment, section, emulate=False), deployment) as running:
+        trace, _ = running.run(deployment)
+    assert sum(request.preemptions for request in trace.requests) > REQUESTS / 10
+    counts = Counter(request.tokens for request in trace.requests)
+    assert p_value(counts, exact(pair[0], Sampling(1.0), prompt)) > 0.001
 
 
 def test_the_test_can_fail(pair: tuple[Path, Path]) -> None:

@@ -66,6 +66,7 @@ def test_every_metric_and_device_has_an_interval_over_runs_and_over_batches(tmp_
     long = simulated(tmp_path, "workload.requests=40", "workload.new_tokens=60")
     for traces, over in ((several, "runs"), (long, "batches")):
         for trace in traces:
+            trace.paged = True
             trace.machines = tuple(
                 replace(machine, power_w=(5.0, 20.0), usd_per_hour=1.0)
                 for machine in trace.machines

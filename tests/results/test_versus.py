@@ -19,9 +19,9 @@ from treepipe.sim.predict import predict
 
 METRIC = "time_between_tokens_ms"
 PRICED = {"joules_per_token", "usd_per_million_tokens"}
-OF_SEVERAL = {"fairness"}
-"""Of several pipelines."""
 """Metrics of devices whose power and price are known; those here have none."""
+ELSEWHERE = {"fairness", "preemptions_per_request", "recomputed_tokens_per_request"}
+"""Of several pipelines, and of requests that can be preempted."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_scenario_does_not_differ_from_itself(
     content = compared(monkeypatch, tmp_path / "v.json", scenario, "--versus", scenario, *jitter)
     assert content["schema"] == "treepipe.versus/1"
     assert content["a"] == content["b"]
-    assert set(content["differences"]) == set(UNITS) - PRICED - OF_SEVERAL
+    assert set(content["differences"]) == set(UNITS) - PRICED - ELSEWHERE
     assert set(content["utilization_differences"]) == set(content["a"]["utilization"])
     for each in (*content["differences"].values(), *content["utilization_differences"].values()):
         assert each["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
@@ -142,7 +142,7 @@ def test_table_trace_and_picture_show_both(
     assert call(monkeypatch, "simulate", scenario, *options) == 0
     shown = capsys.readouterr().out
     assert "A: small, B: shared (simulation, 2 runs)" in shown
-    assert all(name.removesuffix("_ms") in shown for name in set(UNITS) - PRICED - OF_SEVERAL)
+    assert all(name.removesuffix("_ms") in shown for name in set(UNITS) - PRICED - ELSEWHERE)
     events = json.loads(trace.read_text())["traceEvents"]
     processes = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert processes == ["A: small", "B: shared"]

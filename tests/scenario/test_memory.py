@@ -167,3 +167,56 @@ def test_the_buffers_of_a_pass_grow_with_its_requests() -> None:
     assert drafts.buffers * MIB == pytest.approx(2 * 64 * (4 * 500 + 2 * 50))
     more = memory_needs(_sized(deployment_of("serving.batch=9"), target, draft))
     assert more == [first, last, drafts], "two requests are open at once"
+
+
+CROWD = ("workload.concurrency=500", "workload.requests=500", "serving.cache=paged")
+
+
+def test_requests_share_what_room_the_devices_leave() -> None:
+    """Where 500 requests would be refused; all that is not needed for anything else is room."""
+    small = f"pipelines=[{{stages=[{{device={hardware(8000)},count=2}}]}}]"
+    deployment = deployment_of(small, *CROWD)
+    (tokens,) = deployment.room.pipelines
+    last = memory_needs(deployment)[1]  # which has logits, too
+    assert last.requests == 1
+    each = last.caches / last.entries
+    left = 8000 - (last.total - last.caches)
+    assert tokens * each <= left < (tokens + 1) * each
+    assert deployment.room.drafts[0] > tokens, "on a larger device"
+    told = f"key serving.cache = 'paged' shares room for tokens: {tokens:.0f} at pipeline0, "
+    assert any(warning.startswith(told) for warning in deployment.warnings)
+    shared = deployment_of(small, *CROWD, "drafts.0.count=2")
+    assert [shared.cache_room(n).pipelines for n in (0, 1)] == [(tokens // 2,)] * 2
+
+
+def test_roles_of_a_host_have_room_for_equally_many() -> None:
+    both = f"pipelines=[{{stages=[{{device={hardware(16384)},count=2,host='box'}}]}}]"
+    deployment = deployment_of(both, *CROWD)
+    stages = memory_needs(deployment)[:2]
+    left = 16384 - sum(need.total - need.caches for need in stages)
+    each = sum(need.caches / need.entries for need in stages)
+    assert deployment.room.pipelines == (left // each,)
+
+
+def test_a_given_room_must_fit() -> None:
+    small = f"pipelines=[{{stages=[{{device={hardware(8000)},count=2}}]}}]"
+    room = deployment_of(small, *CROWD, "serving.cache_tokens=500").room
+    assert (room.pipelines, room.drafts) == ((500,), (500,))
+    with pytest.raises(UserError, match=r"1 requests of 50000 entries .* has 8000 MiB$"):
+        deployment_of(small, *CROWD, "serving.cache_tokens=50000")
+
+
+def test_a_request_must_fit_if_it_is_alone() -> None:
+    """Prompt and text are 128 tokens, to which plain decoding adds none."""
+    deployment_of(*CROWD, "serving.cache_tokens=128")
+    with pytest.raises(UserError, match=r"to hold 128 tokens at pipeline0, .* room for 127$"):
+        deployment_of(*CROWD, "serving.cache_tokens=127")
+    with pytest.raises(UserError, match=r"at pipeline0, .* for 127 for each of 2 draft servers$"):
+        deployment_of(*CROWD, "serving.cache_tokens=255", "drafts.0.count=2")
+
+
+def test_a_rule_with_a_memory_of_its_own_is_never_preempted() -> None:
+    adaptive = ("schedule={name='dsd'}", "sampling.rule=adaptive", "serving.cache_tokens=999")
+    deployment_of(*CROWD, *adaptive, "serving.cache=reserved")
+    with pytest.raises(UserError, match=r"does not go with sampling\.rule = 'adaptive'"):
+        deployment_of(*CROWD, *adaptive)

@@ -107,6 +107,7 @@ def test_a_record_that_names_no_known_form_is_refused(
             "prompt_tokens and new_tokens must be numbers",
         ),
         (("serving.admission=3",), "key serving.admission: no closed form applies"),
+        (("serving={cache='reserved',cache_tokens=9999}",), "key serving.cache: no closed form"),
         (
             ("schedule.name=chain", "sampling.rule=relaxed_best"),
             "key sampling.rule: no closed form applies: 'relaxed_best' has none",

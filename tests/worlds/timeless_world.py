@@ -9,7 +9,7 @@ meanwhile. Stages are in ``pipeline.py``, what everything is held against in ``l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -17,11 +17,13 @@ import numpy as np
 from tests.worlds.ledger import DraftReader
 from tests.worlds.pipeline import Event, Logits, Pipeline
 from treepipe.core.barrier import Groups, group_sizes
+from treepipe.core.cache_room import DRAFT, CacheRoom
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue, Policy, ServiceLevels
 from treepipe.core.messages import Flight, Message
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
+from treepipe.core.requests import LIVES, numbered
 from treepipe.core.schedules.pp import Autoregressive
 from treepipe.core.scratch import Scratch
 from treepipe.core.stage_desk import Place
@@ -46,7 +48,7 @@ class Request:
     """
 
     schedule: Schedule
-    prompt: tuple[int, ...]
+    started: Started
     pipeline: int
     text: list[int] = field(default_factory=list)
     reader: DraftReader = field(default_factory=DraftReader)
@@ -55,6 +57,10 @@ class Request:
     begun: bool = False
     evaluated: list[int] = field(default_factory=list)
     reason: str | None = None
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.started.prompt
 
     @property
     def committed(self) -> list[int]:
@@ -77,7 +83,11 @@ class TimelessWorld:
         draft_calls: rows of every draft pass, in order.
         empty_returns: segments that came back without any row.
         lost: pipelines that are gone; what is under way in them still moves.
+        new_schedule: of a session that begins again; to be set where there is room for few.
+        preemptions: how often that happened.
     """
+
+    new_schedule: Callable[[int], Schedule]
 
     def __init__(
         self,
@@ -92,21 +102,23 @@ class TimelessWorld:
         policy: Policy = "fifo",
         batch: int = 1,
         prompts: Place = "last",
+        room: CacheRoom | None = None,
     ) -> None:
-        """Args: ``pipelines``: number of stages of each."""
+        """Args: ``pipelines``: number of stages of each; ``room``: of each draft server."""
         self.batch, self.prompts = batch, prompts
         self.target, self.draft, self.choose = target, draft, choose
         per_pipeline = [len(group_sizes(groups, stages)) for stages in pipelines]
         levels = ServiceLevels((2.0, 1.0), (9.0, 1.0))
         self.servers = [
-            Server(DraftDesk(d, per_pipeline, ArrivalQueue(policy, levels), batch))
+            Server(DraftDesk(d, per_pipeline, ArrivalQueue(policy, levels), batch, room=room))
             for d in range(drafts)
         ]
         self.groups, self.in_phases = groups, in_phases
         self.pipelines = [self.new_pipeline(stages, drafts) for stages in pipelines]
         self.requests: dict[int, Request] = {}
         self.draft_calls: list[int] = []
-        self.empty_returns = 0
+        self.empty_returns = self.preemptions = 0
+        self.room = room
         self.lost: set[int] = set()
         self._arrived: set[tuple[int, int]] = set()
         self._now = 0.0
@@ -128,14 +140,30 @@ class TimelessWorld:
         return self.servers[0].desk
 
     def text(self, session: int) -> list[int]:
-        return self.requests[session].text
+        """Of all its lives; the last one's prompt holds what the others have emitted."""
+        lives = [each for number, each in self.requests.items() if numbered(number)[1] == session]
+        return lives[-1].committed[len(lives[0].prompt) :]
 
     def open(
         self, session: int, schedule: Schedule, started: Started, pipeline: int = 0, draft: int = 0
     ) -> None:
         """A request is waiting to begin."""
-        self.requests[session] = Request(schedule, started.prompt, pipeline)
+        self.entered(session, Request(schedule, started, pipeline))
         self.servers[draft].desk.open(session, pipeline, schedule, started, self._now)
+
+    def entered(self, session: int, request: Request) -> None:
+        """A request is there, or there again."""
+        self.requests[session] = request
+
+    def reopen(self, session: int, draft: int) -> None:
+        """A request was preempted: what it has emitted is prompt by now."""
+        old, again = self.requests[session], session + LIVES
+        old.reason, self.preemptions = "preempted", self.preemptions + 1
+        wanted = old.started.max_new_tokens - len(old.text)
+        started = replace(old.started, prompt=tuple(old.committed), max_new_tokens=wanted)
+        schedule = self.new_schedule(again)
+        self.entered(again, Request(schedule, started, old.pipeline))
+        self.servers[draft].desk.reopen(again, old.pipeline, schedule, started)
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -152,7 +180,21 @@ class TimelessWorld:
         self._now += 1.0
         if moves:
             moves[self.choose(len(moves))]()
+        if self.room is not None:
+            self._assert_room(self.room)
         return bool(moves)
+
+    def _assert_room(self, room: CacheRoom) -> None:
+        """No stage and no draft holds more of the open requests than there is room for."""
+        for server in self.servers:
+            open_ = server.desk.sessions
+            for number, pipeline in enumerate(self.pipelines):
+                for desk in pipeline.desks:
+                    held = [each for s, each in desk._sessions.items() if s in open_]
+                    entries = sum(each.committed + each.cached for each in held)
+                    assert entries <= server.desk._caches.taken(number) <= room.of(number)
+            entries = sum(self.requests[session].scratch.cached for session in open_)
+            assert entries <= server.desk._caches.taken(DRAFT) <= room.of(DRAFT)
 
     def moves(self) -> list[Callable[[], None]]:
         """What could happen next: at a draft server, at a stage, or on a link."""
@@ -214,6 +256,9 @@ class TimelessWorld:
         for session, reason in orders.finished:
             assert self.requests[session].reason is None, "a request finishes once"
             self.requests[session].reason = reason
+        for session in orders.preempted:
+            self.reopen(session, number)
+        self.servers[number].desk.admit(self._now)
 
     def post(self, pipeline: int, message: Message, draft: int) -> None:
         self.pipelines[pipeline].send(message, draft)

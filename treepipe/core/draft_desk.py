@@ -8,6 +8,9 @@ what to do, do it, report it, and carry out the orders; they decide nothing.
 A pipeline in lock-step (PipeDec, SpecPipe) always holds one flight per group of stages. Each one
 that comes back ends a step for all requests that take part: their words form the beat, their
 segments the next flight, their draft passes one batch.
+
+A request begins when the caches have room for it (``cache_room.py``); those that wait begin in the
+order in which they came, one that was preempted before all others.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from treepipe.core.cache_room import DRAFT, CacheBook, CacheRoom
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp, Work
 from treepipe.core.front_desk import ArrivalQueue
 from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Word
@@ -71,6 +75,7 @@ class DraftDesk:
         queue: ArrivalQueue,
         batch: int = 1,
         warm_up_ms: float | None = None,
+        room: CacheRoom | None = None,
     ) -> None:
         """Make the desk of a server that has nothing to do yet.
 
@@ -79,6 +84,7 @@ class DraftDesk:
             groups: groups of stages per pipeline.
             batch: most requests whose segments leave as one flight, if they were served together.
             warm_up_ms: while requests are open, a pass in vain ends every idle gap of this length.
+            room: for keys and values of its requests; None: no bound.
         """
         self._warm_up_ms, self._idle_ms, self._in_vain = warm_up_ms, inf, 0
         self._draft, self._groups, self._queue, self._batch = draft, groups, queue, batch
@@ -89,10 +95,11 @@ class DraftDesk:
         self._passes: deque[tuple[tuple[int, DraftPass], ...]] = deque()
         self._lost: set[int] = set()
         self._book = PaceBook()
+        self._caches, self._waiting = CacheBook(room or CacheRoom()), deque[int]()
 
     @property
     def sessions(self) -> frozenset[int]:
-        """Sessions that are open."""
+        """Sessions that are open, those that wait for room in the caches included."""
         return frozenset(self._sessions)
 
     @property
@@ -109,9 +116,33 @@ class DraftDesk:
         self, session: int, pipeline: int, schedule: Schedule, started: Started, now_ms: float
     ) -> None:
         """A request is waiting to begin."""
+        self._enter(session, pipeline, schedule, started)
+        self._waiting.append(session)
+        self.admit(now_ms)
+
+    def reopen(self, session: int, pipeline: int, schedule: Schedule, started: Started) -> None:
+        """One that was preempted waits again, before all others, under a session of its own;
+        ``admit`` comes when all of them are back."""
+        self._enter(session, pipeline, schedule, started)
+        self._waiting.appendleft(session)
+
+    def admit(self, now_ms: float) -> None:
+        """Let requests that wait take their turn as far as there is room; who finds none keeps
+        all behind it from what it lacks."""
+        lacking = set[int]()
+        for session in [*self._waiting]:
+            state = self._sessions[session]
+            if not lacking.isdisjoint((state.pipeline, DRAFT)):
+                continue
+            lacking.update(self._caches.lacking(state.pipeline, state.started))
+            if lacking.isdisjoint((state.pipeline, DRAFT)):
+                self._waiting.remove(session)
+                self._caches.admit(session, state.pipeline, state.started)
+                self._queue.put(state.pipeline, (now_ms, Begin(session)), now_ms)
+
+    def _enter(self, session: int, pipeline: int, schedule: Schedule, started: Started) -> None:
         self._sessions[session] = _Session(pipeline, schedule, started)
         self._book.open(session)
-        self._queue.put(pipeline, (now_ms, Begin(session)), now_ms)
 
     def arrive(self, flight: Flight, payload: Any, now_ms: float) -> None:
         """A flight came back; ``payload`` is handed out with it."""
@@ -187,19 +218,19 @@ class DraftDesk:
 
     def returned(self, flight: Flight, answers: Sequence[tuple[int, ...]]) -> Orders:
         """A flight was evaluated; ``answers`` are the target's tokens per segment and row."""
-        pace = self._book.pace(len(self._sessions))
+        pace = self._book.pace(len(self._caches))
         events = {
             segment.session: Returned(segment.ticket, segment.version, segment.start, tokens, pace)
             for segment, tokens in zip(flight.segments, answers, strict=True)
             if segment.session in self._sessions
         }
         if flight.beat is not None and flight.pipeline not in self._lost:
-            return self._step(flight, events)
+            return self._with_room(self._step(flight, events))
         orders, passes = Orders(), list[tuple[int, DraftPass]]()
         for session, event in events.items():
             passes += self._serve(orders, session, event)
         self._queue_passes(passes)
-        return self._gathered(orders)
+        return self._with_room(self._gathered(orders))
 
     def drafted(self, answers: Sequence[tuple[int, Drafted]]) -> Orders:
         """A batch of draft passes was run."""
@@ -208,7 +239,7 @@ class DraftDesk:
             if session in self._sessions:
                 passes += self._absorb(orders, session, self._handle(session, drafted))
         self._queue_passes(passes)
-        return self._gathered(orders)
+        return self._with_room(self._gathered(orders))
 
     def lose(self, pipeline: int, worker: str) -> Orders:
         """A pipeline is gone with one of its workers: its requests end with what they have."""
@@ -289,16 +320,34 @@ class DraftDesk:
         if passes:
             self._passes.append(tuple(passes))
 
+    def _with_room(self, orders: Orders) -> Orders:
+        """What was emitted takes room; who finds none any more is preempted.
+
+        Behind all else that the event caused: what is emitted by then is final, so no draw of the
+        one that is preempted is repeated for what it gave.
+        """
+        for session in self._caches.grow(orders.emitted):
+            self._leave(orders, session)
+            orders.preempted.append(session)
+        return orders
+
     def _close(self, orders: Orders, session: int, reason: str) -> None:
+        self._leave(orders, session)
+        orders.finished.append((session, reason))
+
+    def _leave(self, orders: Orders, session: int) -> None:
+        """Nothing is left of a session but its ``Close``."""
         state = self._sessions.pop(session)
         self._book.close(session)
+        self._caches.free(session)
+        if session in self._waiting:
+            self._waiting.remove(session)
         lane = self._lanes[state.pipeline]
         if session in lane.sessions:
             lane.sessions.remove(session)
         kept = [tuple([p for p in group if p[0] != session]) for group in self._passes]
         self._passes = deque([group for group in kept if group])
         orders.messages.append((state.pipeline, Close(session)))
-        orders.finished.append((session, reason))
 
     # --- lock-step of a pipeline -----------------------------------------------------------------
 

@@ -76,8 +76,16 @@ class Orders:
         messages: (pipeline, message); a ``Flight`` goes to its first stage, others to all of them.
         emitted: (session, tokens) that are final.
         finished: (session, reason); the session is closed.
+        preempted: sessions that are closed to be opened again, the last admitted first: they have
+            to give up their caches (``cache_room.py``).
     """
 
     messages: list[tuple[int, Message]] = field(default_factory=list)
     emitted: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     finished: list[tuple[int, str]] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)
+
+    @property
+    def closed(self) -> list[int]:
+        """Sessions of which nothing is to be kept."""
+        return [*self.preempted, *[session for session, _ in self.finished]]

@@ -5,16 +5,27 @@ Law of this file: both worlds keep a request's book here, so a trace says the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from treepipe.core.draft_work import Draft, Orders
-from treepipe.core.protocol import RoundRecord, Schedule
+from treepipe.core.protocol import RoundRecord, Schedule, Started
 from treepipe.core.scratch import Scratch
 
 RUN_ENDED = "run ended"
 """Why a request ended that was open when its run failed."""
+LIVES = 2**32
+"""A request has fewer sessions' numbers than this; what is opened again is numbered beyond."""
+
+
+def numbered(session: int) -> tuple[int, int]:
+    """How often the request was opened again before this session, and the request's own number.
+
+    >>> numbered(7), numbered(7 + 2 * LIVES)
+    ((0, 7), (2, 7))
+    """
+    return divmod(session, LIVES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,8 @@ class RequestTrace:
         reason: why it ended ("length", "end of text", "worker lost", "refused",
             "run ended").
         pipeline: number of the pipeline that served it.
+        preemptions: how often it had to give up its caches.
+        recomputed_tokens: of its prompt and its text, fed again after that.
     """
 
     session: int
@@ -39,6 +52,8 @@ class RequestTrace:
     rounds: tuple[RoundRecord, ...]
     reason: str
     pipeline: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
 
     @classmethod
     def refused(cls, session: int, prompt_tokens: int, now_ms: float) -> RequestTrace:
@@ -87,32 +102,70 @@ class OpenRequest(Generic[Own]):
     """One request that is not finished.
 
     Attributes:
-        own: what the world keeps of it besides.
-        emitted, tokens: as in ``RequestTrace``, so far.
+        session: what its messages are numbered with; another one each time that it is opened.
+        new_schedule: gives a fresh one for a session's number and the pipeline's stages.
+        asked: what was asked for at first.
+        own: what the world keeps of it besides; unset until the world sets it.
+        emitted, tokens, rounds: as in ``RequestTrace``, so far (rounds: of former sessions).
+        begun: its schedule was told.
         scratch: what the draft holds of it.
     """
 
     session: int
-    schedule: Schedule
+    new_schedule: Callable[[int, int], Schedule]
+    stages: int
     assignment: Assignment
-    prompt_tokens: int
-    own: Own
+    asked: Started
+    schedule: Schedule = field(init=False)
+    own: Own = field(init=False)
     emitted: list[tuple[float, int]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    rounds: list[RoundRecord] = field(default_factory=list)
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    begun: bool = False
     scratch: Scratch[None] = field(default_factory=Scratch)
+
+    def __post_init__(self) -> None:
+        self.schedule = self.new_schedule(self.session, self.stages)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.asked.prompt)
+
+    @property
+    def started(self) -> Started:
+        """What its schedule is told: what was emitted is prompt by now."""
+        asked, text = self.asked, tuple(self.tokens)
+        return replace(
+            asked, prompt=asked.prompt + text, max_new_tokens=asked.max_new_tokens - len(text)
+        )
+
+    def reopened(self) -> OpenRequest[Own]:
+        """The same request, to be computed again from its prompt on."""
+        return replace(
+            self,
+            session=self.session + LIVES,
+            rounds=[*self.rounds, *self.schedule.rounds],
+            preemptions=self.preemptions + self.begun,
+            begun=False,
+            scratch=Scratch(),
+        )
 
     def trace(self, now_ms: float, reason: str) -> RequestTrace:
         """What is left of it if it ends now."""
         return RequestTrace(
-            session=self.session,
+            session=numbered(self.session)[1],
             prompt_tokens=self.prompt_tokens,
             started_ms=self.assignment.asked_ms,
             finished_ms=now_ms,
             emitted=tuple(self.emitted),
             tokens=tuple(self.tokens),
-            rounds=tuple(self.schedule.rounds),
+            rounds=(*self.rounds, *self.schedule.rounds),
             reason=reason,
             pipeline=self.assignment.pipeline,
+            preemptions=self.preemptions,
+            recomputed_tokens=self.recomputed_tokens,
         )
 
 
@@ -131,6 +184,14 @@ class OpenRequests(Generic[Own]):
         """A request was taken into the queue."""
         self._open[request.session] = request
 
+    def begin(self, session: int) -> OpenRequest[Own]:
+        """Its schedule is told now, for which the world gets ready."""
+        request = self._open[session]
+        request.begun = True
+        if request.preemptions:
+            request.recomputed_tokens += len(request.started.prompt)
+        return request
+
     def parts(self, work: Draft) -> list[tuple[int, int]]:
         """Rows of each pass of a batch, and the tokens that the draft holds before it: what its
         time depends on. To be asked once per batch, since it follows the passes."""
@@ -141,12 +202,18 @@ class OpenRequests(Generic[Own]):
             found.append((order.rows, scratch.cached - order.rows))
         return found
 
-    def carry_out(self, orders: Orders, now_ms: float) -> list[RequestTrace]:
-        """Note what the orders emit, and close what they finish; returns the finished ones."""
+    def carry_out(
+        self, orders: Orders, now_ms: float
+    ) -> tuple[list[RequestTrace], list[OpenRequest[Own]]]:
+        """Note what the orders emit, and close what they finish or preempt; returns the finished
+        ones, and the preempted ones as they are to be opened again."""
         for session, tokens in orders.emitted:
             request = self._open[session]
             request.emitted.append((now_ms, len(tokens)))
             request.tokens += tokens
-        return [
+        again = [self._open.pop(session).reopened() for session in orders.preempted]
+        self._open |= {request.session: request for request in again}
+        finished = [
             self._open.pop(session).trace(now_ms, reason) for session, reason in orders.finished
         ]
+        return finished, again

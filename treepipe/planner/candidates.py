@@ -18,6 +18,7 @@ from treepipe.planner.cluster import Cluster, PartitionRule
 from treepipe.planner.grids import batches, default_grid, settings_of
 from treepipe.planner.limits import LimitError, check_limits
 from treepipe.planner.partition import uneven_partitions, with_layers
+from treepipe.scenario.fitting import roomy
 from treepipe.scenario.memory import check_memory, memory_needs
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario, assign_key
@@ -76,7 +77,8 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
     for name, settings, scenario in _scenarios(cluster):
         for partition, each in _partitions(cluster, scenario):
             try:
-                deployment = resolve(each).asked(draw_requests(each, each.seed))
+                requests = draw_requests(each, each.seed)
+                deployment = roomy(resolve(each).asked(requests), [requests])
                 needs = memory_needs(deployment)
                 check_memory(deployment, needs)
                 check_limits(deployment, needs, cluster.search)

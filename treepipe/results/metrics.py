@@ -43,6 +43,8 @@ UNITS = {
     "joules_per_token": "J/token",
     "usd_per_million_tokens": "USD/1e6 tokens",
     "fairness": "1",
+    "preemptions_per_request": "1",
+    "recomputed_tokens_per_request": "tokens",
 }
 
 _RANGES = {
@@ -168,6 +170,8 @@ def _all_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
     found = _request_ratios(windows) | _round_ratios(windows)
     found["throughput_tokens_s"] = _emitted(trace, windows), np.diff(windows.edges) / 1e3
     found |= _draft_ratios(trace, windows)
+    if trace.paged:
+        found |= _preemption_ratios(windows)
     return found | _running_ratios(trace, windows)
 
 
@@ -247,6 +251,14 @@ def _request_ratios(windows: Windows) -> dict[str, Ratio]:
         ratios["time_between_tokens_ms"] = decoding, new
         ratios["per_session_throughput_tokens_s"] = 1e3 * new, decoding
     return ratios
+
+
+def _preemption_ratios(windows: Windows) -> dict[str, Ratio]:
+    answered = np.array([len(each) for each in windows.requests], float)
+    return {
+        "preemptions_per_request": (_sums(windows, lambda r: r.preemptions), answered),
+        "recomputed_tokens_per_request": (_sums(windows, lambda r: r.recomputed_tokens), answered),
+    }
 
 
 def _round_ratios(windows: Windows) -> dict[str, Ratio]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch
 from treepipe.files.outputs import write_file
 from treepipe.files.reading import UNREADABLE, reading_fault
@@ -74,12 +75,19 @@ class Recorder:
 
     def __init__(self) -> None:
         self.recording = Recording()
-        self._scratch: dict[int, Scratch[None]] = {}
+        self._scratch: dict[int, tuple[int, Scratch[None]]] = {}
 
     def drafted(self, session: int, order: DraftPass, drafted: Drafted) -> None:
-        """Note one pass and its answer, which is put into plain numbers."""
-        request = self.recording.requests.setdefault(session, RecordedRequest(0))
-        scratch = self._scratch.setdefault(session, Scratch())
+        """Note one pass and its answer, which is put into plain numbers.
+
+        A request that was preempted is read again under another session; its answers stay.
+        """
+        _, number = numbered(session)
+        request = self.recording.requests.setdefault(number, RecordedRequest(0))
+        known, scratch = self._scratch.get(number, (session, Scratch()))
+        if known != session:  # it begins again
+            scratch = Scratch()
+        self._scratch[number] = session, scratch
         followed = scratch.follow(order)
         paths = followed.asked if order.top_k else []
         for path, tokens, log_probs in zip(paths, drafted.tokens, drafted.log_probs, strict=True):

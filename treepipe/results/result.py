@@ -53,6 +53,7 @@ class Session:
         time_to_first_token_ms: None if it got no token.
         finished: why it ended.
         tokens: its text, of a run that failed; None in all others.
+        preemptions, recomputed_tokens: where requests can be preempted; None in all others.
     """
 
     session: int
@@ -64,13 +65,16 @@ class Session:
     finished: str
     pipeline: int
     tokens: tuple[int, ...] | None = None
+    preemptions: int | None = None
+    recomputed_tokens: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         content = asdict(self)
-        if self.tokens is None:
-            del content["tokens"]
-        else:
+        if self.tokens is not None:
             content["tokens"] = list(self.tokens)
+        for name in ("tokens", "preemptions", "recomputed_tokens"):
+            if content[name] is None:
+                del content[name]
         return content
 
 
@@ -356,6 +360,8 @@ def _sessions(trace: Trace, *, texts: bool = False) -> tuple[Session, ...]:
             request.reason,
             request.pipeline,
             tuple(request.tokens) if texts else None,
+            request.preemptions if trace.paged else None,
+            request.recomputed_tokens if trace.paged else None,
         )
         for request in trace.requests
     )

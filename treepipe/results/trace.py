@@ -66,6 +66,7 @@ class Trace:
 
     ``devices`` are roles; ``machines`` is what they work on, as far as it is known. A run
     that failed underway is not ``complete``: it holds requests with the text they had, no spans.
+    Requests of a ``paged`` one could be preempted.
     """
 
     devices: tuple[str, ...]
@@ -75,6 +76,7 @@ class Trace:
     warnings: list[str] = field(default_factory=list)
     machines: tuple[Machine, ...] = ()
     complete: bool = True
+    paged: bool = False
 
     def dumps(self) -> str:
         """The whole trace as JSON text; equal runs give equal text, byte for byte."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Literal
 
 from treepipe.core.barrier import Groups, group_sizes
+from treepipe.core.cache_room import CacheRoom
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
 from treepipe.core.messages import Beat, Close, Flight, Message
@@ -76,6 +78,9 @@ class Serving:
     Attributes:
         batch: most requests in a stage's pass ("auto" until ``fitting.py`` has chosen).
         prompts: their place where a pass has no room for all (``core/stage_desk.py``).
+        cache: how requests share the room for keys and values (``core/cache_room.py``); None:
+            there is room for all that are open.
+        cache_tokens: that room; None: what the devices' memory leaves.
     """
 
     clients: int = 1
@@ -86,6 +91,8 @@ class Serving:
     batch: int | Literal["auto"] = 1
     prompts: Place = "last"
     warm_up_ms: float | None = None
+    cache: Literal["reserved", "paged"] | None = None
+    cache_tokens: int | None = None
 
 
 NewSchedule = Callable[[int, int], Schedule]
@@ -107,6 +114,14 @@ class Bounds:
     segment_tokens: int = 1
     tree_tokens: int = 0
     scratch_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Tokens whose keys and values fit, per pipeline (at each of its stages) and draft server."""
+
+    pipelines: tuple[float, ...] = ()
+    drafts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +149,7 @@ class Deployment:
         bounds: of the schedule, on the longest of the pipelines.
         footprint: of the target; None if nothing tells its size.
         draft_footprints: with the number of layers, of the draft servers whose model is known.
+        room: for keys and values, where ``serving.cache`` shares it; ``fitting.py`` finds it.
         path: of the scenario, for errors.
         estimates: relative uncertainty of the inputs that are estimates.
     """
@@ -160,6 +176,7 @@ class Deployment:
     bounds: Bounds = Bounds()
     footprint: Footprint | None = None
     draft_footprints: Mapping[str, tuple[Footprint, int]] = field(default_factory=dict)
+    room: Room = Room()
     path: Path = Path("scenario")
     estimates: Mapping[Estimated, float] = field(default_factory=dict)
 
@@ -251,7 +268,19 @@ class Deployment:
     def draft_desk(self, draft: int) -> DraftDesk:
         groups = [len(group_sizes(self.groups, len(stages))) for stages in self.pipelines]
         queue = ArrivalQueue(self.serving.policy, self.serving.levels)
-        return DraftDesk(draft, groups, queue, self.batch, self.serving.warm_up_ms)
+        warm_up_ms = self.serving.warm_up_ms
+        return DraftDesk(draft, groups, queue, self.batch, warm_up_ms, self.cache_room(draft))
+
+    def cache_room(self, draft: int) -> CacheRoom:
+        """A draft server's own cache, and its share of the stages', which is the same for all."""
+        servers, bounds = len(self.drafts), self.bounds
+        return CacheRoom(
+            tuple(tokens // servers for tokens in self.room.pipelines),
+            self.room.drafts[draft] if self.room.drafts else inf,
+            bounds.tree_tokens,
+            bounds.scratch_tokens,
+            self.serving.cache == "paged",
+        )
 
     def stage_desk(self, pipeline: int, number: int) -> StageDesk:
         """The desk of the ``number``-th stage (from 1) of a pipeline."""

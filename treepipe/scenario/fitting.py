@@ -11,19 +11,28 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
+from treepipe.core.cache_room import DRAFT
 from treepipe.core.errors import UserError
-from treepipe.scenario.deployment import Deployment, RequestSpec
-from treepipe.scenario.memory import check_memory, memory_needs, unchecked_memory
+from treepipe.scenario.deployment import Deployment, RequestSpec, Room
+from treepipe.scenario.memory import (
+    cache_entries,
+    cache_room,
+    check_memory,
+    memory_needs,
+    unchecked_memory,
+)
 
 
 def fitting(deployment: Deployment) -> Deployment:
     """The same, once its roles are known to fit their machines with what is asked of them.
 
-    It warns of roles whose need nothing tells, and of the number that was chosen for "auto".
-    Raises ``UserError`` as ``check_memory`` does.
+    It warns of roles whose need nothing tells, of the number that was chosen for "auto", and of the
+    room that requests share.
+    Raises ``UserError`` as ``check_memory`` and ``roomy`` do.
     """
-    deployment = batched(deployment, [deployment.requests])
+    deployment = roomy(batched(deployment, [deployment.requests]), [deployment.requests])
     needs = memory_needs(deployment)
     check_memory(deployment, needs)
     return replace(
@@ -42,6 +51,63 @@ def batched(deployment: Deployment, asked: Sequence[tuple[RequestSpec, ...]]) ->
     chosen, why = min([_choice(deployment.asked(requests)) for requests in asked])
     warning = f'key serving.batch = "auto" is {chosen} (requests in a pass): {why}'
     return replace(_of(deployment, chosen), warnings=(*deployment.warnings, warning))
+
+
+def roomy(deployment: Deployment, asked: Sequence[tuple[RequestSpec, ...]]) -> Deployment:
+    """The same deployment with its room for keys and values, where requests share it.
+
+    Args:
+        asked: what each of its runs is asked; the room is the least that one of them leaves.
+
+    Raises:
+        UserError: nothing tells the room, or it is too small for a request that is alone.
+    """
+    if deployment.serving.cache is None:
+        return deployment
+    runs = [deployment.asked(requests) for requests in asked]
+    rooms = [] if deployment.room == Room() else [deployment.room]
+    for each in runs:
+        needs = memory_needs(each)
+        check_memory(each, needs)
+        rooms.append(cache_room(each, needs))
+    room = Room(
+        tuple(map(min, zip(*[each.pipelines for each in rooms], strict=True))),
+        tuple(map(min, zip(*[each.drafts for each in rooms], strict=True))),
+    )
+    key = f"{deployment.path}: key serving.cache = {deployment.serving.cache!r}"
+    if min(*room.pipelines, *room.drafts) == inf:
+        raise UserError(
+            f"{key} needs a room to share: serving.cache_tokens, or devices with memory_mib and "
+            f"models of known size"
+        )
+    for each in runs:
+        _check_alone(replace(each, room=room), key)
+    new = deployment.room == Room() and deployment.serving.cache_tokens is None
+    told = (_told(deployment, room),) if new else ()
+    return replace(deployment, room=room, warnings=(*deployment.warnings, *told))
+
+
+def _told(deployment: Deployment, room: Room) -> str:
+    pools = {f"pipeline{n}": tokens for n, tokens in enumerate(room.pipelines)}
+    pools |= {draft.name: n for draft, n in zip(deployment.drafts, room.drafts, strict=True)}
+    found = ", ".join(f"{n:.0f} at {name}" for name, n in pools.items() if n < inf)
+    return f"key serving.cache = {deployment.serving.cache!r} shares room for tokens: {found}"
+
+
+def _check_alone(deployment: Deployment, key: str) -> None:
+    """Raises ``UserError`` if a request could not end even if it were alone."""
+    longest, servers = cache_entries(deployment, 0), len(deployment.drafts)
+    for number, draft in enumerate(deployment.drafts):
+        room = deployment.cache_room(number)
+        pools = {f"pipeline{n}": n for n in range(len(room.pipelines))} | {draft.name: DRAFT}
+        for name, pool in pools.items():
+            most = room.held(pool, longest)
+            if most > room.of(pool):
+                share = f" for each of {servers} draft servers" * (servers > 1 and pool != DRAFT)
+                raise UserError(
+                    f"{key}: the longest request comes to hold {most} tokens at {name}, the nodes "
+                    f"of its tree included, but there is room for {room.of(pool):g}{share}"
+                )
 
 
 def _of(deployment: Deployment, batch: int) -> Deployment:

@@ -4,6 +4,9 @@ Per role: its runtime; weights, and the target's ends where they are; per reques
 at once the keys and values of its longest text and its largest tree (what the executor allocates);
 buffers of its largest pass, where as many requests as ``serving.batch`` says have their most rows.
 Roles that share a machine share its memory.
+
+Where requests share what room there is (``serving.cache``), one of them must fit, or as many tokens
+as ``serving.cache_tokens`` says; ``cache_room`` is how many do.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from treepipe.core.errors import UserError
-from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.deployment import Deployment, Room
 from treepipe.scenario.footprint import MIB, Footprint
 
 FLOAT_BYTES = 4
@@ -80,6 +83,7 @@ def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterato
     bounds, stages = deployment.bounds, deployment.pipelines[pipeline]
     entries, at_once = cache_entries(deployment, bounds.tree_tokens), deployment.most_open(pipeline)
     batch = max(1, min(deployment.batch, at_once))
+    held = _held(deployment, at_once, entries)
     rows = batch * bounds.pass_tokens
     for number, stage in enumerate(stages, start=1):
         count, ends, buffers = len(stage.layers), 0.0, 0.0
@@ -90,9 +94,8 @@ def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterato
             last = number == len(stages)
             ends = target.stage_ends_bytes(number == 1, last)
             buffers += rows * FLOAT_BYTES * target.vocabulary * last
-        caches = at_once * count * target.kv_bytes * entries
         weights = count * target.layer_bytes
-        yield _need(stage.name, weights, count, caches, at_once, entries, buffers, ends)
+        yield _need(stage.name, weights, count, count * target.kv_bytes, held, buffers, ends)
 
 
 def _draft(
@@ -109,23 +112,31 @@ def _draft(
     ends = own.ends_bytes + (target.ends_bytes if borrows else 0.0)
     judged = target if borrows else own
     buffers = rows * (FLOAT_BYTES * judged.vocabulary + 2 * judged.row_bytes)
-    caches = at_once * layers * own.kv_bytes * entries
-    weights = layers * own.layer_bytes
-    return _need(name, weights, layers, caches, at_once, entries, buffers, ends)
+    weights, held = layers * own.layer_bytes, _held(deployment, at_once, entries)
+    return _need(name, weights, layers, layers * own.kv_bytes, held, buffers, ends)
+
+
+def _held(deployment: Deployment, at_once: int, entries: int) -> tuple[int, int]:
+    """Requests that the caches must have room for, and entries of each."""
+    serving = deployment.serving
+    if serving.cache is None:
+        return at_once, entries
+    return 1, entries if serving.cache_tokens is None else serving.cache_tokens
 
 
 def _need(
     role: str,
     weights: float,
     layers: int,
-    caches: float,
-    requests: int,
-    entries: int,
+    entry: float,
+    held: tuple[int, int],
     buffers: float,
     ends: float,
 ) -> Need:
-    """Args: all sizes in bytes."""
-    sizes = weights / MIB, layers, caches / MIB, requests, entries, buffers / MIB, ends / MIB
+    """Args: all sizes in bytes; ``entry``: of a cache; ``held``: as ``_held`` says."""
+    requests, entries = held
+    caches = requests * entries * entry / MIB
+    sizes = weights / MIB, layers, caches, requests, entries, buffers / MIB, ends / MIB
     return Need(role, *sizes)
 
 
@@ -152,6 +163,27 @@ def _fit(own: Sequence[Need], memory_mib: float) -> float:
     if not each:
         return inf if fixed <= memory_mib else 0.0
     return (memory_mib - fixed) / each
+
+
+def cache_room(deployment: Deployment, needs: Sequence[Need]) -> Room:
+    """Tokens whose keys and values fit beside all else; endless where nothing tells.
+
+    Roles of one machine get room for equally many; a pipeline has that of its least stage.
+
+    Args: ``needs``: of the deployment; its machines hold them.
+    """
+    given = deployment.serving.cache_tokens
+    tokens = dict.fromkeys(deployment.devices, inf if given is None else given)
+    for machine in deployment.machines if given is None else ():
+        own = [need for need in needs if need.role in machine.roles]
+        each = sum(need.caches / need.entries for need in own)
+        if machine.memory_mib is not None and each:
+            left = machine.memory_mib - sum(need.total - need.caches for need in own)
+            tokens.update(dict.fromkeys(machine.roles, left // each))
+    return Room(
+        tuple(min(tokens[stage.name] for stage in stages) for stages in deployment.pipelines),
+        tuple(tokens[draft.name] for draft in deployment.drafts),
+    )
 
 
 def _way_out(deployment: Deployment, fit: float) -> str:

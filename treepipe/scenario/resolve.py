@@ -162,6 +162,11 @@ def _serving(scenario: Scenario, pipelines: int) -> Serving:
         raise UserError(
             f"{scenario.path}: key serving.admission = 'auto' is for simulate, run and validate"
         )
+    if given.cache == "paged" and scenario.sampling.rule == "adaptive":
+        raise UserError(
+            f"{scenario.path}: key serving.cache = 'paged' does not go with sampling.rule = "
+            f"'adaptive', whose running share of matches a preempted request would lose"
+        )
     own = section.system.places(section.parameters)
     places = [n for n in (own, given.places) if n is not None]
     return Serving(
@@ -173,4 +178,6 @@ def _serving(scenario: Scenario, pipelines: int) -> Serving:
         1 if section.system.in_lock_step else given.batch,
         given.prefill,
         given.warm_up_ms if section.system.drafts else None,
+        given.cache,
+        given.cache_tokens,
     )

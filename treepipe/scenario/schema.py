@@ -362,6 +362,12 @@ class ServingSection(Section):
     batch: Count | Literal["auto"] = Field(
         1, description="most requests in a stage's pass; auto: what fills the stages "
     )
+    cache: Literal["reserved", "paged"] | None = Field(
+        None, description="who shares the room for keys and values; default: all that are open fit"
+    )
+    cache_tokens: Count | None = Field(
+        None, description="that room, of every stage and draft; default: what their memory leaves"
+    )
     prefill: Literal["last", "first"] = Field(
         "last", description="place of prompts where a pass has no room for all"
     )

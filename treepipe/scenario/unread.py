@@ -27,7 +27,8 @@ DISTRIBUTION = ("temperature", "top_p", "top_k")
 def unread_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
     """Args: ``deployment``: of the scenario, for who sends messages to whom."""
     verification = _verification(scenario, deployment)
-    choices = [*_choices(scenario), *_batches(scenario, deployment), *_hosts(scenario)]
+    choices = [*_choices(scenario), *_caches(scenario, deployment)]
+    choices += [*_batches(scenario, deployment), *_hosts(scenario)]
     return [*_drafts(scenario), *verification, *choices, *_links(scenario, deployment)]
 
 
@@ -99,6 +100,19 @@ def _hosts(scenario: Scenario) -> Iterator[str]:
                 f"key hosts.{name}.profile has no effect with emulate = true: it says what runs "
                 f"without emulation take"
             )
+
+
+def _caches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
+    serving = scenario.serving
+    if serving.cache_tokens is not None and serving.cache is None:
+        yield "key serving.cache_tokens has no effect without serving.cache"
+    if serving.cache is not None and not _several(deployment):
+        yield "key serving.cache has no effect: one request is open at a time"
+
+
+def _several(deployment: Deployment) -> bool:
+    """Whether more than one request can be open at once, on whatever pipelines."""
+    return sum(deployment.most_open(n) for n in range(len(deployment.pipelines))) > 1
 
 
 def _batches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -155,6 +155,7 @@ def _cluster_key(prepared: Prepared) -> str:
         parameters.central_transfers,
         ends_of(scenario),
         prepared.launch.deployment.batch,
+        asdict(prepared.launch.deployment.room),
     ]
     return json.dumps([content, serving, own], sort_keys=True)
 

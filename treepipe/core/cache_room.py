@@ -1,0 +1,128 @@
+"""Keys and values: what a draft server's requests hold of the caches, who waits, who gives way.
+
+Law of this file: what open requests hold never exceeds the room, at the pipelines and at the draft.
+A request holds its text and, beside it, the most nodes its system has in flight (in a stage's
+cache) or on trial (in the draft's). Reserved, that is its longest text from the beginning. Paged,
+it is the text so far in whole pages; when that has grown beyond the room, the request that was
+admitted last gives way and is computed again later, as in vLLM (Kwon et al. 2023, PagedAttention,
+sections 4.3 and 4.5). The first of all requests never has to give way, so every request ends.
+
+What is closed counts as free at once, though its ``Close`` is still on its way to the stages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from treepipe.core.protocol import Started
+
+PAGE = 16
+"""Entries of a page (vLLM's default)."""
+DRAFT = -1
+"""Stands for the draft's own cache where pipelines are counted from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRoom:
+    """The entries (one is a token's keys and values) that one draft server's requests may hold.
+
+    Attributes:
+        pipelines: in every stage of each pipeline; no bound for one that is not named.
+        draft: in the draft's cache.
+        tree_tokens, scratch_tokens: most nodes of a request beside its text, there and here.
+        paged: requests hold what they need now, not what they may come to need.
+    """
+
+    pipelines: tuple[float, ...] = ()
+    draft: float = inf
+    tree_tokens: int = 0
+    scratch_tokens: int = 0
+    paged: bool = False
+
+    def of(self, pool: int) -> float:
+        """Args: ``pool``: a pipeline's number, or ``DRAFT``."""
+        if pool == DRAFT:
+            return self.draft
+        return self.pipelines[pool] if pool < len(self.pipelines) else inf
+
+    def held(self, pool: int, length: int) -> int:
+        """Entries that a request with so many tokens of text holds.
+
+        >>> CacheRoom(tree_tokens=5).held(0, 30), CacheRoom(tree_tokens=5, paged=True).held(0, 30)
+        (35, 48)
+        """
+        entries = length + (self.scratch_tokens if pool == DRAFT else self.tree_tokens)
+        return -(-entries // PAGE) * PAGE if self.paged else entries
+
+
+@dataclass(slots=True)
+class _Holding:
+    pipeline: int
+    length: int
+
+
+class CacheBook:
+    """What each admitted request of one draft server holds, in the order of admission."""
+
+    def __init__(self, room: CacheRoom) -> None:
+        self._room = room
+        self._holdings: dict[int, _Holding] = {}
+        self._taken: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._holdings)
+
+    def taken(self, pool: int) -> int:
+        """Entries that are held in a pipeline's stages, or in the draft's cache."""
+        return self._taken[pool]
+
+    def lacking(self, pipeline: int, started: Started) -> list[int]:
+        """Pools that have no room for a request that waits."""
+        length, room = self._length(started), self._room
+        return [
+            pool
+            for pool in (pipeline, DRAFT)
+            if self._taken[pool] + room.held(pool, length) > room.of(pool)
+        ]
+
+    def admit(self, session: int, pipeline: int, started: Started) -> None:
+        """A request begins; nothing lacks for it."""
+        self._holdings[session] = holding = _Holding(pipeline, self._length(started))
+        self._count(holding, 1)
+
+    def free(self, session: int) -> None:
+        """A request is closed; one that was not admitted holds nothing."""
+        holding = self._holdings.pop(session, None)
+        if holding is not None:
+            self._count(holding, -1)
+
+    def grow(self, emitted: Sequence[tuple[int, tuple[int, ...]]]) -> list[int]:
+        """Texts grow by what was emitted; returns whom that leaves no room for, last come first."""
+        if not self._room.paged:
+            return []
+        for session, tokens in emitted:
+            holding = self._holdings.get(session)
+            if holding is not None:
+                self._count(holding, -1)
+                holding.length += len(tokens)
+                self._count(holding, 1)
+        found: list[int] = []
+        for pool in (*range(len(self._room.pipelines)), DRAFT):
+            while self._taken[pool] > self._room.of(pool):
+                found.append(self._last(pool))
+                self.free(found[-1])
+        return found
+
+    def _last(self, pool: int) -> int:
+        held = reversed(self._holdings.items())
+        return next(s for s, each in held if pool in (each.pipeline, DRAFT))
+
+    def _count(self, holding: _Holding, sign: int) -> None:
+        for pool in (holding.pipeline, DRAFT):
+            self._taken[pool] += sign * self._room.held(pool, holding.length)
+
+    def _length(self, started: Started) -> int:
+        return len(started.prompt) + (0 if self._room.paged else started.max_new_tokens)
