@@ -46,7 +46,7 @@ def use(compute: Compute) -> None:
     torch.set_num_threads(compute.threads)
     if compute.kind == "cuda":
         torch.cuda.set_device(compute.index)
-        torch.backends.cuda.matmul.allow_tf32 = False  # float32 is to give the CPU's text
+        torch.set_float32_matmul_precision("highest")  # it is to give the CPU's text
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 

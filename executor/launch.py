@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,8 +63,8 @@ def prepare(scenario: Scenario) -> Launch:
     asked = _requests(scenario, target, models)
     deployment = resolve(scenario, _opened(target, computed_in(scenario.target.dtype)))
     _check_computing(deployment)
-    warnings = (*deployment.warnings, *target.warnings, *_type_warnings(scenario))
-    deployment = replace(deployment, warnings=warnings)
+    own = (*target.warnings, *_type_warnings(scenario), *_thread_warnings(deployment))
+    deployment = replace(deployment, warnings=(*deployment.warnings, *own))
     if deployment.central_transfers and not scenario.emulate:
         deployment = _without_scheduler(scenario, deployment)
     deployment = batched(deployment, asked)
@@ -127,6 +128,16 @@ def _check_computing(deployment: Deployment) -> None:
     for placed in deployment.placed:
         if (fault := fault_of(placed.compute)) is not None:
             raise UserError(f"{deployment.path}: the device of {placed.name} has {fault}")
+
+
+def _thread_warnings(deployment: Deployment) -> Iterator[str]:
+    """Where roles have more threads than they can all have cores, each waits for its others."""
+    threads, cores = sum(each.compute.threads for each in deployment.placed), os.cpu_count() or 1
+    if threads > max(cores, len(deployment.placed)):
+        yield (
+            f"the workers compute with {threads} threads in all on this machine's {cores} cores; "
+            f"threads of a worker that wait for each other make passes many times as long"
+        )
 
 
 def _without_scheduler(scenario: Scenario, deployment: Deployment) -> Deployment:

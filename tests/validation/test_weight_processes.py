@@ -15,13 +15,13 @@ pytestmark = pytest.mark.processes
 
 TABLES = {"stage_ms": {1: 1.0}, "draft_ms": {1: 1.0}}
 HALF = {"target.dtype": "bfloat16", "drafts.0.model.dtype": "bfloat16"}
-WIDE = {"target.widen": 12, "drafts.0.model.widen": 4}
-CHUNKS = {"schedule.prefill_chunk": 16, "pipelines.0.stages.0.device.threads": 2}
+WIDE = {"target.widen": 24, "drafts.0.model.widen": 4}
+ENDS = {"schedule.ends": "draft", "schedule.prefill_chunk": 16}
 EAGLE = {"drafts.0.source": "eagle", "drafts.0.head": "reference"}
 CASES: dict[str, dict[str, Any]] = {
     "wide": {"schedule.name": "flowspec", **WIDE},
     "half": {"schedule.name": "eagle", **HALF, **EAGLE, "target.widen": 2},
-    "half, plain": {"schedule.name": "pp", "schedule.ends": "draft", **HALF, **CHUNKS},
+    "half, plain": {"schedule.name": "pp", **ENDS, **HALF},
 }
 
 
@@ -34,7 +34,7 @@ def case(label: str) -> Case:
         "pipelines": [{"stages": [{"device": TABLES, "count": 2}]}],
         "schedule": {"name": "pp"},
         "acceptance": {"source": "bernoulli", "beta": 0.7},
-        "workload": {"requests": 2, "new_tokens": 24},
+        "workload": {"requests": 2, "new_tokens": 10},
     }
     return Case(label, Scenario.of(content).with_(**CASES[label]))
 
@@ -45,11 +45,11 @@ def test_runs_of_any_weight_and_type_keep_plain_decodings_text() -> None:
         assert row.lossless, f"{label}: {row.agreement}"
         warned = any("sums of 16 bits depend on" in warning for warning in row.warnings)
         assert warned == label.startswith("half")
-    assert rows["wide"].agreement == Agreement("float32", 2, 2, 48, 48, None, True)
+    assert rows["wide"].agreement == Agreement("float32", 2, 2, 20, 20, None, True)
     # Plain decoding in the same chunks, a row at a time: the same sums, the same text.
-    assert rows["half, plain"].agreement == Agreement("bfloat16", 2, 2, 48, 48, None, True)
+    assert rows["half, plain"].agreement == Agreement("bfloat16", 2, 2, 20, 20, None, True)
     passes = {
         label: [s.end_ms - s.start_ms for s in row.execution.spans if s.kind == "compute"]
         for label, row in rows.items()
     }
-    assert min(passes["wide"]) > min(passes["half, plain"])
+    assert min(passes["wide"]) > 1.5 * min(passes["half, plain"])

@@ -15,6 +15,7 @@ import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import CheckpointSource
+from treepipe.executor.computing import use
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import prepare
 from treepipe.executor.measure.calibration import WholeModel
@@ -24,7 +25,7 @@ from treepipe.profiles.library import find_device
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.results.estimates import summarize
 from treepipe.results.show import Say
-from treepipe.scenario.computing import FULL, Compute, Computed
+from treepipe.scenario.computing import FULL, ONE_CORE, Compute, Computed
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import ends_of
@@ -67,7 +68,7 @@ def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> 
         cases: of different labels.
         cut: what is measured of a run; all of it if not given.
     """
-    torch.set_num_threads(1)  # small models; more threads only wait for each other
+    use(ONE_CORE)  # small models; more threads only wait for each other
     prepared = [_prepare(case) for case in cases]
     acceptance = calibrate(prepared, say)
     say("predicting", sum(each.scenario.runs for each in prepared))
@@ -139,11 +140,13 @@ def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[_Plain, PlainTe
     for plain, target in targets.items():
         wanted = {key[1:]: length for key, length in longest.items() if key[0] == plain}
         most = max(len(prompt) + n for (prompt, _), n in wanted.items())
+        use(plain.compute)  # as the workers do, so that sums are the same
         whole, texts[plain] = WholeModel(target, most, plain.compute), {}
         for (prompt, ends), length in wanted.items():
             logits = whole.decode(prompt, length, ends, plain.chunk)
             texts[plain][prompt, ends] = _plain_text(logits, plain.compute.dtype)
             say("", 1)
+    use(ONE_CORE)
     return texts
 
 
