@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from treepipe.executor.computing import gpu_fault
 from treepipe.library import silent
 from treepipe.scenario.scenario import Scenario
 from treepipe.validation.comparison import Case, compared
@@ -18,9 +19,13 @@ HALF = {"target.dtype": "bfloat16", "drafts.0.model.dtype": "bfloat16"}
 WIDE = {"target.widen": 24, "drafts.0.model.widen": 4}
 ENDS = {"schedule.ends": "draft", "schedule.prefill_chunk": 16}
 EAGLE = {"drafts.0.source": "eagle", "drafts.0.head": "reference"}
+GPU = {"drafts.0.device.kind": "cuda", "pipelines.0.stages.0.device.kind": "cuda"}
 CASES: dict[str, dict[str, Any]] = {
     "wide": {"schedule.name": "flowspec", **WIDE},
     "half": {"schedule.name": "eagle", **HALF, **EAGLE, "target.widen": 2},
+    "cpu": {"schedule.name": "flowspec"},
+    "gpu": {"schedule.name": "flowspec", **GPU},
+    "half gpu": {"schedule.name": "specpipe", **GPU, **HALF},
     "half, plain": {"schedule.name": "pp", **ENDS, **HALF},
 }
 
@@ -40,7 +45,7 @@ def case(label: str) -> Case:
 
 
 def test_runs_of_any_weight_and_type_keep_plain_decodings_text() -> None:
-    rows = compared([case(label) for label in CASES], silent)
+    rows = compared([case(label) for label in ("wide", "half", "half, plain")], silent)
     for label, row in rows.items():
         assert row.lossless, f"{label}: {row.agreement}"
         warned = any("sums of 16 bits depend on" in warning for warning in row.warnings)
@@ -53,3 +58,11 @@ def test_runs_of_any_weight_and_type_keep_plain_decodings_text() -> None:
         for label, row in rows.items()
     }
     assert min(passes["wide"]) > 1.5 * min(passes["half, plain"])
+
+
+@pytest.mark.skipif(gpu_fault() is not None, reason=f"needs a GPU: {gpu_fault()}")
+def test_a_run_on_a_gpu_keeps_the_text_and_in_float32_the_cpus() -> None:
+    rows = compared([case(label) for label in ("cpu", "gpu", "half gpu")], silent)
+    assert all(row.lossless for row in rows.values()), rows["half gpu"].agreement
+    texts = {label: [each.tokens for each in row.execution.requests] for label, row in rows.items()}
+    assert texts["gpu"] == texts["cpu"]
