@@ -23,6 +23,7 @@ from treepipe.executor.supported import (
     read_config,
     reason_of,
 )
+from treepipe.executor.widening import widen
 from treepipe.files.json_file import read_json
 
 DTYPES = ("F16", "BF16", "F32", "F64")
@@ -31,32 +32,57 @@ IGNORED = "rotary_emb.inv_freq"
 """Buffers that old checkpoints hold; transformers computes them itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointSource:
+    """What a process is told of a checkpoint, to open it by itself.
+
+    Attributes:
+        directory: where it is.
+        widen: how many times as wide its feed-forward layers are opened (``widening.py``).
+    """
+
+    directory: Path
+    widen: int = 1
+
+    def open(self) -> Checkpoint:
+        """Raises ``UserError`` as ``Checkpoint.open``."""
+        return Checkpoint.open(self.directory, self.widen)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint whose files were found complete; tensors are read when they are asked for.
 
     Attributes:
         directory: where it is.
-        config: the model's configuration (a transformers ``PreTrainedConfig``).
+        config: the model's configuration (a transformers ``PreTrainedConfig``), as it is opened.
         architecture: one of ``families.FAMILIES``.
         shards: file per tensor name.
+        widen: how many times as wide as in the files its feed-forward layers are.
     """
 
     directory: Path
     config: Any
     architecture: str
     shards: dict[str, Path]
+    widen: int = 1
 
     @classmethod
-    def open(cls, directory: Path) -> Checkpoint:
+    def open(cls, directory: Path, widen: int = 1) -> Checkpoint:
         """Raises ``UserError`` if anything is missing or of an unsupported architecture."""
         if not directory.is_dir():
             raise UserError(f"{directory}: there is no such checkpoint directory")
         config, named = read_config(directory / "config.json")
-        checkpoint = cls(directory, config, named, _shards(directory))
+        checkpoint = cls(directory, config, named, _shards(directory), widen)
         checkpoint._check_complete()
         end_tokens(directory)  # its faults are named here, not in the middle of a run
+        config.intermediate_size *= widen  # the files hold what the config said until here
         return checkpoint
+
+    @property
+    def source(self) -> CheckpointSource:
+        """What another process opens the same with."""
+        return CheckpointSource(self.directory, self.widen)
 
     @property
     def layers(self) -> int:
@@ -71,24 +97,21 @@ class Checkpoint:
         return int(self.config.vocab_size)
 
     @property
-    def embedding_bytes(self) -> int:
-        """Weights of the embedding, in float32; the output projection is as large."""
-        return 4 * self.vocabulary * self.hidden_size
+    def embedding_parameters(self) -> int:
+        """Weights of the embedding; the output projection has as many."""
+        return self.vocabulary * self.hidden_size
 
     @property
-    def kv_bytes(self) -> int:
-        """Keys and values of one token in one layer, in float32."""
-        return 2 * 4 * int(self.config.num_key_value_heads) * head_size(self.config)
+    def kv_parameters(self) -> int:
+        """Numbers that keys and values of one token hold in one layer."""
+        return 2 * int(self.config.num_key_value_heads) * head_size(self.config)
 
     @property
-    def layer_bytes(self) -> int:
-        """Weights of the first layer, in float32."""
-        names = [name for name in self.shards if name.startswith("model.layers.0.")]
-        total = 0
-        for name in names:
-            with open_shard(self.shards[name]) as file:
-                total += 4 * math.prod(file.get_slice(name).get_shape())
-        return total
+    def layer_parameters(self) -> int:
+        """Weights of a layer; all layers of a model have as many."""
+        from treepipe.executor.families import layer_shapes
+
+        return sum(map(math.prod, layer_shapes(self.architecture, self.config).values()))
 
     @property
     def max_positions(self) -> int:
@@ -124,7 +147,7 @@ class Checkpoint:
                     if self.shards[name] == shard:
                         found[name.removeprefix(prefix)] = file.get_tensor(name)
                         check_finite(shard, name, found[name.removeprefix(prefix)])
-        return found
+        return widen(found, self.widen)
 
     def _check_complete(self) -> None:
         """Every tensor that the config asks for is there, in its shape, and no other.

@@ -56,7 +56,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The worker's highest resident memory so far, and how many requests it holds state of."""
+    """The most memory that the worker has held, and how many requests it holds state of."""
 
     peak_memory_bytes: int
     sessions: int

@@ -56,7 +56,7 @@ class RememberingDraft(DraftSource):
 
     def _answer(self, session: int, order: DraftPass, log_probs: torch.Tensor) -> Drafted:
         memory = self._memories[session]
-        rows = [target_distribution(row, self._sampling) for row in log_probs.numpy()]
+        rows = [target_distribution(row, self._sampling) for row in log_probs.cpu().numpy()]
         memory.remember(order, rows)
         if not order.drawn:
             return best_candidates(order, log_probs)

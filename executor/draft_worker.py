@@ -21,7 +21,7 @@ from treepipe.core.requests import (
     RequestTrace,
 )
 from treepipe.core.words import NodeNotes
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.computing import DTYPES, Ferry
 from treepipe.executor.control import Finished, Open
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.sources import open_source
@@ -54,9 +54,12 @@ class DraftWorker:
         self._stages = [
             [stage.name for stage in stages] for stages in settings.deployment.pipelines
         ]
-        target = Checkpoint.open(settings.target)
-        self._source = open_source(settings.source, target, settings.capacity)
-        self._ends = TargetEnds(target) if settings.deployment.ends == "draft" else None
+        target, compute = settings.target.open(), settings.placed.compute
+        self._source = open_source(settings.source, target, settings.capacity, compute)
+        self._ferry, self._ends = Ferry(compute), None
+        if settings.deployment.ends == "draft":
+            dtype = DTYPES[settings.deployment.dtype]
+            self._ends = TargetEnds(target, dtype, compute.device)
         self._verifier = None
         if self._ends is not None:
             remembers = self._source if isinstance(self._source, RememberingDraft) else None
@@ -145,7 +148,7 @@ class DraftWorker:
         with self._station.work("draft", NO_SESSION, 1, times.draft(1)):
             self._source.open(NO_SESSION)
             if self._observe is not None:
-                self._observe(NO_SESSION, torch.zeros(1, self._deployment.row_bytes // 4))
+                self._observe(NO_SESSION, torch.zeros(1, self._deployment.width))
             self._source.draft_batch([(NO_SESSION, IN_VAIN)])
             self._source.close(NO_SESSION)
 
@@ -171,7 +174,7 @@ class DraftWorker:
             self._carry_out(self._desk.returned(flight, body.answers))
             return
         times, session = self._station.settings.placed.times, flight.session
-        hidden = received.hidden
+        hidden = None if received.hidden is None else self._ferry.aboard(received.hidden)
         assert self._verifier is not None  # flights come back where nothing is verified before
         if self._observe is not None and hidden is not None:
             self._note_features(flight, hidden, self._observe)
@@ -256,7 +259,9 @@ class DraftWorker:
                 continue
             if isinstance(message, Flight):
                 tokens = [token for segment in message.segments for token in segment.tokens]
-                hidden = self._ends.embed(tokens) if self._ends is not None and tokens else None
+                hidden = None
+                if self._ends is not None and tokens:
+                    hidden = self._ferry.ashore(self._ends.embed(tokens))
                 station.send(self._stages[pipeline][0], message, hidden)
             elif isinstance(message, (Beat, Close)):
                 if self._observe is not None and isinstance(message, Beat):

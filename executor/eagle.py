@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ import torch
 from treepipe.core.protocol import DraftPass
 from treepipe.core.scratch import Scratch, ScratchNode
 from treepipe.executor.cache import TreeCache
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.draft_source import DraftSource, Passes
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.stage_model import TargetEnds
@@ -47,11 +46,18 @@ class _State:
 class EagleDraft(DraftSource):
     """The head with the target's embedding and output projection."""
 
-    def __init__(self, directory: Path, target: Checkpoint, capacity: int) -> None:
+    def __init__(
+        self,
+        source: CheckpointSource,
+        target: Checkpoint,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+    ) -> None:
         """Raises ``UserError`` if the head cannot be loaded or does not fit the target."""
-        self._head, embedding = load_head(directory, target)
-        self._ends = TargetEnds(target)
-        self._embedding = embedding
+        self._head, embedding = load_head(source, target, dtype, device)
+        self._ends = TargetEnds(target, dtype, device)
+        self._embedding, self._dtype, self._device = embedding, dtype, device
         self._capacity = capacity
         attention: Any = self._head.layers[0].self_attn
         self._head_size = int(attention.head_dim)
@@ -59,7 +65,8 @@ class EagleDraft(DraftSource):
         self._states: dict[int, _State] = {}
 
     def open(self, session: int) -> None:
-        cache = TreeCache(1, self._heads, self._head_size, self._capacity, torch.float32)
+        sizes = 1, self._heads, self._head_size, self._capacity
+        cache = TreeCache(*sizes, self._dtype, self._device)
         self._states[session] = _State(cache)
 
     def close(self, session: int) -> None:
@@ -67,7 +74,7 @@ class EagleDraft(DraftSource):
 
     def observe(self, session: int, features: torch.Tensor) -> None:
         """The target's final states [n, hidden] of its next n committed tokens."""
-        self._states[session].features += list(features)
+        self._states[session].features += list(features.to(self._device, self._dtype))
 
     @torch.inference_mode()
     def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
@@ -136,8 +143,8 @@ class EagleDraft(DraftSource):
         parents: Sequence[int] | None,
     ) -> torch.Tensor:
         """[n, hidden] predicted states; appends n entries. ``positions`` are the tokens' own."""
-        mask = state.cache.begin(len(tokens), parents)
-        places = torch.tensor([[position - 1 for position in positions]])
+        mask = state.cache.begin(len(tokens), parents).to(self._device)
+        places = torch.tensor([[position - 1 for position in positions]], device=self._device)
         embedded = self._embed(tokens)[None]
         states = self._head(embedded, given[None], places, mask[None, None], state.cache)
         state.cache.finish(committed=parents is None)
@@ -147,7 +154,7 @@ class EagleDraft(DraftSource):
     def _embed(self, tokens: Sequence[int]) -> torch.Tensor:
         if self._embedding is None:
             return self._ends.embed(tokens)
-        return self._embedding[torch.tensor(tokens, dtype=torch.long)].float()
+        return self._embedding[torch.tensor(tokens, dtype=torch.long, device=self._device)]
 
 
 def _levels(first: int, parents: Sequence[int]) -> Iterator[tuple[int, int]]:

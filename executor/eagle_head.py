@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint, check_finite, open_shard
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource, check_finite, open_shard
 from treepipe.executor.families import FAMILIES, fixed_rotary
 from treepipe.executor.supported import check_rope, reason_of
+from treepipe.executor.widening import widen
 from treepipe.files.json_file import read_json
 
 FAMILY = "LlamaForCausalLM"
@@ -64,13 +65,20 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return result
 
 
-def load_head(directory: Path, target: Checkpoint) -> tuple[EagleHead, torch.Tensor | None]:
+def load_head(
+    source: CheckpointSource,
+    target: Checkpoint,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> tuple[EagleHead, torch.Tensor | None]:
     """A head and its own embedding, if the checkpoint holds one; raises ``UserError``.
 
     ``config.json`` is a Llama configuration of one layer; the weights are ``model.safetensors`` or
     ``pytorch_model.bin`` with ``fc.weight``, perhaps ``fc.bias``, and ``layers.0.*``.
     """
-    config, tensors = _config(directory, target), _tensors(directory)
+    directory = source.directory
+    config, tensors = _config(directory, target), widen(_tensors(directory), source.widen)
+    config.intermediate_size *= source.widen
     embedding = tensors.pop("embed_tokens.weight", None)
     if "fc.weight" not in tensors:
         raise UserError(f"{directory}: is no EAGLE head, tensor fc.weight is missing")
@@ -93,8 +101,11 @@ def load_head(directory: Path, target: Checkpoint) -> tuple[EagleHead, torch.Ten
             f"{directory}: tensor embed_tokens.weight has shape {tuple(embedding.shape)}, "
             f"the target's is {(target.vocabulary, target.hidden_size)}"
         )
-    head.load_state_dict({name: tensors[name].float() for name in wanted})
-    return head.eval().requires_grad_(False), embedding
+    read = {name: tensors[name].to(device, dtype) for name in wanted}
+    head.load_state_dict(read, assign=True)  # the rotary embedding's frequencies stay in float32
+    head.rotary.to(device)
+    head.eval().requires_grad_(False)
+    return head, None if embedding is None else embedding.to(device, dtype)
 
 
 def _config(directory: Path, target: Checkpoint) -> Any:

@@ -45,8 +45,10 @@ def fork_server(preload: Sequence[str] = WORKERS_MODULES) -> ForkServerContext:
     The server blocks Ctrl-C from its first instruction on, and so do its children: who started
     them ends them.
     """
-    # It hands its environment on: one thread per worker.
+    # It hands its environment on: one thread per worker unless its role says more, and these sleep
+    # while they wait, since workers may have more threads than there are cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *preload])
     resource_tracker.ensure_running()  # before, since it unblocks Ctrl-C

@@ -41,4 +41,5 @@ class HybridDraft(DraftSource):
         return [self._mixed(first, second) for first, second in zip(*both, strict=True)]
 
     def _mixed(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        second = second.to(first.device)
         return (self._weight * first.exp() + (1 - self._weight) * second.exp()).log()

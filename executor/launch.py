@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.verification import RULES
-from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource, check_same_vocabulary
+from treepipe.executor.computing import fault_of
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.profiles.library import checkpoint_directory
+from treepipe.profiles.shapes import BYTES, DType
+from treepipe.scenario.computing import COMPUTED, FULL, Computed, computed_in
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec
 from treepipe.scenario.fitting import batched, fitting, roomy
 from treepipe.scenario.footprint import Footprint
@@ -43,29 +48,23 @@ class Launch:
 
 def prepare(scenario: Scenario) -> Launch:
     """Open and check what the scenario names; raises ``UserError``."""
+    _check_types(scenario)
     target = _open_target(scenario)
     sources = [
         _source_settings(scenario, index)
         for index, draft in enumerate(scenario.drafts)
         for _ in range(draft.count)
     ]
-    models = [Checkpoint.open(each.model) for each in sources if each.model is not None]
+    models = [
+        each.model.open() for each in sources if each.kind != "eagle" and each.model is not None
+    ]
     for model in models:
         check_same_vocabulary(target, model)
     asked = _requests(scenario, target, models)
-    opened = OpenedTarget(
-        target.layers,
-        4 * target.hidden_size,  # hidden states travel in float32
-        Footprint(
-            target.layer_bytes,
-            target.kv_bytes,
-            ends_bytes=target.embedding_bytes * (1 if target.tied else 2),
-            embedding_bytes=target.embedding_bytes,
-            tied=target.tied,
-        ),
-    )
-    deployment = resolve(scenario, opened)
-    deployment = replace(deployment, warnings=(*deployment.warnings, *target.warnings))
+    deployment = resolve(scenario, _opened(target, computed_in(scenario.target.dtype)))
+    _check_computing(deployment)
+    own = (*target.warnings, *_type_warnings(scenario), *_thread_warnings(deployment))
+    deployment = replace(deployment, warnings=(*deployment.warnings, *own))
     if deployment.central_transfers and not scenario.emulate:
         deployment = _without_scheduler(scenario, deployment)
     deployment = roomy(batched(deployment, asked), asked)
@@ -75,6 +74,70 @@ def prepare(scenario: Scenario) -> Launch:
         _check_machines(deployment)
     roles = _roles(scenario, runs, target, sources)
     return Launch(runs, roles, target, models[0] if models else None)
+
+
+def _opened(target: Checkpoint, dtype: Computed) -> OpenedTarget:
+    """What a run needs to know of its target, computed in ``dtype``."""
+    size, embedding = BYTES[dtype], target.embedding_parameters
+    return OpenedTarget(
+        target.layers,
+        round(size * target.hidden_size),
+        Footprint(
+            size * target.layer_parameters,
+            size * target.kv_parameters,
+            ends_bytes=size * embedding * (1 if target.tied else 2),
+            embedding_bytes=size * embedding,
+            tied=target.tied,
+        ),
+        dtype,
+    )
+
+
+def _types(scenario: Scenario) -> Iterator[tuple[str, DType]]:
+    """Key and value of the types that are given."""
+    models = {f"drafts.{i}.model": draft.model for i, draft in enumerate(scenario.drafts)}
+    for key, model in {"target": scenario.target, **models}.items():
+        if model.dtype is not None:
+            yield f"{key}.dtype", model.dtype
+
+
+def _check_types(scenario: Scenario) -> None:
+    """A run computes in no quantized type; one that emulates devices has but their times."""
+    for key, dtype in _types(scenario):
+        if dtype not in COMPUTED and not scenario.emulate:
+            raise UserError(
+                f"{scenario.path}: key {key} = {dtype!r} cannot be run; a run computes in "
+                f"{', '.join(COMPUTED)} (with emulate = true it has a device's times for others)"
+            )
+
+
+def _type_warnings(scenario: Scenario) -> Iterator[str]:
+    for key, dtype in _types(scenario):
+        if dtype not in COMPUTED:
+            yield f"key {key} = {dtype!r}: the run computes in {FULL}; only its times are {dtype}'s"
+    dtype = computed_in(scenario.target.dtype)
+    if dtype != FULL:
+        yield (
+            f"key target.dtype = {dtype!r}: sums of 16 bits depend on how many rows a pass has, so "
+            f"a text may leave plain decoding's where two tokens are almost as likely"
+        )
+
+
+def _check_computing(deployment: Deployment) -> None:
+    """Every role's processor and threads are there; asked before any worker starts."""
+    for placed in deployment.placed:
+        if (fault := fault_of(placed.compute)) is not None:
+            raise UserError(f"{deployment.path}: the device of {placed.name} has {fault}")
+
+
+def _thread_warnings(deployment: Deployment) -> Iterator[str]:
+    """Where roles have more threads than they can all have cores, each waits for its others."""
+    threads, cores = sum(each.compute.threads for each in deployment.placed), os.cpu_count() or 1
+    if threads > max(cores, len(deployment.placed)):
+        yield (
+            f"the workers compute with {threads} threads in all on this machine's {cores} cores; "
+            f"threads of a worker that wait for each other make passes many times as long"
+        )
 
 
 def _without_scheduler(scenario: Scenario, deployment: Deployment) -> Deployment:
@@ -107,7 +170,8 @@ def _check_machines(deployment: Deployment) -> None:
 
 def _open_target(scenario: Scenario) -> Checkpoint:
     name = scenario.target.checkpoint
-    return Checkpoint.open(_directory(name, "target", "target.checkpoint", scenario.path))
+    directory = _directory(name, "target", "target.checkpoint", scenario.path)
+    return Checkpoint.open(directory, scenario.target.widen)
 
 
 def _directory(name: str | None, role: str, key: str, path: Path) -> Path:
@@ -119,14 +183,17 @@ def _directory(name: str | None, role: str, key: str, path: Path) -> Path:
 def _source_settings(scenario: Scenario, index: int) -> SourceSettings:
     draft, sampling, key = scenario.drafts[index], scenario.sampling, f"drafts.{index}"
     path = scenario.path
-    model = head = None
+    model = None
     if draft.source in ("model", "hybrid"):
-        model = _directory(draft.model.checkpoint, "draft", f"{key}.model.checkpoint", path)
+        directory = _directory(draft.model.checkpoint, "draft", f"{key}.model.checkpoint", path)
+        model = CheckpointSource(directory, draft.model.widen)
     if draft.source == "eagle":
-        head = _directory(draft.head, "eagle", f"{key}.head", path)
+        model = CheckpointSource(
+            _directory(draft.head, "eagle", f"{key}.head", path), draft.model.widen
+        )
     remembers = RULES[sampling.rule].needs_draft
     return SourceSettings(
-        draft.source, model, head, draft.ngram, draft.weight, sampling, remembers, scenario.seed
+        draft.source, model, draft.ngram, draft.weight, sampling, remembers, scenario.seed
     )
 
 
@@ -205,7 +272,7 @@ def _roles(
             number,
             pipeline,
             deployment,
-            target.directory,
+            target.source,
             sources[number if kind == "draft" else 0],
             scratch if kind == "draft" else tree,
             0,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from treepipe.core.verification import Sampling
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.computing import DTYPES
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.draft_source import DraftSource
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.hybrid import HybridDraft
 from treepipe.executor.ngram import PromptLookupDraft
+from treepipe.scenario.computing import Compute
 from treepipe.scenario.schema import SamplingSection
 
 
@@ -22,8 +23,7 @@ class SourceSettings:
 
     Attributes:
         kind: as in the scenario's ``drafts.source``.
-        model: the draft model's checkpoint directory, None if the kind has none.
-        head: the EAGLE head's directory.
+        model: the draft model or the EAGLE head, None if the kind has neither.
         ngram: longest suffix that prompt lookup matches.
         weight: of the model, in a hybrid.
         sampling: of the target, since drawn trees are drawn alike.
@@ -31,8 +31,7 @@ class SourceSettings:
     """
 
     kind: str
-    model: Path | None
-    head: Path | None
+    model: CheckpointSource | None
     ngram: int
     weight: float
     sampling: SamplingSection
@@ -47,21 +46,25 @@ def judged_sampling(section: SamplingSection) -> Sampling:
     return Sampling(temperature, section.top_p, section.top_k)
 
 
-def open_source(settings: SourceSettings, target: Checkpoint, capacity: int) -> DraftSource:
+def open_source(
+    settings: SourceSettings, target: Checkpoint, capacity: int, compute: Compute
+) -> DraftSource:
     """The draft itself; raises ``UserError`` if it cannot be opened."""
-    source = _open(settings, target, capacity)
+    source = _open(settings, target, capacity, compute)
     if settings.remembers:
         return RememberingDraft(source, judged_sampling(settings.sampling), settings.seed)
     return source
 
 
-def _open(settings: SourceSettings, target: Checkpoint, capacity: int) -> DraftSource:
-    if settings.kind == "eagle":
-        assert settings.head is not None  # checked at launch
-        return EagleDraft(settings.head, target, capacity)
+def _open(
+    settings: SourceSettings, target: Checkpoint, capacity: int, compute: Compute
+) -> DraftSource:
     lookup = PromptLookupDraft(target.vocabulary, settings.ngram)
     if settings.kind == "ngram":
         return lookup
     assert settings.model is not None  # checked at launch
-    model = LanguageModelDraft(Checkpoint.open(settings.model), capacity)
+    dtype, device = DTYPES[compute.dtype], compute.device
+    if settings.kind == "eagle":
+        return EagleDraft(settings.model, target, capacity, dtype, device)
+    model = LanguageModelDraft(settings.model.open(), capacity, dtype, device)
     return HybridDraft(model, lookup, settings.weight) if settings.kind == "hybrid" else model

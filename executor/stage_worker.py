@@ -13,7 +13,7 @@ from treepipe.core.messages import Close, Flight, Segment, Verified
 from treepipe.core.protocol import Offer
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move, Send, StageWork
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.computing import DTYPES, Ferry
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
@@ -34,12 +34,14 @@ class StageWorker:
         following = stages[settings.number :]
         self._successor = following[0].name if following else None
         self._desk = settings.deployment.stage_desk(settings.pipeline, settings.number)
-        checkpoint = Checkpoint.open(settings.target)
-        self._model = StageModel(checkpoint, settings.placed.layers, settings.capacity)
+        checkpoint, compute = settings.target.open(), settings.placed.compute
+        dtype, device = DTYPES[compute.dtype], compute.device
+        self._ferry, capacity = Ferry(compute), settings.capacity
+        self._model = StageModel(checkpoint, settings.placed.layers, capacity, dtype, device)
         self._model.check_causality = settings.check_causality
         self._embeds = settings.number == 1 and self._deployment.ends == "pipeline"
         verifies = self._deployment.verifies(settings.pipeline, settings.number)
-        ends = TargetEnds(checkpoint, embeds=self._embeds, projects=verifies)
+        ends = TargetEnds(checkpoint, dtype, device, embeds=self._embeds, projects=verifies)
         self._ends = ends
         sampling, seed = settings.source.sampling, self._deployment.seed
         self._verifier = Verifier(ends, sampling, seed, None) if verifies else None
@@ -114,6 +116,7 @@ class StageWorker:
             duration = times.stage.over(self._desk.parts(flight))
             with self._station.work("compute", session, tokens, duration):
                 hidden = torch.cat(self._model.run(opened))
+                self._ferry.wait()
         if self._verifier is not None:
             self._verify(self._verifier, flight, hidden)
             return
@@ -123,7 +126,7 @@ class StageWorker:
 
     def _send_on(self, flight: Flight, hidden: torch.Tensor | None) -> None:
         receiver = self._successor or self._deployment.drafts[flight.draft].name
-        self._station.send(receiver, flight, hidden)
+        self._station.send(receiver, flight, None if hidden is None else self._ferry.ashore(hidden))
 
     def _verify(self, verifier: Verifier, flight: Flight, hidden: torch.Tensor | None) -> None:
         """Send the target's tokens back, and the states of accepted rows to a draft that reads
@@ -147,8 +150,7 @@ class StageWorker:
                     found = [self._accepted.of(*pair) for pair in pairs]
                     picked = [own[list(rows)] for own, rows in zip(split, found, strict=True)]
                     states = self._ends.features(torch.cat(picked))
-        if states is not None and not len(states):
-            states = None
+        states = None if states is None or not len(states) else self._ferry.ashore(states)
         self._station.send(receiver, Verified(flight, tuple(answers), tuple(found)), states)
 
     def _answers(
@@ -167,7 +169,7 @@ class StageWorker:
                 if self._embeds:
                     states = self._ends.embed(segment.tokens)
                 else:
-                    states = hidden if rows is None else hidden[list(rows)]
+                    states = self._ferry.aboard(hidden if rows is None else hidden[list(rows)])
                 parents = None if segment.committed else segment.parents
                 parts.append(Part(segment.session, states, segment.positions, parents))
         return parts

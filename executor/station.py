@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -25,7 +24,9 @@ import zmq
 
 from treepipe.core.messages import Beat, Close, Flight, Message, Verified
 from treepipe.core.requests import numbered
+from treepipe.executor.checkpoint import CheckpointSource
 from treepipe.executor.clock import DeviceClock
+from treepipe.executor.computing import DTYPES
 from treepipe.executor.ledger import Ledger
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Gate, Inbox, Outbox, Received
@@ -50,7 +51,7 @@ class RoleSettings:
         number: of the draft server from 0, or of the stage from 1 along its pipeline.
         pipeline: the stage's pipeline, None for the other kinds.
         deployment: what all workers share: groups of stages, queues, sampling.
-        target: the target's checkpoint directory.
+        target: the target's checkpoint.
         source: what a draft server drafts with.
         capacity: cache entries per session.
         port: to listen on, 0 for any free one.
@@ -65,7 +66,7 @@ class RoleSettings:
     number: int
     pipeline: int | None
     deployment: Deployment
-    target: Path
+    target: CheckpointSource
     source: SourceSettings
     capacity: int
     port: int = 0
@@ -97,9 +98,9 @@ class RoleSettings:
             before = deployment.pipelines[self.pipeline][: self.number - 1][-1:]
             senders = drafts.union(stage.name for stage in before)
         together = max(MOST_TOGETHER, len(deployment.requests))
-        width = deployment.row_bytes // 4  # they travel in float32
-        most_rows = self.capacity * together
-        return Gate(self.token, senders, receivers, kinds, width, most_rows, bare)
+        most_rows, dtype = self.capacity * together, DTYPES[deployment.dtype]
+        width = deployment.width
+        return Gate(self.token, senders, receivers, kinds, width, most_rows, bare, dtype)
 
 
 @dataclass

@@ -66,7 +66,8 @@ class Envelope:
         sender, receiver: names of the workers at the two ends of its link.
         sent_ms, due_ms: when its transfer begins, and when its link delivers it (monotonic clock).
         body: what it says.
-        rows, width: shape of the float32 hidden states in the second frame, 0 if there is none.
+        rows, width: shape of the hidden states in the second frame, 0 if there is none. All of a
+            run's are of one type, which its workers know.
         number: of the messages on its link before it.
     """
 
@@ -133,6 +134,7 @@ class Gate:
         width: of the target's hidden states.
         most_rows: that one message can hold.
         bare: senders whose flights hold no hidden states, since the first stage embeds.
+        dtype: of the hidden states.
     """
 
     token: bytes
@@ -142,11 +144,13 @@ class Gate:
     width: int
     most_rows: int
     bare: frozenset[str] = frozenset()
+    dtype: torch.dtype = torch.float32
 
     @property
     def most_bytes(self) -> int:
         """The longest frame allowed; a connection on which a longer one is announced is cut."""
-        return HEADER_BYTES + self.most_rows * max(4 * self.width, ROW_HEADER_BYTES)
+        row: int = self.dtype.itemsize * self.width
+        return HEADER_BYTES + self.most_rows * max(row, ROW_HEADER_BYTES)
 
     def fault(self, envelope: Envelope) -> str | None:
         """Why a message is not let in, None if it is."""
@@ -211,7 +215,7 @@ class Outbox:
     def _send(self, envelope: Envelope, hidden: torch.Tensor | None) -> None:
         frames: list[Any] = [self._token + header(envelope)]
         if hidden is not None:
-            frames.append(hidden.contiguous().numpy().data)
+            frames.append(hidden.contiguous().view(torch.uint8).numpy().data)
         # Long frames are sent from where they are, so nobody may write to hidden states.
         self._socket.send_multipart(frames, copy=False)
 
@@ -347,7 +351,7 @@ class Inbox:
             return "has impossible times"
         if gate is not None and (fault := gate.fault(envelope)) is not None:
             return fault
-        hidden = _hidden(envelope, frames[1:])
+        hidden = _hidden(envelope, frames[1:], torch.float32 if gate is None else gate.dtype)
         if isinstance(hidden, str):
             return hidden
         if gate is not None:
@@ -358,11 +362,14 @@ class Inbox:
         return Received(envelope, hidden)
 
 
-def _hidden(envelope: Envelope, frames: Sequence[bytes | memoryview]) -> torch.Tensor | str | None:
+def _hidden(
+    envelope: Envelope, frames: Sequence[bytes | memoryview], dtype: torch.dtype
+) -> torch.Tensor | str | None:
     """The hidden states of a message, None if it has none, or what is wrong with them."""
     rows, width = envelope.rows, envelope.width
     if not rows and not width and not frames:
         return None
-    if min(rows, width) < 1 or len(frames) != 1 or len(frames[0]) != 4 * rows * width:
+    size = dtype.itemsize * rows * width
+    if min(rows, width) < 1 or len(frames) != 1 or len(frames[0]) != size:
         return "does not hold the hidden states of its rows"
-    return torch.frombuffer(frames[0], dtype=torch.float32).view(rows, width)
+    return torch.frombuffer(frames[0], dtype=dtype).view(rows, width)

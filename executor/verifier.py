@@ -88,7 +88,7 @@ class Verifier:
         """Token per row of [n, hidden]; ``NO_TOKEN`` at rows that were pruned meanwhile."""
         if self.greedy:
             return self._ends.next_tokens(hidden)
-        logits = self._ends.logits(hidden).double().numpy()
+        logits = self._ends.logits(hidden).double().cpu().numpy()
         return tuple(
             [
                 NO_TOKEN if offer is None else self._judge(session, row, offer)

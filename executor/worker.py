@@ -31,6 +31,7 @@ from treepipe.executor.control import (
 from treepipe.executor.fork_server import end_with_fork_server
 from treepipe.executor.pulse import Pulse
 from treepipe.executor.station import RoleSettings, Station
+from treepipe.scenario.computing import Compute
 
 
 def worker_main(role: RoleSettings, control: Connection, pulse_pipe: Connection) -> None:
@@ -38,10 +39,10 @@ def worker_main(role: RoleSettings, control: Connection, pulse_pipe: Connection)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends us
     end_with_fork_server()
     pulse = Pulse(pulse_pipe, role.timeout_s)
-    import torch
+    from treepipe.executor.computing import use
 
-    torch.set_num_threads(1)
     try:
+        use(role.placed.compute)
         assert isinstance(_told(control), Listen)
         station = Station.open(role, control)
         try:
@@ -115,10 +116,16 @@ def _notes(station: Station, worker: Any) -> Notes:
 ANSWERS: dict[type, Callable[[Station, Any], OpenTexts | Notes | Holdings]] = {
     OpenTexts: lambda station, worker: OpenTexts(worker.texts()),
     Notes: _notes,
-    Holdings: lambda station, worker: Holdings(peak_memory(), worker.open_sessions),
+    Holdings: lambda station, worker: Holdings(
+        peak_memory(station.settings.placed.compute), worker.open_sessions
+    ),
 }
 
 
-def peak_memory() -> int:
-    """Highest resident memory of this process so far, in bytes."""
+def peak_memory(compute: Compute) -> int:
+    """The most that this process has held so far, in bytes: on its GPU, or resident on the host."""
+    if compute.kind == "cuda":
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(compute.index))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -115,6 +115,19 @@ class AnyHardware(Section):
     )
     price_usd_per_hour: Positive | None = None
     power: Power | None = None
+    kind: Literal["cpu", "cuda"] = Field("cpu", description="executor: what a worker computes on")
+    index: Annotated[int, Field(ge=0, le=1000)] = Field(
+        0, description="executor: of the GPU, for kind cuda"
+    )
+    threads: Annotated[int, Field(ge=1, le=1000)] = Field(
+        1, description="executor: that a worker's CPU computes with"
+    )
+
+    @model_validator(mode="after")
+    def _only_gpus_are_counted(self) -> AnyHardware:
+        if self.index and self.kind == "cpu":
+            raise ValueError(f"key index = {self.index} is for kind = 'cuda', not 'cpu'")
+        return self
 
 
 class LayerKeys(AnyHardware):

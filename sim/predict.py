@@ -19,7 +19,7 @@ from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, PoolSection, Replay
-from treepipe.scenario.unread import sampling_warnings
+from treepipe.scenario.unread import computing_warnings, sampling_warnings
 from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
@@ -63,7 +63,7 @@ def predict(scenario: Scenario, progress: Callable[[], None] = lambda: None) -> 
                 f"sampling.rule = {rule!r}: the simulator takes acceptance as it was recorded; use "
                 f"a recording made with this rule"
             )
-        trace.warnings += sampling_warnings(scenario)
+        trace.warnings += [*sampling_warnings(scenario), *computing_warnings(deployment)]
         _refuse_far(deployment, trace)
         trace.warnings += extrapolation_warnings(deployment, trace)
         trace.warnings += input_warnings(scenario, deployment)

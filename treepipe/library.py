@@ -389,7 +389,7 @@ def calibrate(
     Traceback (most recent call last):
         ...
     treepipe.core.errors.UserError: calibrate('device'): no option 'spead'; there are contexts, \
-device, draft, dtype, force, layers, model, seconds, threads, tokens
+device, draft, draft_widen, dtype, force, layers, model, seconds, threads, tokens, widen
     """
     _need_executor("calibrate")
     from treepipe.executor.measure.calibrate import CALIBRATIONS

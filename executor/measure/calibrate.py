@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from treepipe.core.errors import UserError
+from treepipe.executor.computing import DTYPES, gpu_fault
 from treepipe.executor.measure.acceptance import acceptance_profile, open_pair, pool_path
 from treepipe.executor.measure.calibration import growing_pool
 from treepipe.executor.measure.device import CONTEXTS, TOKENS, DeviceSession
@@ -29,9 +30,10 @@ from treepipe.executor.measure.profile_file import claim, write_profile
 from treepipe.executor.measure.progress import Say
 from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
-from treepipe.executor.measure.work import DTYPES, Bench
+from treepipe.executor.measure.work import Bench
 from treepipe.executor.transport import LOOPBACK
-from treepipe.profiles.shapes import BYTES, DType
+from treepipe.profiles.shapes import BYTES
+from treepipe.scenario.computing import Computed
 
 DEVICES = ("cpu", "cuda")
 
@@ -41,7 +43,7 @@ class DeviceRequest:
     """What is to be measured of this machine.
 
     Attributes:
-        model, draft, layers: see ``subject.open_subject``.
+        model, draft, widen, draft_widen, layers: see ``subject.open_subject``.
         dtype: to compute in; None is float32 on a CPU, float16 on a GPU.
         threads: that the CPU computes with; a worker of the executor has one.
         tokens, contexts: rows per pass, and cache entries before them.
@@ -52,6 +54,8 @@ class DeviceRequest:
     draft: str | None = None
     device: str = "cpu"
     dtype: str | None = None
+    widen: int = 1
+    draft_widen: int = 1
     threads: int = 1
     layers: int | None = None
     tokens: tuple[int, ...] = TOKENS
@@ -106,7 +110,10 @@ def calibrate_device(asked: DeviceRequest, out: Path, say: Say, *, force: bool =
     """
     bench = asked.bench()
     claim(out, force)
-    subject = open_subject(asked.model, asked.draft, asked.layers, bench.dtype, bench.device)
+    widths = asked.widen, asked.draft_widen
+    subject = open_subject(
+        asked.model, asked.draft, asked.layers, bench.dtype, bench.device, widths
+    )
     session = DeviceSession(subject, bench, asked.seconds)
 
     def save() -> None:
@@ -203,14 +210,11 @@ CALIBRATIONS: dict[str, tuple[type[Any], Callable[..., None]]] = {
 def _check_device(device: str) -> None:
     if device not in DEVICES:
         raise UserError(f"--device {device}: must be one of {', '.join(DEVICES)}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            f"--device cuda: torch {torch.__version__} finds no GPU on this machine; "
-            f"--device cpu measures its processor"
-        )
+    if device == "cuda" and (fault := gpu_fault()) is not None:
+        raise UserError(f"--device cuda: {fault}; --device cpu measures its processor")
 
 
-def _dtype(name: str) -> DType:
+def _dtype(name: str) -> Computed:
     known = {dtype: dtype for dtype in DTYPES}
     if name in known:
         return known[name]

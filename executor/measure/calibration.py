@@ -14,9 +14,12 @@ import numpy as np
 import torch
 
 from treepipe.core.messages import NO_PARENT
+from treepipe.core.tree import split
 from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.computing import DTYPES
 from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.profiles.pool_file import Floats, PoolFile, Prompt, Table
+from treepipe.scenario.computing import ONE_CORE, Compute
 
 CANDIDATES = 16
 OFF_PATH_STEPS = 3
@@ -27,9 +30,10 @@ DIGITS = 4
 class WholeModel:
     """All layers of a checkpoint in this process; for small models and for calibration."""
 
-    def __init__(self, checkpoint: Checkpoint, capacity: int) -> None:
-        self.stage = StageModel(checkpoint, range(checkpoint.layers), capacity)
-        self.ends = TargetEnds(checkpoint)
+    def __init__(self, checkpoint: Checkpoint, capacity: int, compute: Compute = ONE_CORE) -> None:
+        dtype, device = DTYPES[compute.dtype], compute.device
+        self.stage = StageModel(checkpoint, range(checkpoint.layers), capacity, dtype, device)
+        self.ends = TargetEnds(checkpoint, dtype, device)
 
     def read(
         self, tokens: Sequence[int], positions: Sequence[int], parents: Sequence[int] | None
@@ -42,14 +46,33 @@ class WholeModel:
         self, prompt: Sequence[int], new_tokens: int, end_tokens: frozenset[int] = frozenset()
     ) -> list[int]:
         """Plain greedy continuation, up to and with the first of ``end_tokens``."""
+        return [int(row.argmax()) for row in self.decode(prompt, new_tokens, end_tokens)]
+
+    def decode(
+        self,
+        prompt: Sequence[int],
+        new_tokens: int,
+        end_tokens: frozenset[int] = frozenset(),
+        chunk: int | None = None,
+    ) -> Iterator[torch.Tensor]:
+        """Logits [vocabulary] at each place of that continuation.
+
+        Args: ``chunk``: most rows of a pass over the prompt, as schedules have it; None: any.
+        """
         self.stage.open(0)
-        logits = self.read(prompt, range(len(prompt)), None)
-        text = [int(logits[-1].argmax())]
-        while len(text) < new_tokens and text[-1] not in end_tokens:
-            position = len(prompt) + len(text) - 1
-            text.append(int(self.read(text[-1:], [position], None)[-1].argmax()))
+        position = 0
+        for count in split(len(prompt), -(-len(prompt) // (chunk or len(prompt))), len(prompt)):
+            read = prompt[position : position + count]
+            row = self.read(read, range(position, position + count), None)[-1]
+            position += count
+        yield row.clone()
+        for _ in range(new_tokens - 1):
+            if (token := int(row.argmax())) in end_tokens:
+                break
+            row = self.read([token], [position], None)[-1]
+            yield row.clone()
+            position += 1
         self.stage.close(0)
-        return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
+from treepipe.executor.checkpoint import CheckpointSource
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.measure.calibration import (
     DIGITS,
@@ -46,7 +47,7 @@ class HeadRecorder:
 
     def __init__(self, directory: Path, name: str, texts: Texts) -> None:
         self.name = name
-        self._draft = EagleDraft(directory, texts.target, 2 * texts.longest)
+        self._draft = EagleDraft(CheckpointSource(directory), texts.target, 2 * texts.longest)
 
     def record(
         self, whole: WholeModel, prompt: Sequence[int], text: Sequence[int], strays: Strays

@@ -34,7 +34,7 @@ class RandomCheckpoint(Checkpoint):
     ) -> RandomCheckpoint:
         """Args: ``path``: of a ``config.json``. Raises ``UserError`` if it is not usable."""
         config, architecture = read_config(path)
-        return cls(path.parent, config, architecture, {}, device, dtype)
+        return cls(path.parent, config, architecture, {}, device=device, dtype=dtype)
 
     @classmethod
     def from_shape(
@@ -57,7 +57,7 @@ class RandomCheckpoint(Checkpoint):
             tie_word_embeddings=shape.tied,
         )
         config._attn_implementation = "sdpa"
-        return cls(Path(name), config, f"{family}ForCausalLM", {}, device, dtype)
+        return cls(Path(name), config, f"{family}ForCausalLM", {}, device=device, dtype=dtype)
 
     @property
     def tied(self) -> bool:

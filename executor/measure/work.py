@@ -16,22 +16,17 @@ from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.computing import DTYPES
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.measure.timing import Probe
 from treepipe.executor.stage_model import StageModel, TargetEnds
-from treepipe.profiles.shapes import DType
+from treepipe.scenario.computing import Computed
 
 WorkKind: TypeAlias = Literal["block", "single", "head", "embedding", "draft", "prune"]
 """A block of layers, one layer alone, the two ends, a whole draft pass, a cache compaction."""
 WorkPoint: TypeAlias = tuple[WorkKind, int, int]
 """Kind, tokens, context."""
 
-DTYPES: dict[DType, torch.dtype] = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
-"""What can be computed in."""
 ROOTS = 4
 TOP_K = 10
 """Candidates asked per node of a draft pass."""
@@ -50,7 +45,7 @@ class Bench:
     contexts: tuple[int, ...]
 
     @property
-    def dtype_name(self) -> DType:
+    def dtype_name(self) -> Computed:
         """The type of the weights, as profiles call it."""
         return next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
 

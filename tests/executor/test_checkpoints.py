@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.worlds.command_line import assert_sentence, call, run_with
 from tests.worlds.tiny_models import greedy, save_head, save_random_checkpoint, save_tokenizer
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.prompts import tokenize
@@ -321,10 +321,10 @@ def test_a_tokenizer_of_another_model_is_refused(folder: Path) -> None:
 def test_bad_heads_are_refused_in_one_sentence(folder: Path, spoil: Change, sentence: str) -> None:
     target = Checkpoint.open(folder)
     head = save_head(folder / "head", target)
-    load_head(head, target)
+    load_head(CheckpointSource(head), target)
     spoil(head)
     with pytest.raises(UserError) as refused:
-        load_head(head, target)
+        load_head(CheckpointSource(head), target)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 

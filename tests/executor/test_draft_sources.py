@@ -20,7 +20,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.requests import LIVES
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.controller import Controller
 from treepipe.executor.draft_memory import stream
 from treepipe.executor.draft_model import LanguageModelDraft
@@ -50,7 +50,7 @@ def dense(
 
     ``true`` are the states of all of the text but its last token.
     """
-    model, _ = load_head(head, target)
+    model, _ = load_head(CheckpointSource(head), target)
     ends = TargetEnds(target)
     given = true
     for count in range(len(path) + 1):
@@ -67,7 +67,7 @@ def _assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def test_tree_passes_equal_dense_computation(head: Path, target: Checkpoint) -> None:
-    draft = EagleDraft(head, target, 64)
+    draft = EagleDraft(CheckpointSource(head), target, 64)
     draft.open(1)
     draft.observe(1, features_of(READ - 1))
     rows = [draft.log_probs(1, DraftPass(1, TEXT[:READ], (), (), True, 4))]
@@ -79,7 +79,7 @@ def test_tree_passes_equal_dense_computation(head: Path, target: Checkpoint) -> 
 
 
 def test_committed_tokens_are_read_again_from_true_states(head: Path, target: Checkpoint) -> None:
-    draft = EagleDraft(head, target, 64)
+    draft = EagleDraft(CheckpointSource(head), target, 64)
     draft.open(1)
     draft.observe(1, features_of(READ - 1))
     draft.log_probs(1, DraftPass(1, TEXT[:READ], (), (), True, 4))
@@ -98,8 +98,8 @@ def test_committed_tokens_are_read_again_from_true_states(head: Path, target: Ch
 def test_pickled_weights_are_read_too(target: Checkpoint, tmp_path: Path, head: Path) -> None:
     pickled = save_head(tmp_path, target, pickled=True)
     for one, other in zip(
-        load_head(pickled, target)[0].state_dict().values(),
-        load_head(head, target)[0].state_dict().values(),
+        load_head(CheckpointSource(pickled), target)[0].state_dict().values(),
+        load_head(CheckpointSource(head), target)[0].state_dict().values(),
         strict=True,
     ):
         assert torch.equal(one, other)
@@ -107,24 +107,24 @@ def test_pickled_weights_are_read_too(target: Checkpoint, tmp_path: Path, head: 
 
 def test_faults_of_a_head_are_one_sentence(target: Checkpoint, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config\.json: there is no such file"):
-        load_head(tmp_path, target)
+        load_head(CheckpointSource(tmp_path), target)
     content = json.loads((target.directory / "config.json").read_text())
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**content, "hidden_size": 64}))
     with pytest.raises(UserError, match="hidden_size = 64 differs from the target's 32"):
-        load_head(tmp_path, target)
+        load_head(CheckpointSource(tmp_path), target)
     config.write_text("{")
     with pytest.raises(UserError, match=r"config\.json: is not valid JSON"):
-        load_head(tmp_path, target)
+        load_head(CheckpointSource(tmp_path), target)
     config.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"holds neither model\.safetensors nor pytorch_model\.bin"):
-        load_head(tmp_path, target)
+        load_head(CheckpointSource(tmp_path), target)
     save_file({"fc.bias": torch.zeros(32)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=r"is no EAGLE head, tensor fc\.weight is missing"):
-        load_head(tmp_path, target)
+        load_head(CheckpointSource(tmp_path), target)
     save_file({"fc.weight": torch.zeros(32, 64)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=r"tensor layers\.0\..* is missing"):
-        load_head(tmp_path, target)
+        load_head(CheckpointSource(tmp_path), target)
 
 
 # --- prompt lookup, hybrid -----------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.measure.calibration import (
     CANDIDATES,
@@ -28,7 +28,7 @@ TOKENS = 6
 
 @pytest.fixture(scope="module")
 def draft(target: Checkpoint, head: Path) -> EagleDraft:
-    return EagleDraft(head, target, 64)
+    return EagleDraft(CheckpointSource(head), target, 64)
 
 
 def test_answers_by_depth_are_the_heads(target: Checkpoint, draft: EagleDraft, head: Path) -> None:

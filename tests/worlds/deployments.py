@@ -9,6 +9,7 @@ import numpy as np
 
 from treepipe.core.system import Ends
 from treepipe.core.verification import RULES
+from treepipe.executor.checkpoint import CheckpointSource
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
@@ -78,11 +79,13 @@ def worker_roles(
     **changes: object,
 ) -> list[RoleSettings]:
     remembers = sampling.rule not in ("exact", "relaxed_best")
-    source = SourceSettings("model", pair[1], None, 3, 0.5, sampling, remembers, deployment.seed)
+    model = CheckpointSource(pair[1])
+    source = SourceSettings("model", model, 3, 0.5, sampling, remembers, deployment.seed)
     places: list[tuple[Placed, WorkerKind, int, int | None]] = [
         (placed, "draft", number, None) for number, placed in enumerate(deployment.drafts)
     ]
     for p, stages in enumerate(deployment.pipelines):
         places += [(stage, "stage", n, p) for n, stage in enumerate(stages, start=1)]
-    base = [RoleSettings(*place, deployment, pair[0], source, 300, 0, True) for place in places]
+    target = CheckpointSource(pair[0])
+    base = [RoleSettings(*place, deployment, target, source, 300, 0, True) for place in places]
     return [replace(role, **changes) for role in base]  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from treepipe.validation.comparison import (
     predict_case,
 )
 from treepipe.validation.judgement import Row, judge
+from treepipe.validation.plain import PlainText
 
 SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")
 
@@ -45,7 +46,7 @@ def judged(executed: Deployment, cut: Callable[[Trace], Trace] = lambda trace: t
     deployment, run = made_deployment(), made_run(executed)
     prediction = predict_case(deployment, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
     texts = {
-        (spec.prompt, spec.end_tokens): trace.tokens
+        (spec.prompt, spec.end_tokens): PlainText(trace.tokens)
         for spec, trace in zip(deployment.requests, run[0].requests, strict=True)
     }
     return judge("made", "flowspec", deployment, prediction, run, texts, cut)

@@ -22,6 +22,8 @@ from treepipe.core.stage_desk import Place, StageDesk
 from treepipe.core.system import Ends
 from treepipe.physics.timing import DeviceTimes, LinkTimes
 from treepipe.physics.transfers import Held
+from treepipe.profiles.shapes import BYTES
+from treepipe.scenario.computing import FULL, ONE_CORE, Compute, Computed
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.scale import Estimated
@@ -45,11 +47,13 @@ class Placed:
         name: as metrics and traces show it ("draft0", "pipeline0.stage1").
         times: what its device needs for each kind of work.
         layers: the target's layers it holds (empty for a draft).
+        compute: what its worker computes with in a run.
     """
 
     name: str
     times: DeviceTimes
     layers: range = range(0)
+    compute: Compute = ONE_CORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,7 @@ class Deployment:
         default_link, links: link times, by (sender, receiver) where they differ.
         local_link: between roles of one machine.
         row_bytes: bytes of one row's hidden state between stages.
+        dtype: in a run, what the target is computed in, and its states travel in.
         groups: stages in a row that work one after another within a step.
         overlapped_pruning: stages prune while a step's results are on their way.
         central_transfers: a device takes part in one transfer at a time.
@@ -162,6 +167,7 @@ class Deployment:
     default_link: LinkTimes
     links: Mapping[tuple[str, str], LinkTimes] = field(default_factory=dict)
     row_bytes: int = 0
+    dtype: Computed = FULL
     serving: Serving = Serving()
     groups: Groups = 1
     overlapped_pruning: bool = True
@@ -235,6 +241,11 @@ class Deployment:
     def verifies(self, pipeline: int, number: int) -> bool:
         """Whether the ``number``-th stage (from 1) of a pipeline takes the target's tokens."""
         return self.ends == "pipeline" and number == len(self.pipelines[pipeline])
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row's hidden state, in a run."""
+        return self.row_bytes // round(BYTES[self.dtype])
 
     @property
     def outer_row_bytes(self) -> int:

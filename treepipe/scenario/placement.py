@@ -36,6 +36,8 @@ from treepipe.profiles.schema import (
     Origin,
 )
 from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
+from treepipe.profiles.shapes import BYTES, compute_dtype, widened_name
+from treepipe.scenario.computing import FULL, Compute, computed_in
 from treepipe.scenario.deployment import Placed
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Home, Machine, make_machines
@@ -160,7 +162,8 @@ class _Placing:
         """One row of hidden states, 0 if nothing tells the target's width."""
         if self.target is not None:
             return self.target.shape.row_bytes(self.target.dtype)
-        return 4 * (self._scenario.target.hidden_size or 0)
+        section = self._scenario.target
+        return round(BYTES[compute_dtype(section.dtype or FULL)] * (section.hidden_size or 0))
 
     @property
     def footprint(self) -> Footprint | None:
@@ -174,13 +177,14 @@ class _Placing:
         """Args: ``role``: the server's name; ``key``: of its section in the file."""
         device = self._device(draft.device, f"{key}.device")
         if isinstance(device, Device):
-            times = _device_times(device)
+            times = self._device_times(device, role, draft.model, f"{key}.model")
         else:
             times = self._draft_times(device, draft, key)
         times = self._in_place(times, draft.host)
         times = times.scaled(device_factor(self._scenario.scale, "drafts", draft.device))
         home = Home(role, device, draft.host, f"key {key}")
-        return _Role(Placed(role, times), home, self._draft_footprint(draft, device, key))
+        placed = Placed(role, times, compute=_compute(device, draft.model))
+        return _Role(placed, home, self._draft_footprint(draft, device, key))
 
     def stages(self, pipeline: Pipeline, name: str, key: str) -> list[_Role]:
         """Args: ``name``: of the pipeline's first copy or a further one; ``key``: in the file."""
@@ -189,18 +193,18 @@ class _Placing:
         counts = _deal_layers(given, self._layers, f"{self._path}: key {key}")
         roles, first = list[_Role](), 0
         for number, ((index, stage), count) in enumerate(zip(sections, counts, strict=True), 1):
-            at = f"{key}.stages.{index}.device"
-            device = self._device(stage.device, at)
+            at, role = f"{key}.stages.{index}.device", f"{name}.stage{number}"
+            device, target = self._device(stage.device, at), self._scenario.target
             if isinstance(device, Device):
-                times = _device_times(device)
+                times = self._device_times(device, role, target, "target")
             else:
                 verifies = number == len(sections) and self._ends == "pipeline"
                 times = self._stage_times(device, stage.device, at, count, verifies)
             times = self._in_place(times, stage.host)
             times = times.scaled(device_factor(self._scenario.scale, "stages", stage.device))
-            role = f"{name}.stage{number}"
             home = Home(role, device, stage.host, f"key {key}.stages.{index}")
-            roles.append(_Role(Placed(role, times, range(first, first + count)), home))
+            layers = range(first, first + count)
+            roles.append(_Role(Placed(role, times, layers, _compute(device, target)), home))
             first += count
         return roles
 
@@ -214,6 +218,19 @@ class _Placing:
             stage=Factor(profile.stage_factor).over(times.stage),
             draft=Factor(profile.draft_factor).over(times.draft),
             evaluate=Factor(profile.evaluate_factor).over(times.evaluate),
+        )
+
+    def _device_times(self, device: Device, role: str, model: Model, key: str) -> DeviceTimes:
+        """Args: ``key``: of the model in the file; such times do not depend on it."""
+        if model.widen > 1:
+            sentence = f"times are a whole role's, which key {key}.widen = {model.widen} leaves"
+            self._remarks.append((role, f"{sentence} as they are"))
+        return DeviceTimes(
+            TimeTable(device.stage_ms),
+            TimeTable(device.draft_ms),
+            TimeTable(device.evaluate_ms),
+            device.decide_ms,
+            device.prune_ms,
         )
 
     def _stage_times(
@@ -311,12 +328,14 @@ class _Placing:
         if name is not None:
             profile = find_model(name, f"{self._path}: key {key}.profile", base)
             self._note_estimate(Estimated("model", name), profile.origin)
+            dtype = profile.dtype
         elif section.checkpoint is not None:
-            name = section.checkpoint
+            name, dtype = section.checkpoint, FULL  # as a run computes
             profile = load_model(checkpoint_directory(name, role, base) / "config.json")
         else:
             return None
-        return ServedModel(name, profile, section.dtype or profile.dtype)
+        shape = profile.widened(section.widen)
+        return ServedModel(widened_name(name, section.widen), shape, section.dtype or dtype)
 
     def _all_layers(self, opened: int | None) -> int | None:
         """The target's layers, wherever they are said; ``UserError`` if twice and differently."""
@@ -380,11 +399,6 @@ def _deal_layers(given: list[int | None], total: int | None, pipeline: str) -> l
     return [next(shares) if count is None else count for count in given]
 
 
-def _device_times(device: Device) -> DeviceTimes:
-    return DeviceTimes(
-        TimeTable(device.stage_ms),
-        TimeTable(device.draft_ms),
-        TimeTable(device.evaluate_ms),
-        device.decide_ms,
-        device.prune_ms,
-    )
+def _compute(device: Device | Hardware, model: Model) -> Compute:
+    """What a role on a device computes a model with."""
+    return Compute(device.kind, device.index, device.threads, computed_in(model.dtype))

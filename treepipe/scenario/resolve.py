@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
+from treepipe.scenario.computing import FULL, Computed
 from treepipe.scenario.deployment import Bounds, Deployment, Serving
 from treepipe.scenario.fitting import fitting
 from treepipe.scenario.footprint import Footprint
@@ -42,6 +43,7 @@ class OpenedTarget:
     layers: int
     row_bytes: int
     footprint: Footprint
+    dtype: Computed
 
 
 def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deployment:
@@ -73,6 +75,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         links=pair_links(scenario, names),
         local_link=named_link(scenario, scenario.links.local, "links.local"),
         row_bytes=placement.row_bytes if opened is None else opened.row_bytes,
+        dtype=FULL if opened is None else opened.dtype,
         serving=_serving(scenario, len(placement.pipelines)),
         groups=section.parameters.groups,
         overlapped_pruning=section.parameters.overlapped_pruning,

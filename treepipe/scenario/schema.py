@@ -113,8 +113,14 @@ class Model(Section):
     profile: str | None = Field(
         None, description="a model profile's name, a config.json, or a directory that holds one"
     )
-    dtype: DType | None = Field(None, description="of the weights; default: the profile's")
+    dtype: DType | None = Field(
+        None,
+        description="of weights and states; default: the profile's, of a checkpoint float32",
+    )
     checkpoint: str | None = Field(None, description='a directory, or "reference"')
+    widen: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="so many times as wide feed-forward layers that say the same: a weight"
+    )
     layers: Annotated[int, Field(ge=1)] | None = None
     hidden_size: Annotated[int, Field(ge=1)] | None = None
     layer_mib: Positive | None = Field(
@@ -129,6 +135,15 @@ class Model(Section):
     tied: bool | None = Field(
         None, description="the output projection is the embedding (beside embedding_mib)"
     )
+
+    @model_validator(mode="after")
+    def _weighed_once(self) -> Model:
+        if self.widen > 1 and self.layer_mib is not None:
+            raise ValueError(
+                f"key layer_mib cannot stand beside widen = {self.widen}; a widened layer's "
+                f"weights follow from the sizes of the checkpoint or the profile"
+            )
+        return self
 
 
 class HostSection(Section):

@@ -7,13 +7,22 @@ it depends on; both worlds say the same of a scenario.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from treepipe.profiles.schema import AnyDevice
+from treepipe.scenario.computing import FULL, ONE_CORE
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 
-SOURCES = {"head": ("eagle",), "ngram": ("ngram", "hybrid"), "weight": ("hybrid",)}
+_MODELS = ("model", "eagle", "hybrid")
+SOURCES = {
+    "head": ("eagle",),
+    "ngram": ("ngram", "hybrid"),
+    "weight": ("hybrid",),
+    "model.dtype": _MODELS,
+    "model.widen": _MODELS,
+}
 """Keys of a draft, by the sources that read them."""
 WEIGHTS = ("contrast_weight", "matches_weight", "agreement_weight")
 RULES = dict.fromkeys(("tau_max", *WEIGHTS), "adaptive") | {"relaxed_top_p": "relaxed_top_p"}
@@ -43,10 +52,23 @@ def sampling_warnings(scenario: Scenario) -> list[str]:
     ]
 
 
+def computing_warnings(deployment: Deployment) -> list[str]:
+    """Warnings of a simulation, where a device is as fast as its tables say."""
+    placed = deployment.placed
+    roles = [each.name for each in placed if replace(each.compute, dtype=FULL) != ONE_CORE]
+    if not roles:
+        return []
+    return [
+        f"keys kind, index and threads of the devices of {', '.join(roles)} have no effect on a "
+        f"simulation, which takes their times as given"
+    ]
+
+
 def _drafts(scenario: Scenario) -> Iterator[str]:
     for index, draft in enumerate(scenario.drafts):
+        given = draft.model_fields_set | {f"model.{key}" for key in draft.model.model_fields_set}
         for key, sources in SOURCES.items():
-            if key in draft.model_fields_set and draft.source not in sources:
+            if key in given and draft.source not in sources:
                 yield (
                     f"key drafts.{index}.{key} has no effect with drafts.{index}.source = "
                     f"{draft.source!r}"

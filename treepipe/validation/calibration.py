@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from treepipe.core.errors import UserError
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.launch import Launch
 from treepipe.executor.measure.calibration import ModelRecorder, Texts, record_acceptance
 from treepipe.executor.prompts import load_texts, tokenize
@@ -128,9 +129,9 @@ def _record(
     case: Prepared, pair: _Pair, new_tokens: int, decoded: set[tuple[int, ...]], say: Say
 ) -> PoolFile:
     """The pool of a pair's calibration."""
-    target, draft = case.launch.target, case.launch.draft
-    assert draft is not None  # `_pair` has looked
-    _, _, name, folder = pair
+    directory, small, name, folder = pair
+    # As they are stored, since a widened model says the same, and takes longer.
+    target, draft = Checkpoint.open(directory), Checkpoint.open(small)
     prompts = [p for p in tokenize(target, load_texts(name, folder)) if p not in decoded]
     if not prompts:
         raise UserError(

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from treepipe.core.errors import UserError
+from treepipe.executor.checkpoint import CheckpointSource
+from treepipe.executor.computing import use
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import prepare
 from treepipe.executor.measure.calibration import WholeModel
@@ -23,6 +25,7 @@ from treepipe.profiles.library import find_device
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.results.estimates import summarize
 from treepipe.results.show import Say
+from treepipe.scenario.computing import FULL, ONE_CORE, Compute, Computed
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import ends_of
@@ -30,7 +33,8 @@ from treepipe.scenario.workload import run_seeds
 from treepipe.sim.theory.admission import admitted
 from treepipe.sim.world import simulate
 from treepipe.validation.calibration import CalibratedAcceptance, Prepared, calibrate
-from treepipe.validation.judgement import Cut, PlainTexts, Prediction, Row, Timed, judge
+from treepipe.validation.judgement import Cut, Prediction, Row, Timed, judge
+from treepipe.validation.plain import PlainText, PlainTexts, RunnerUp
 
 WARM_UP_TOKENS = 8
 
@@ -64,7 +68,7 @@ def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> 
         cases: of different labels.
         cut: what is measured of a run; all of it if not given.
     """
-    torch.set_num_threads(1)  # small models; more threads only wait for each other
+    use(ONE_CORE)  # small models; more threads only wait for each other
     prepared = [_prepare(case) for case in cases]
     acceptance = calibrate(prepared, say)
     say("predicting", sum(each.scenario.runs for each in prepared))
@@ -108,24 +112,56 @@ def _is_greedy(case: Prepared) -> bool:
     return not sampling.temperature and sampling.lossless
 
 
-def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[Path, PlainTexts]:
+class _Plain(NamedTuple):
+    """What plain decoding is of: equal ones give the same texts. ``chunk``: of prompts, where the
+    type makes it matter."""
+
+    source: CheckpointSource
+    compute: Compute
+    chunk: int | None
+
+    @classmethod
+    def of(cls, case: Prepared) -> _Plain:
+        compute = case.launch.deployment.pipelines[0][0].compute
+        chunk = case.scenario.schedule.parameters.prefill_chunk
+        return cls(case.launch.target.source, compute, None if compute.dtype == FULL else chunk)
+
+
+def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[_Plain, PlainTexts]:
     """Plain greedy decoding of each unpartitioned target: what every schedule must give."""
-    targets = {case.launch.target.directory: case.launch.target for case in cases}
-    longest: dict[tuple[Path, tuple[int, ...], frozenset[int]], int] = {}
+    targets = {_Plain.of(case): case.launch.target for case in cases}
+    longest: dict[tuple[_Plain, tuple[int, ...], frozenset[int]], int] = {}
     for case in cases:
         for spec in case.launch.deployment.requests:
-            key = case.launch.target.directory, spec.prompt, spec.end_tokens
+            key = _Plain.of(case), spec.prompt, spec.end_tokens
             longest[key] = max(longest.get(key, 0), spec.max_new_tokens)
     say("plain greedy decoding", len(longest))
-    texts: dict[Path, dict[tuple[tuple[int, ...], frozenset[int]], tuple[int, ...]]] = {}
-    for directory, target in targets.items():
-        wanted = {key[1:]: length for key, length in longest.items() if key[0] == directory}
-        whole = WholeModel(target, max(len(prompt) + n for (prompt, _), n in wanted.items()))
-        texts[directory] = {}
+    texts: dict[_Plain, dict[tuple[tuple[int, ...], frozenset[int]], PlainText]] = {}
+    for plain, target in targets.items():
+        wanted = {key[1:]: length for key, length in longest.items() if key[0] == plain}
+        most = max(len(prompt) + n for (prompt, _), n in wanted.items())
+        use(plain.compute)  # as the workers do, so that sums are the same
+        whole, texts[plain] = WholeModel(target, most, plain.compute), {}
         for (prompt, ends), length in wanted.items():
-            texts[directory][prompt, ends] = tuple(whole.greedy(prompt, length, ends))
+            logits = whole.decode(prompt, length, ends, plain.chunk)
+            texts[plain][prompt, ends] = _plain_text(logits, plain.compute.dtype)
             say("", 1)
+    use(ONE_CORE)
     return texts
+
+
+def _plain_text(logits: Iterable[torch.Tensor], dtype: Computed) -> PlainText:
+    """Args: ``logits``: [vocabulary] at each place."""
+    tokens, runners = list[int](), list[RunnerUp]()
+    for row in logits:
+        tokens.append(int(row.argmax()))
+        if dtype != FULL:
+            unit = float(row.abs().max()) * torch.finfo(row.dtype).eps
+            best = float(row[tokens[-1]])
+            row[tokens[-1]] = -torch.inf
+            second = int(row.argmax())
+            runners.append(RunnerUp(second, best - float(row[second]), unit))
+    return PlainText(tuple(tokens), tuple(runners))
 
 
 def _by_cluster(prepared: Iterable[Prepared]) -> list[list[Prepared]]:
@@ -163,7 +199,7 @@ def _cluster_key(prepared: Prepared) -> str:
 def _run_group(
     group: Sequence[Prepared],
     predictions: Mapping[str, Prediction],
-    texts: Mapping[Path, PlainTexts],
+    texts: Mapping[_Plain, PlainTexts],
     say: Say,
     cut: Cut,
 ) -> Iterator[Row]:
@@ -173,7 +209,7 @@ def _run_group(
         say("", 1)
         for each in group:
             deployment, label = each.launch.deployment, each.label
-            plain = texts[each.launch.target.directory] if _is_greedy(each) else None
+            plain = texts[_Plain.of(each)] if _is_greedy(each) else None
             say(f"running {label}", len(deployment.requests))
             _warm_up(controller, deployment)
             run = controller.run(deployment, lambda: say("", 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -13,10 +13,11 @@ from treepipe.results.metrics import run_metrics
 from treepipe.results.recording import Recording
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import BUSY, Trace
-from treepipe.scenario.deployment import Deployment, RequestSpec
+from treepipe.scenario.deployment import Deployment
 from treepipe.sim.predict import extrapolation_warnings
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
+from treepipe.validation.plain import Agreement, PlainTexts, agreement
 
 OVERRUN = 1.25
 """Work whose median takes longer than this times its profile's is warned of."""
@@ -39,8 +40,6 @@ UNSTATED = "slower than its profile, which states no time for it (it is not cali
 
 Cut: TypeAlias = Callable[[Trace], Trace]
 """The part of a run that is measured, the same in prediction, replay and execution."""
-PlainTexts: TypeAlias = Mapping[tuple[tuple[int, ...], frozenset[int]], tuple[int, ...]]
-"""Plain greedy continuations by (prompt, end of text)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,9 @@ class Row:
         measured_metrics: of the run.
         replayed_metrics: simulated with the run's own acceptance: only durations differ.
         measured_over_requests: METRIC per request of the run, with its interval.
-        lossless: every text equals plain greedy decoding; None: texts were sampled.
+        lossless: every text is plain greedy decoding's (``plain.py``); None: texts were sampled.
         warnings: of the deployment, of the run, and of its replay.
+        agreement: how the texts agree with plain greedy decoding; None: they were sampled.
     """
 
     label: str
@@ -78,6 +78,7 @@ class Row:
     prediction: Trace
     replay: Trace
     execution: Trace
+    agreement: Agreement | None = None
 
     @property
     def predicted(self) -> Interval:
@@ -142,6 +143,9 @@ def judge(
     replay = simulate(deployment, source)
     part = cut(executed)
     measured, shares = summarize([part])
+    agrees = None
+    if texts is not None:
+        agrees = agreement(deployment.requests, executed, texts, deployment.dtype)
     per_request = [run_metrics(replace(part, requests=[each])) for each in part.requests]
     return Row(
         label=label,
@@ -152,7 +156,7 @@ def judge(
         measured_over_requests=Interval.over([m[METRIC] for m in per_request if METRIC in m]),
         predicted_utilization={name: each.mean for name, each in prediction.utilization.items()},
         utilization={name: each.mean for name, each in shares.items()},
-        lossless=None if texts is None else _is_lossless(deployment.requests, executed, texts),
+        lossless=None if agrees is None else agrees.lossless,
         warnings=(
             *deployment.warnings,
             *executed.warnings,
@@ -163,6 +167,7 @@ def judge(
         prediction=prediction.trace,
         replay=replay,
         execution=executed,
+        agreement=agrees,
     )
 
 
@@ -200,11 +205,3 @@ def faults_of(rows: Mapping[str, Row]) -> list[str]:
         for name, row in rows.items()
         if row.lossless is False
     ]
-
-
-def _is_lossless(requests: Sequence[RequestSpec], executed: Trace, texts: PlainTexts) -> bool:
-    """A text that ended early, for whatever reason, is none of plain decoding's."""
-    return all(
-        trace.tokens == texts[spec.prompt, spec.end_tokens][: spec.max_new_tokens]
-        for spec, trace in zip(requests, executed.requests, strict=True)
-    )

@@ -21,6 +21,7 @@ from treepipe.results.trace import write_chrome_trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.validation.comparison import Case, compared
 from treepipe.validation.judgement import METRIC, Row, faults_of
+from treepipe.validation.plain import Agreement
 from treepipe.validation.validation import against, entry, load_validation, validation
 
 FITS = 0.02
@@ -119,8 +120,8 @@ def explain(scenario: Mapping[str, Any]) -> list[str]:
             f"acceptance: {rounds['predicted']:.2f} tokens per round predicted, "
             f"{rounds['measured']:.2f} measured"
         )
-    if scenario["lossless"]:
-        found.append("every text equals plain greedy decoding")
+    if scenario["lossless"] is not None:
+        found.append(str(Agreement(**scenario["agreement"])))
     return found + [f"warning: {warning}" for warning in scenario["warnings"]]
 
 

@@ -91,6 +91,7 @@ def entry(row: Row) -> dict[str, Any]:
         "utilization": {name: asdict(each) for name, each in busy_shares(row).items()},
         "work": work(row.replay, row.execution),
         "lossless": row.lossless,
+        "agreement": None if row.agreement is None else asdict(row.agreement),
         "warnings": list(row.warnings),
     }
 

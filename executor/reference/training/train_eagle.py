@@ -23,7 +23,7 @@ from transformers import LlamaForCausalLM
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import EagleHead
 from treepipe.executor.measure.calibration import WholeModel
@@ -96,7 +96,7 @@ def agreement(directory: Path) -> dict[str, dict[str, float]]:
     checkpoint = Checkpoint.open(HERE / "target")
     texts = load_texts("reference:heldout", HERE)
     whole, seen = WholeModel(checkpoint, 1024), dict[int, list[int]]()
-    draft = EagleDraft(directory, checkpoint, 1024)
+    draft = EagleDraft(CheckpointSource(directory), checkpoint, 1024)
     for prompt in tokenize(checkpoint, texts):
         text = [*prompt, *whole.greedy(prompt, 40)]
         whole.stage.open(0)

@@ -1,0 +1,162 @@
+"""Types and processors of roles: texts in 16 bits, states on their way, what is not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import zmq
+
+from tests.worlds.command_line import assert_sentence, call, run_with
+from tests.worlds.tiny_models import greedy, save_random_checkpoint
+from treepipe.core.messages import NO_PARENT, Flight, Segment
+from treepipe.core.protocol import DraftPass
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.computing import DTYPES, Ferry, fault_of, gpu_fault, use
+from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.sources import SourceSettings, open_source
+from treepipe.executor.transport import Gate, Inbox, Outbox
+from treepipe.scenario.computing import COMPUTED, ONE_CORE, Compute, Computed
+from treepipe.scenario.schema import SamplingSection
+
+torch.set_num_threads(1)
+
+PROMPT = [5, 9, 2, 40, 17]
+HALVES: tuple[Computed, ...] = ("float16", "bfloat16")
+needs_gpu = pytest.mark.skipif(gpu_fault() is not None, reason=f"needs a GPU: {gpu_fault()}")
+GPU: list[Any] = [pytest.param("cuda", marks=needs_gpu), "cpu"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_checkpoint(tmp_path_factory.mktemp("model"), layers=3, seed=1)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_model_in_16_bits_is_half_as_large_and_nearly_the_same(
+    folder: Path, dtype: Computed
+) -> None:
+    checkpoint = Checkpoint.open(folder)
+    full, half = (WholeModel(checkpoint, 64, Compute(dtype=each)) for each in ("float32", dtype))
+    assert 2 * half.stage.parameter_bytes == full.stage.parameter_bytes
+    rows = []
+    for model in (full, half):
+        model.stage.open(0)
+        rows.append(model.read(PROMPT, range(5), None))
+    assert rows[1].dtype == DTYPES[dtype]
+    away = (rows[0] - rows[1].float()).abs().max() / rows[0].abs().max()
+    assert 0 < away < 64 * torch.finfo(DTYPES[dtype]).eps
+
+
+@pytest.mark.parametrize("kind", GPU)
+def test_float32_gives_the_same_text_on_every_processor(folder: Path, kind: Any) -> None:
+    model = WholeModel(Checkpoint.open(folder), 64, Compute(kind))
+    assert model.greedy(PROMPT, 20) == greedy(folder, PROMPT, 20)
+
+
+@pytest.mark.parametrize("kind", GPU)
+@pytest.mark.parametrize("dtype", COMPUTED)
+@pytest.mark.parametrize("source", ["model", "eagle", "hybrid"])
+def test_every_draft_computes_in_every_type(
+    target: Checkpoint, head: Path, kind: Any, dtype: Computed, source: str
+) -> None:
+    """A pass over a prompt and a tree of two nodes, beside the same in float32 on the CPU; and an
+    answer that a verification rule remembers."""
+    model = CheckpointSource(head if source == "eagle" else target.directory)
+    settings = SourceSettings(source, model, 3, 0.5, SamplingSection(), False, 0)
+    states = WholeModel(target, 64)
+    states.stage.open(0)
+    hidden = states.stage.forward(0, states.ends.embed(PROMPT), range(5), None)
+    read = DraftPass(0, (*PROMPT, 3), (), (), True, 4)
+    orders = read, DraftPass(0, (), (7, 8), (NO_PARENT, 0), False, 4)
+    found = []
+    for compute in (ONE_CORE, Compute(kind, dtype=dtype)):
+        for remembers in (False, True):
+            draft = open_source(replace(settings, remembers=remembers), target, 64, compute)
+            draft.open(1)
+            if source == "eagle":
+                draft.observe(1, states.ends.features(hidden))  # type: ignore[attr-defined]
+            if remembers:
+                assert len(draft.draft(1, read).tokens[0]) == 4
+            else:
+                rows = torch.cat([draft.log_probs(1, order) for order in orders]).cpu()
+                assert rows.dtype == torch.float64
+                found.append(rows.exp())
+    away = (found[0] - found[1]).abs().max()
+    assert away < (1e-4 if dtype == "float32" else 0.5)
+
+
+@pytest.mark.parametrize("dtype", COMPUTED)
+def test_states_arrive_as_they_were_sent(dtype: Computed) -> None:
+    token = bytes(16)
+    states = torch.randn(3, 8).to(DTYPES[dtype])
+    segment = Segment(1, 1, 0, 0, 0, (4, 5, 6), (0, 1, 2))
+    names = frozenset(["a"]), frozenset(["b"])
+    gate = Gate(token, *names, (Flight,), 8, 9, dtype=DTYPES[dtype])
+    context = zmq.Context()
+    inbox = Inbox(context, 0, "b", gate=gate)
+    outbox = Outbox(context, inbox.address, ("a", "b"), None, token)
+    try:
+        outbox.send(Flight(0, 0, (segment,)), 0.0, 0, states)
+        received = inbox.get()
+        assert received is not None
+        assert received.hidden is not None
+        assert received.hidden.dtype == states.dtype
+        assert torch.equal(received.hidden, states)
+    finally:
+        for each in (inbox, outbox):
+            each.close()
+        context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("kind", GPU)
+@pytest.mark.parametrize("dtype", COMPUTED)
+def test_a_ferry_carries_rows_of_any_number(kind: Any, dtype: Computed) -> None:
+    compute = Compute(kind, dtype=dtype)
+    ferry = Ferry(compute)
+    for rows in (4, 1, 9, 9):
+        states = torch.randn(rows, 6).to(DTYPES[dtype])
+        there = ferry.aboard(states)
+        assert there.device.type == kind
+        assert torch.equal(ferry.ashore(2 * there), 2 * states)
+        ferry.wait()
+
+
+def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fault_of(ONE_CORE) is None
+    assert "more than this machine's" in (fault_of(Compute(threads=999)) or "")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert fault_of(Compute("cuda", 1)) is None
+    assert "index = 2: torch" in (fault_of(Compute("cuda", 2)) or "")
+    before = torch.get_num_threads()
+    use(Compute(threads=2))
+    assert torch.get_num_threads() == 2
+    use(Compute(threads=before))
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        (
+            ["drafts.0.device.kind='cuda'", "drafts.0.device.index=77"],
+            "of draft0 has kind = 'cuda'",
+        ),
+        (["pipelines.0.stages.0.device.threads=1000"], "of pipeline0.stage1 has threads = 1000"),
+        (["target.dtype='int4'", "emulate=false"], "key target.dtype = 'int4' cannot be run"),
+    ],
+)
+def test_a_run_is_refused_before_a_worker_starts(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    settings: list[str],
+    part: str,
+) -> None:
+    scenario = run_with(tmp_path, "reference", "reference")
+    choices = [each for setting in settings for each in ("--set", setting)]
+    assert call(monkeypatch, "run", scenario, "--quiet", *choices) == 2
+    assert_sentence(capfd.readouterr().err, part)

@@ -1,0 +1,87 @@
+"""Checkpoints opened wider: heavier by real work, with the text of the plain ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.worlds.tiny_models import CONFIGS, greedy, save_head, save_random_checkpoint
+from treepipe.core.protocol import DraftPass
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.eagle import EagleDraft
+from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.measure.subject import open_model
+from treepipe.executor.prompts import load_texts, tokenize
+from treepipe.profiles.library import REFERENCE
+
+torch.set_num_threads(1)
+
+PROMPT = [5, 9, 2, 40, 17]
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_a_widened_model_is_heavier_and_says_the_same(architecture: str, tmp_path: Path) -> None:
+    folder = save_random_checkpoint(tmp_path, architecture=architecture, layers=3, seed=1)
+    plain, wide = Checkpoint.open(folder), Checkpoint.open(folder, 9)
+    model = WholeModel(wide, 64)
+    assert model.greedy(PROMPT, 24) == greedy(folder, PROMPT, 24)
+    more = 3 * (32 * 64) * 8  # three matrices of [64, 32], eight times more of each
+    assert wide.layer_parameters == plain.layer_parameters + more
+    assert model.stage.parameter_bytes == 3 * 4 * wide.layer_parameters
+
+
+def test_what_is_added_is_work_that_no_library_can_skip(tmp_path: Path) -> None:
+    """Every new row of gate and up is its own and of the old ones' size; none is near zero."""
+    folder = save_random_checkpoint(tmp_path, layers=1)
+    plain = Checkpoint.open(folder).tensors("model.layers.0.mlp.")
+    wide = Checkpoint.open(folder, 4).tensors("model.layers.0.mlp.")
+    for name in ("gate_proj.weight", "up_proj.weight"):
+        old, new = wide[name].split([64, 192])
+        assert torch.equal(old, plain[name])
+        assert len(new.unique(dim=0)) == 192
+        sizes = new.norm(dim=1) / old.norm(dim=1).mean()
+        assert sizes.min() > 0.4
+        assert sizes.max() < 2
+    old, new = wide["down_proj.weight"].split([64, 192], dim=1)
+    assert torch.equal(old, plain["down_proj.weight"])
+    assert not new.any()
+    assert not torch.equal(wide["gate_proj.weight"][64:], wide["up_proj.weight"][64:])
+
+
+def test_the_bundled_pair_says_the_same_at_sixteen_times_the_width() -> None:
+    for role in ("target", "draft"):
+        plain, wide = (Checkpoint.open(REFERENCE / role, k) for k in (1, 16))
+        (prompt,) = tokenize(plain, load_texts("reference:heldout", Path())[:1], "prompts")
+        texts = [WholeModel(each, 256).greedy(prompt[:40], 12) for each in (plain, wide)]
+        assert texts[0] == texts[1]
+        assert wide.config.intermediate_size == 16 * plain.config.intermediate_size
+
+
+def test_a_widened_head_drafts_the_same(target: Checkpoint, tmp_path: Path) -> None:
+    folder = save_head(tmp_path / "head", target)
+    states = WholeModel(target, 64)
+    states.stage.open(0)
+    hidden = states.stage.forward(0, states.ends.embed(PROMPT), range(5), None)
+    found = []
+    for factor in (1, 5):
+        draft = EagleDraft(CheckpointSource(folder, factor), target, 64)
+        draft.open(0)
+        draft.observe(0, states.ends.features(hidden))
+        answers = [draft.log_probs(0, DraftPass(0, (*PROMPT, 3), (), (), True, 4))]
+        answers.append(draft.log_probs(0, DraftPass(0, (), (7, 8), (-1, 0), False, 4)))
+        found.append(torch.cat(answers))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_that_is_measured_is_named_by_its_width(tmp_path: Path) -> None:
+    folder = save_random_checkpoint(tmp_path / "small")
+    for named in (folder, folder / "config.json", "qwen-2.5-0.5b"):
+        plain, wide = (
+            open_model(str(named), "target", "--model", torch.float32, widen=k) for k in (1, 3)
+        )
+        assert wide.name == f"{plain.name} (widen = 3)"
+        assert wide.shape.intermediate_size == 3 * plain.shape.intermediate_size
+        assert wide.checkpoint.config.intermediate_size == wide.shape.intermediate_size
+        assert wide.shape.sizes != plain.shape.sizes

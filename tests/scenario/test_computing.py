@@ -1,0 +1,101 @@
+"""What a scenario says of weight, type and processor: known to predictions, or warned of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from treepipe.core.errors import UserError
+from treepipe.profiles.library import REFERENCE, load_model
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.resolve import deploy
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.predict import predict
+
+TIMES = {0: {1: 1.0, 64: 4.0}, 512: {1: 1.5, 64: 5.0}}
+ROOFLINE = {"tflops": {"float32": 0.1}, "memory_gb_s": 20.0}
+
+
+def measured(widen: int, dtype: str = "float32", **keys: Any) -> dict[str, Any]:
+    """A device on which the bundled pair was measured, so many times as wide."""
+    name = "reference" if widen == 1 else f"reference (widen = {widen})"
+    entries = {}
+    for role in ("target", "draft"):
+        shape = load_model(REFERENCE / role / "config.json").widened(widen)
+        sizes = shape.model_dump(exclude={"origin", "dtype"})
+        entries[role] = {"model": name, "dtype": dtype, "ms": TIMES, "shape": sizes}
+    layers = {"layer": [entries["target"]], "head": [entries["target"]]}
+    return {**layers, "draft": [entries["draft"]], **keys}
+
+
+def scenario(device: object, **keys: Any) -> Scenario:
+    content = {
+        "name": "pair",
+        "target": {"checkpoint": "reference"},
+        "drafts": [{"device": device, "model": {"checkpoint": "reference"}}],
+        "pipelines": [{"stages": [{"device": device, "count": 2}]}],
+        "schedule": {"name": "pp"},
+        "workload": {"new_tokens": 4},
+    }
+    return Scenario.of(content).with_(**keys)
+
+
+def deployed(device: object, **keys: Any) -> Deployment:
+    return deploy(scenario(device, **keys))
+
+
+WIDE = {"target.widen": 16, "drafts.0.model.widen": 16}
+
+
+def test_a_widened_pair_takes_the_times_measured_of_it_and_no_others() -> None:
+    assert not deployed(measured(1)).warnings
+    assert not deployed(measured(16), **WIDE).warnings
+    scaled = deployed(measured(1, roofline=ROOFLINE), **WIDE)
+    said = " ".join(scaled.warnings)
+    assert (
+        "layer of reference (widen = 16) in float32 are scaled from those of reference in" in said
+    )
+    assert scaled.pipelines[0][0].times.stage(1, 0) > 8 * 4 * TIMES[0][1] / 2
+    with pytest.raises(UserError, match=r"do not hold all of reference \(widen = 16\)"):
+        deployed(measured(1), **WIDE)
+
+
+def test_times_of_a_whole_role_are_said_to_know_no_weight() -> None:
+    warnings = deployed({"stage_ms": {1: 2.0}}, **WIDE).warnings
+    assert len(warnings) == 2
+    assert "pipeline0.stage1, pipeline0.stage2: times are a whole role's" in warnings[1]
+    assert "key target.widen = 16 leaves as they are" in warnings[1]
+    with pytest.raises(UserError, match="key layer_mib cannot stand beside widen = 16"):
+        scenario({}, **{"target.widen": 16, "target.layer_mib": 2.0})
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
+def test_weight_and_type_count_in_memory_and_on_links(dtype: str, size: int) -> None:
+    types = {"target.dtype": dtype, "drafts.0.model.dtype": dtype}
+    found = deployed(measured(4, dtype), **types, **{"target.widen": 4, "drafts.0.model.widen": 4})
+    assert found.row_bytes == size * 192
+    assert found.footprint is not None
+    attention, forward, norms = 4 * 192 * 192, 3 * 192 * 512, 2 * 192
+    assert found.footprint.layer_bytes == size * (attention + 4 * forward + norms)
+    assert found.footprint.kv_bytes == size * 2 * 192
+    named = deployed({}, **{"target": {"layers": 8, "hidden_size": 192, "dtype": dtype}})
+    assert named.row_bytes == size * 192
+
+
+def test_a_simulation_says_that_processors_are_a_runs() -> None:
+    keys = {"drafts.0.device.threads": 2, "pipelines.0.stages.0.device.kind": "cuda"}
+    found = predict(scenario({}, **keys))[0].warnings
+    roles = "draft0, pipeline0.stage1, pipeline0.stage2"
+    assert [w for w in found if f"kind, index and threads of the devices of {roles}" in w]
+    assert not [w for w in predict(scenario({}))[0].warnings if "threads" in w]
+    with pytest.raises(UserError, match="key index = 1 is for kind = 'cuda', not 'cpu'"):
+        scenario({}, **{"drafts.0.device.index": 1})
+
+
+def test_a_look_up_has_neither_weight_nor_type() -> None:
+    keys = {"drafts.0.source": "ngram", "drafts.0.model.widen": 2}
+    said = predict(scenario({}, **keys))[0].warnings
+    assert any(
+        "drafts.0.model.widen has no effect with drafts.0.source = 'ngram'" in w for w in said
+    )

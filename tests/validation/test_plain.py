@@ -1,0 +1,50 @@
+"""How texts agree with plain decoding: to the last token, in 16 bits up to ties."""
+
+from __future__ import annotations
+
+import pytest
+
+from treepipe.core.requests import RequestTrace
+from treepipe.results.trace import Trace
+from treepipe.scenario.computing import Computed
+from treepipe.scenario.deployment import RequestSpec
+from treepipe.validation.plain import Agreement, PlainText, RunnerUp, agreement
+
+SPEC = RequestSpec((1, 2), 4)
+RUNNERS_UP = tuple(RunnerUp(*each) for each in ((9, 5.0, 0.1), (8, 0.5, 0.1), (7, 0.9, 0.1)))
+PLAIN = {(SPEC.prompt, SPEC.end_tokens): PlainText((3, 4, 5, 6, 7), (*RUNNERS_UP, *RUNNERS_UP))}
+
+
+def held(*texts: tuple[int, ...], dtype: Computed = "bfloat16") -> Agreement:
+    requests = [RequestTrace(1, 2, 0.0, 9.0, (), text, (), "length") for text in texts]
+    return agreement([SPEC] * len(texts), Trace((), requests=requests), PLAIN, dtype)
+
+
+def test_equal_texts_agree_in_every_type() -> None:
+    for dtype in ("float32", "float16"):
+        found = held((3, 4, 5, 6), (3, 4, 5, 6), dtype=dtype)
+        assert found == Agreement(dtype, 2, 2, 8, 8, None, True)
+    assert str(found) == "every text equals plain greedy decoding in float16"
+
+
+def test_a_tie_is_lossless_in_16_bits_alone() -> None:
+    found = held((3, 4, 5, 6), (3, 8, 1, 1))
+    assert found == Agreement("bfloat16", 1, 2, 5, 8, 0.5, True)
+    assert str(found) == (
+        "1 of 2 texts equal plain greedy decoding in bfloat16; 5 of 8 tokens are before a first "
+        "difference, where logits differ by up to 0.5: a tie by rounding"
+    )
+    assert not held((3, 8, 1, 1), dtype="float32").lossless
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ((9, 4, 5, 6), "the runner-up is too far behind"),
+        ((3, 7, 5, 6), "another token than the runner-up"),
+        ((3, 4, 7, 6), "more than eight units"),
+        ((3, 4, 5), "ended early"),
+    ],
+)
+def test_other_differences_are_no_ties(text: tuple[int, ...], why: str) -> None:
+    assert not held((3, 4, 5, 6), text).lossless, why

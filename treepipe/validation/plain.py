@@ -1,0 +1,102 @@
+"""Plain greedy decoding of an unpartitioned target, and how a run's texts agree with it.
+
+Law of this file: in float32 a text agrees if it is equal to the last token. In 16 bits sums depend
+on how many rows a pass has; a text agrees there, too, if it first parts from plain decoding (in the
+same type, the prompt in the same chunks, one row at a time) to the runner-up of a tie: where the
+target's two best logits differ by rounding alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from treepipe.results.trace import Trace
+from treepipe.scenario.computing import FULL, Computed
+from treepipe.scenario.deployment import RequestSpec
+
+TIE = 8.0
+"""Units of rounding that two logits may differ by; one that is computed in passes of other sizes
+moves by up to 2 with the bundled pair (the unit: the type's epsilon times the largest logit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """The second best token at a place, how far its logit is behind, and a unit of rounding."""
+
+    token: int
+    behind: float
+    unit: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlainText:
+    """A plain continuation; ``runners_up`` are by place, empty where none is needed (float32)."""
+
+    tokens: tuple[int, ...]
+    runners_up: tuple[RunnerUp, ...] = ()
+
+
+PlainTexts: TypeAlias = Mapping[tuple[tuple[int, ...], frozenset[int]], PlainText]
+"""Plain greedy continuations by (prompt, end of text)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How a run's texts agree with plain decoding's.
+
+    Attributes:
+        dtype: what both were computed in.
+        equal, texts: how many are equal to the last token, of how many.
+        tokens_before: tokens before the texts' first differences.
+        tokens: of all texts.
+        margin: the most that the target preferred its own token by (logits) at a first difference,
+            at least; None if there is none, or in float32.
+        lossless: all texts agree by the law of this file.
+    """
+
+    dtype: Computed
+    equal: int
+    texts: int
+    tokens_before: int
+    tokens: int
+    margin: float | None
+    lossless: bool
+
+    def __str__(self) -> str:
+        if self.equal == self.texts:
+            where = "" if self.dtype == FULL else f" in {self.dtype}"
+            return f"every text equals plain greedy decoding{where}"
+        found = f"{self.equal} of {self.texts} texts equal plain greedy decoding in {self.dtype}"
+        shares = f"{self.tokens_before} of {self.tokens} tokens are before a first difference"
+        if self.margin is None:
+            return f"{found}; {shares}"
+        ties = "a tie by rounding" if self.lossless else "more than rounding explains"
+        return f"{found}; {shares}, where logits differ by up to {self.margin:.2g}: {ties}"
+
+
+def agreement(
+    requests: Sequence[RequestSpec], executed: Trace, texts: PlainTexts, dtype: Computed
+) -> Agreement:
+    """Hold a run's texts against plain ones. A text that ended early, for whatever reason, is none
+    of plain decoding's."""
+    equal, before, tokens, margins, agree = 0, 0, 0, list[float](), True
+    for spec, trace in zip(requests, executed.requests, strict=True):
+        plain = texts[spec.prompt, spec.end_tokens]
+        wanted, got = plain.tokens[: spec.max_new_tokens], trace.tokens
+        tokens += len(got)
+        if got == wanted:
+            equal, before = equal + 1, before + len(got)
+            continue
+        pairs = enumerate(zip(got, wanted, strict=False))
+        place = next((i for i, (ours, theirs) in pairs if ours != theirs), None)
+        before += len(got) if place is None else place
+        tie = False
+        if place is not None and dtype != FULL:
+            runner = plain.runners_up[place]
+            margins.append(runner.behind)
+            tie = got[place] == runner.token and runner.behind <= TIE * runner.unit
+        agree = agree and tie
+    most = max(margins, default=None)
+    return Agreement(dtype, equal, len(requests), before, tokens, most, agree)
