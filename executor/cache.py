@@ -69,7 +69,8 @@ class TreeCache:
             raise MemoryError(f"a cache of {self.capacity} entries cannot take {rows} more")
         self._rows = rows
         if parents is None:
-            return torch.ones((rows, self.length + rows), dtype=torch.bool).tril_(self.length)
+            seen = torch.ones((rows, self.length + rows), dtype=torch.bool)
+            return seen if rows == 1 else seen.tril_(self.length)
         nodes = self.length - self.committed
         self._mask = torch.from_numpy(with_rows(self._mask.numpy(), parents))
         seen = torch.ones((rows, self.length + rows), dtype=torch.bool)

@@ -37,7 +37,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class OpenedPass:
     """What is known of a pass before its first layer.
 
     Attributes:
@@ -146,8 +146,7 @@ class StageModel:
         behind: list[torch.Tensor] = self.run(self.begin(parts))
         return behind
 
-    @torch.inference_mode()
-    def begin(self, parts: Sequence[Part]) -> Pass:
+    def begin(self, parts: Sequence[Part]) -> OpenedPass:
         """Open a pass, which is to be run next: its masks and positions, and room in the caches."""
         caches = [self._caches[part.session] for part in parts]
         masks = [
@@ -162,12 +161,12 @@ class StageModel:
         place = torch.from_numpy(positions)[None].to(self._device)
         # A single committed row sees everything: no mask spares the layers its work.
         if whole and len(positions) == 1 and parts[0].parents is None:
-            return Pass(parts, caches, place, None)
+            return OpenedPass(parts, caches, place, None)
         mask = (masks[0] if whole else RaggedCache.mask(masks))[None, None]
-        return Pass(parts, caches, place, mask.to(self._device))
+        return OpenedPass(parts, caches, place, mask.to(self._device))
 
     @torch.inference_mode()
-    def run(self, opened: Pass) -> list[torch.Tensor]:
+    def run(self, opened: OpenedPass) -> list[torch.Tensor]:
         """[n, hidden] per part behind the last layer."""
         parts, caches, rows = opened.parts, opened.caches, opened.rows
         states = torch.cat([part.hidden for part in parts])[None]

@@ -6,6 +6,7 @@ Law of this file: a worker ends when its control pipe does, and a failure is sai
 from __future__ import annotations
 
 import contextlib
+import gc
 import resource
 import signal
 import traceback
@@ -51,6 +52,7 @@ def worker_main(role: RoleSettings, control: Connection, pulse_pipe: Connection)
             station.connect(connect.addresses, connect.links)
             worker = _worker(station)
             pulse.idle = station.inbox.rests
+            gc.freeze()  # the libraries' objects, a million, are not looked through in a run
             control.send(Loaded())
             while True:
                 worker.serve()

@@ -25,7 +25,7 @@ from treepipe.results.plots import (
 )
 from treepipe.results.trace import Kind, Span, Trace
 
-COLORS: Mapping[Kind, str] = {
+COLORS: Mapping[str, str] = {
     "compute": BLUE,
     "draft": AMBER,
     "evaluate": PURPLE,

@@ -38,7 +38,7 @@ NAMES: Mapping[str, str] = {
 
 
 def shares(traces: Sequence[Trace]) -> Shares:
-    """Of all runs together; none if no request of theirs was served."""
+    """Add up all runs; empty if no request of theirs was served."""
     walls = [max([r.finished_ms for r in trace.requests], default=0.0) for trace in traces]
     whole, found = sum(walls), dict[str, dict[str, float]]()
     if not whole:
@@ -60,7 +60,7 @@ def shares(traces: Sequence[Trace]) -> Shares:
 
 
 def picture_beside(plot: Path) -> Path:
-    """Where the stacked bars go if a run's timeline goes to ``plot``.
+    """Name the file of the stacked bars if a run's timeline goes to ``plot``.
 
     >>> picture_beside(Path("out/run.png")).name
     'run-where-time-goes.png'

@@ -23,7 +23,7 @@ from treepipe.results.plots import (
 from treepipe.results.where import IDLE_NAME, NAMES, UNNAMED, Shares
 
 COLORS: Mapping[str, str] = {
-    **dict(timeline.COLORS.items()),
+    **timeline.COLORS,
     "mask": YELLOW,
     "receive": DEEP,
     "send": timeline.COLORS["transfer"],

@@ -60,7 +60,8 @@ class Scenario(Section):
     runs: Several = 1
     emulate: bool = Field(True, description="pad execution to the devices' and links' profiles")
     base_port: Annotated[int, Field(ge=0, le=65000)] = Field(
-        0, description="executor: the draft listens here, stage n at base_port + n; 0: any free"
+        0,
+        description="executor: the draft listens here, stage n at base_port + n; 0: anywhere",
     )
     check_causality: bool = Field(False, description="executor: assert every row's mask (slow)")
     target: Model
