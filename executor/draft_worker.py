@@ -79,6 +79,8 @@ class DraftWorker:
         """Take a request into the queue."""
         session, assignment, started = order.session, order.assignment, order.spec.started
         self._station.clock.wake(order.now_ms)
+        if not self._open.by_session:
+            self._station.gauge()
         pipeline = assignment.pipeline
         stages = len(self._stages[pipeline])
         request = OpenRequest[Features](session, order.new_schedule, stages, assignment, started)

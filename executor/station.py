@@ -25,7 +25,7 @@ import zmq
 from treepipe.core.messages import Beat, Close, Flight, Message, Verified
 from treepipe.core.requests import numbered
 from treepipe.executor.checkpoint import CheckpointSource
-from treepipe.executor.clock import DeviceClock
+from treepipe.executor.clock import DeviceClock, now_ms
 from treepipe.executor.computing import DTYPES
 from treepipe.executor.ledger import Ledger
 from treepipe.executor.sources import SourceSettings
@@ -37,6 +37,8 @@ from treepipe.scenario.deployment import SWITCH, Deployment, Placed, message_byt
 from treepipe.scenario.schema import DEFAULT_TIMEOUT_S
 
 WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
+GAUGE_ROWS, GAUGE_SHAPE = 8, (4096, 1024)
+"""A few milliseconds of one core."""
 MOST_TOGETHER = 256
 """A message holds rows of at most so many requests, or of all that there are."""
 
@@ -119,6 +121,7 @@ class Station:
     """Whether the next work feels how long the device was idle; else it goes on as before."""
     _factor: float = 1.0
     _ended_ms: float = -inf
+    _next_gauge_ms: float = -inf
 
     @classmethod
     def open(cls, settings: RoleSettings, control: Connection) -> Station:
@@ -239,6 +242,23 @@ class Station:
             name, (_, number) = self.settings.placed.name, numbered(session)
             self.spans.append(Span(name, kind, start, end, number, tokens))
         self.turn_to("desk")
+
+    def gauge(self) -> None:
+        """Time a fixed piece of work while nobody else is at any, for at most a hundredth of the
+        time: the machine's own speed drifts."""
+        start = now_ms()
+        if self.settings.emulate or start < self._next_gauge_ms:
+            return
+        self.turn_to("gauge", tokens=1)
+        torch.mm(self._gauged[:GAUGE_ROWS], self._gauged.T)
+        self.turn_to("desk")
+        self._next_gauge_ms = start + 100 * (now_ms() - start)
+
+    @cached_property
+    def _gauged(self) -> torch.Tensor:
+        """[4096, 1024] of float32: a few rows against it are what a small pass is, arithmetic and
+        memory in about the same shares (on shared processors these drift apart)."""
+        return torch.full(GAUGE_SHAPE, 0.5)
 
     def take_dropped(self) -> dict[str, int]:
         """How many messages were not let in since the last time, by the reason."""

@@ -191,6 +191,9 @@ class HostProfile(Section):
     receive_ms: TokenTable = Field({1: 0.0}, description="bytes -> ms of a message's receiver")
     wake_ms: Milliseconds = Field(0.0, description="until a sleeping role goes on")
     desk_ms: TokenTable = Field({1: 0.0}, description="rows -> ms of the draft's decisions")
+    gauge_ms: Positive | None = Field(
+        None, description="of the workers' fixed piece of work, to which runs are compared"
+    )
     stage_factor: FactorTable = Field({}, description="rows -> factor on a stage's pass")
     draft_factor: FactorTable = Field({}, description="rows -> factor on a draft pass")
     evaluate_factor: FactorTable = Field({}, description="rows -> factor on taking tokens")

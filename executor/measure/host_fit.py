@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
-from scipy.optimize import lsq_linear
+from scipy.optimize import least_squares
 
 from treepipe.physics.timing import TimeTable
 from treepipe.results.trace import Kind, Span, Trace
@@ -32,6 +32,9 @@ LEAST = 5
 """Pieces alike, for a median."""
 EDGE_MS = 0.02
 """Between two entries of a ledger, and between two clocks' readings of one moment."""
+RARE = 0.05
+"""Of the longest and of the shortest wake-ups: left out of the mean. Their median would be far
+below it, and time is lost by the mean."""
 LEAST_SHARE = 0.1
 """Of its speed alone, whatever the company; keeps the fit away from none."""
 
@@ -64,7 +67,8 @@ class HostFit:
         messages: "send" and "receive": bytes -> ms.
         desk: rows -> ms of the draft's decisions.
         together: number of roles at work -> factor.
-        wake: ms.
+        wake: ms, behind the message's packing.
+        gauge: ms of the workers' fixed piece of work, if they timed it.
         variation: of a piece's time, standard deviation over mean.
         spread: by key, interquartile range over the median, at its knots.
         pieces: that all of it rests on.
@@ -75,6 +79,7 @@ class HostFit:
     desk: Mapping[int, float]
     together: Mapping[int, float]
     wake: float
+    gauge: float | None
     variation: float
     spread: Mapping[str, Mapping[int, float]]
     pieces: int
@@ -87,7 +92,10 @@ class Observed:
     passes: list[Piece] = field(default_factory=list)
     messages: list[Piece] = field(default_factory=list)
     decisions: list[Piece] = field(default_factory=list)
+    between: list[Piece] = field(default_factory=list)
+    arrived: int = 0
     wakes: list[float] = field(default_factory=list)
+    gauges: list[float] = field(default_factory=list)
     tables: dict[str, TimeTable] = field(default_factory=dict)
 
     def add(self, trace: Trace, deployment: Deployment) -> None:
@@ -96,6 +104,7 @@ class Observed:
         for spans in own.values():
             spans.sort(key=lambda span: span.start_ms)
         company = Company(own.values())
+        packing = Packing([span for span in trace.spans if span.kind == "send"])
         sent: dict[str, list[tuple[float, int]]] = {name: [] for name in own}
         heard: dict[str, list[tuple[float, int]]] = {name: [] for name in own}
         for span in trace.spans:
@@ -107,7 +116,12 @@ class Observed:
                 heard[receiver].append((span.end_ms, size))
         for placed in (*deployment.drafts, *sum(deployment.pipelines, ())):
             name, times = placed.name, placed.times
-            self.wakes += [s.end_ms - s.start_ms for s in own[name] if s.kind == "wake"]
+            self.wakes += [
+                max(0.0, span.length_ms - packing.at(span.start_ms))
+                for span in own[name]
+                if span.kind == "wake"
+            ]
+            self.gauges += [span.length_ms for span in own[name] if span.kind == "gauge"]
             tables = {"stage": times.stage, "draft": times.draft, "evaluate": times.evaluate}
             self.tables |= {f"{kind} {name}": table for kind, table in tables.items()}
             self.passes += [
@@ -116,6 +130,11 @@ class Observed:
             ]
             self.messages += _messages("send", own[name], sent[name], company)
             self.messages += _messages("receive", own[name], heard[name], company)
+            self.arrived += len(heard[name])
+            self.between += [
+                Piece("between", 1, company.of(span.start_ms, span.end_ms))
+                for span in _between(own[name], heard[name], placed in deployment.drafts)
+            ]
             if placed in deployment.drafts:
                 self.decisions += _decisions(own[name], heard[name], company)
 
@@ -138,9 +157,11 @@ class Observed:
             spread[f"{kind}_factor"] = {rows: _spread(each) for rows, each in binned.items()}
             for each in binned.values():
                 residuals += list(np.log(np.array(each) / np.median(each)))
+        looks = sum(_alone(piece, divisor) for piece in self.between) / max(1, self.arrived)
         messages = {
-            what: _line([p for p in self.messages if p.of == what], divisor)
-            for what in ("send", "receive")
+            what: {size: ms + more for size, ms in _line(pieces, divisor).items()}
+            for what, more in (("send", 0.0), ("receive", looks))
+            if (pieces := [piece for piece in self.messages if piece.of == what])
         }
         desk = _binned(_grouped((piece.rows, _alone(piece, divisor)) for piece in self.decisions))
         return HostFit(
@@ -148,11 +169,29 @@ class Observed:
             messages,
             {rows: float(np.median(each)) for rows, each in desk.items()},
             together,
-            float(np.median(self.wakes)) if self.wakes else 0.0,
+            float(stats.trim_mean(self.wakes, RARE)) if self.wakes else 0.0,
+            float(np.median(self.gauges)) if self.gauges else None,
             float(stats.iqr(residuals)) / 1.349 if residuals else 0.0,
             spread,
             len(self.passes) + len(self.messages) + len(self.decisions),
         )
+
+
+class Packing:
+    """Messages being packed: a worker notes that it was woken from when the message's packing
+    began, which is the sender's time."""
+
+    def __init__(self, sends: Sequence[Span]) -> None:
+        sends = sorted(sends, key=lambda span: span.start_ms)
+        self._starts = np.array([span.start_ms for span in sends])
+        self._lengths = [span.length_ms for span in sends]
+
+    def at(self, moment_ms: float) -> float:
+        """Milliseconds of the message whose packing began then; 0 if none did."""
+        first = int(np.searchsorted(self._starts, moment_ms - EDGE_MS))
+        if first < len(self._lengths) and self._starts[first] <= moment_ms + EDGE_MS:
+            return self._lengths[first]
+        return 0.0
 
 
 class Company:
@@ -207,6 +246,20 @@ def _messages(
                 yield Piece(what, sizes[first], company.of(span.start_ms, span.end_ms))
 
 
+def _between(
+    spans: Sequence[Span], heard: Sequence[tuple[float, int]], drafts: bool
+) -> Iterator[Span]:
+    """What is spent on messages beside unpacking them: looking in vain, and a stage's rules."""
+    times = np.sort(np.array([at for at, _ in heard]))
+    for span in spans:
+        if span.kind == "receive":
+            first, stop = np.searchsorted(times, [span.start_ms - EDGE_MS, span.end_ms + EDGE_MS])
+            if first == stop:
+                yield span
+        elif span.kind in ("desk", "control") and not drafts:
+            yield span
+
+
 def _decisions(
     spans: Sequence[Span], heard: Sequence[tuple[float, int]], company: Company
 ) -> Iterator[Piece]:
@@ -235,25 +288,22 @@ def _together(pieces: Sequence[Piece]) -> dict[int, float]:
         groups.setdefault((piece.of, piece.rows), []).append(piece)
     alike = [_usual(group) for group in groups.values() if len(group) >= LEAST]
     roles = max((len(piece.shared_ms) for piece in pieces), default=1)
-    found = {1: 1.0}
     if not alike or roles == 1:
-        return found
-    rows, known = list[Floats](), list[float]()
-    for number, group in enumerate(alike):
-        weight = 1 / np.median([piece.length for piece in group])
-        for piece in group:
-            own = np.zeros(len(alike))
-            own[number] = -weight
-            rows.append(np.concatenate([piece.shared_ms[1:] * weight, own]))
-            known.append(-piece.shared_ms[0] * weight)
-    lower = [LEAST_SHARE] * (roles - 1) + [0.0] * len(alike)
-    upper = [1.0] * (roles - 1) + [np.inf] * len(alike)
-    shares = lsq_linear(np.array(rows), np.array(known), (lower, upper)).x[: roles - 1]
-    slowest = 1.0
-    for count, share in enumerate(shares, start=2):
-        slowest = max(slowest, 1 / float(share))  # more company never helps
-        found[count] = slowest
-    return found
+        return {1: 1.0}
+    lengths = [np.log([piece.length for piece in group]) for group in alike]
+    shares = [np.array([piece.shared_ms / piece.length for piece in group]) for group in alike]
+
+    def unlike(speeds: Floats) -> Floats:
+        """How far each piece is from those alike, as a logarithm. Args: ``speeds``: of 2, 3, ...
+        roles at work, over one's alone."""
+        factors = np.concatenate([[1.0], speeds])
+        alone = [each + np.log(part @ factors) for each, part in zip(lengths, shares, strict=True)]
+        return np.concatenate([each - each.mean() for each in alone])
+
+    start, lower = np.full(roles - 1, 0.7), np.full(roles - 1, LEAST_SHARE)
+    found = least_squares(unlike, start, bounds=(lower, 1.0), loss="soft_l1", f_scale=0.1).x
+    slowest = np.maximum.accumulate(1 / found)  # more company never helps
+    return {1: 1.0, **{k: float(each) for k, each in enumerate(slowest, start=2)}}
 
 
 def _usual(group: Sequence[Piece]) -> list[Piece]:
@@ -293,8 +343,6 @@ def _line(pieces: Sequence[Piece], divisor: Floats) -> dict[int, float]:
     """Milliseconds at the smallest and the largest size, by a line through medians of slopes."""
     sizes = np.array([piece.rows for piece in pieces])
     times = np.array([_alone(piece, divisor) for piece in pieces])
-    if not len(sizes):
-        return {1: 0.0}
     ends = sorted({int(sizes.min()), int(sizes.max())})
     if len(ends) == 1:
         return {ends[0]: float(np.median(times))}

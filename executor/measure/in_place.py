@@ -113,9 +113,9 @@ class HostSession:
         )
         return HostProfile(
             origin=origin,
-            send_ms=_rounded(found.messages["send"]),
-            receive_ms=_rounded(found.messages["receive"]),
+            **{f"{what}_ms": _rounded(table) for what, table in found.messages.items()},
             wake_ms=round(found.wake, 4),
+            gauge_ms=None if found.gauge is None else round(found.gauge, 4),
             desk_ms=_rounded(found.desk) or {1: 0.0},
             stage_factor=_rounded(found.factors["stage"]),
             draft_factor=_rounded(found.factors["draft"]),

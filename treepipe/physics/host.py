@@ -49,6 +49,7 @@ class HostTimes:
         together: a factor on all work while so many of the host's roles are at it.
         variation: the standard deviation of a piece of work's time over its mean.
         idle: a factor on work behind the role's own idle gap.
+        gauge: of the workers' fixed piece of work, when all of this was measured.
     """
 
     send: TimeTable
@@ -58,6 +59,7 @@ class HostTimes:
     together: Factor
     variation: float
     idle: IdleFactor
+    gauge: float | None = None
 
     def draw(self, rng: np.random.Generator) -> float:
         """A factor of mean 1 on a piece of work's time (lognormal)."""

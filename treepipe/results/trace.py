@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
@@ -32,6 +33,7 @@ Kind: TypeAlias = Literal[
     "desk",
     "control",
     "wake",
+    "gauge",
     "wait",
     "transfer",
 ]
@@ -55,6 +57,10 @@ class Span:
     session: int
     tokens: int = 0
 
+    @property
+    def length_ms(self) -> float:
+        return self.end_ms - self.start_ms
+
     def shifted(self, by_ms: float) -> Span:
         """The same with another origin of time."""
         return replace(self, start_ms=self.start_ms + by_ms, end_ms=self.end_ms + by_ms)
@@ -76,6 +82,13 @@ class Trace:
     warnings: list[str] = field(default_factory=list)
     machines: tuple[Machine, ...] = ()
     complete: bool = True
+
+    @property
+    def gauge_ms(self) -> float | None:
+        """The median time of the workers' fixed piece of work; None where none was timed."""
+        times = [span.length_ms for span in self.spans if span.kind == "gauge"]
+        return median(times) if times else None
+
     paged: bool = False
 
     def dumps(self) -> str:

@@ -30,6 +30,7 @@ NAMES: Mapping[str, str] = {
     "desk": "rules: what comes next",
     "control": "answer the controller",
     "wake": "wake up",
+    "gauge": "gauge the machine's speed",
     "wait": "wait",
     IDLE_NAME: "idle",
     UNNAMED: "unnamed",

@@ -30,6 +30,7 @@ COLORS: Mapping[str, str] = {
     "desk": GREY,
     "control": PALE,
     "wake": SKY,
+    "gauge": GREY,
     "wait": SILVER,
     IDLE_NAME: IDLE,
     UNNAMED: "white",

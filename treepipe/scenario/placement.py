@@ -378,6 +378,7 @@ def host_times(profile: HostProfile) -> HostTimes:
         Factor(profile.together),
         profile.variation,
         IdleFactor(sorted((profile.idle_factor or {}).items())),
+        profile.gauge_ms,
     )
 
 

@@ -108,6 +108,19 @@ class Row:
         return self.replayed / self.measured - 1
 
     @property
+    def drift(self) -> float:
+        """How much slower this machine was in the run than when its host's profile was measured,
+        by the workers' fixed piece of work; 1 where that is not known."""
+        costs = [m.costs for m in self.replay.machines if m.costs is not None]
+        then, now = (costs[0].gauge if costs else None), self.execution.gauge_ms
+        return 1.0 if then is None or now is None else now / then
+
+    @property
+    def drifted_duration_error(self) -> float:
+        """``duration_error`` at the speed that the machine had in the run."""
+        return self.replayed * self.drift / self.measured - 1
+
+    @property
     def halves(self) -> tuple[float, float]:
         """Half of the interval, predicted and measured (over requests); 0 where there is none."""
         both = self.predicted, self.measured_over_requests
