@@ -59,7 +59,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class HostFit:
+class FittedHost:
     """The terms of a host, as ``HostProfile`` holds them.
 
     Attributes:
@@ -138,7 +138,7 @@ class Observed:
             if placed in deployment.drafts:
                 self.decisions += _decisions(own[name], heard[name], company)
 
-    def fit(self) -> HostFit:
+    def fit(self) -> FittedHost:
         """Raises ``ValueError`` if there are too few pieces of any kind."""
         together = _together(self.passes)
         divisor = np.array([together[k] for k in sorted(together)])
@@ -164,7 +164,7 @@ class Observed:
             if (pieces := [piece for piece in self.messages if piece.of == what])
         }
         desk = _binned(_grouped((piece.rows, _alone(piece, divisor)) for piece in self.decisions))
-        return HostFit(
+        return FittedHost(
             factors,
             messages,
             {rows: float(np.median(each)) for rows, each in desk.items()},
@@ -307,7 +307,7 @@ def _together(pieces: Sequence[Piece]) -> dict[int, float]:
 
 
 def _usual(group: Sequence[Piece]) -> list[Piece]:
-    """Without those that took more than three times the median: something else was at work."""
+    """All but those that took more than three times the median: something else was at work."""
     most = 3 * np.median([piece.length for piece in group])
     return [piece for piece in group if piece.length <= most]
 

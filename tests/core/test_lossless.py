@@ -268,7 +268,8 @@ def test_text_equals_generate_of_requests_that_are_preempted(
 ) -> None:
     source: DraftSource = LanguageModelDraft(Checkpoint.open(folder / "draft20"), CAPACITY)
     if head and name in LAYERED:
-        source = EagleDraft(folder / "head", Checkpoint.open(folder / f"target{layers}"), CAPACITY)
+        target = Checkpoint.open(folder / f"target{layers}")
+        source = EagleDraft(CheckpointSource(folder / "head"), target, CAPACITY)
     decode(folder, source, name, section, layers, 5, random, seed, batch, crowded=True)
 
 
