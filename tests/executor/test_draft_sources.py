@@ -182,7 +182,9 @@ def decode_greedily(
 ) -> Trace:
     """Run a deployment with a draft of this kind, and hold its texts to the target's own."""
     roles = worker_roles((target.directory, target.directory), deployment, emulate=emulate)
-    source = replace(roles[0].source, kind=kind, head=head)
+    source = replace(roles[0].source, kind=kind)
+    if kind == "eagle":
+        source = replace(source, model=CheckpointSource(head))
     roles = [replace(role, source=source) for role in roles]
     with Controller(roles, deployment) as running:
         trace, _ = running.run(deployment)
