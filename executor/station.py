@@ -246,11 +246,12 @@ class Station:
     def gauge(self) -> None:
         """Time a fixed piece of work while nobody else is at any, for at most a hundredth of the
         time: the machine's own speed drifts."""
-        start = now_ms()
-        if self.settings.emulate or start < self._next_gauge_ms:
+        if self.settings.emulate or now_ms() < self._next_gauge_ms:
             return
+        matrix = self._gauged  # made, if this is the first time
         self.turn_to("gauge", tokens=1)
-        torch.mm(self._gauged[:GAUGE_ROWS], self._gauged.T)
+        start = now_ms()
+        torch.mm(matrix[:GAUGE_ROWS], matrix.T)
         self.turn_to("desk")
         self._next_gauge_ms = start + 100 * (now_ms() - start)
 

@@ -73,6 +73,12 @@ _ALL = (
         needs_executor=False,
     ),
     Study(
+        "real-time",
+        "nothing emulated: this machine calibrated, every schedule predicted and run on it, with a "
+        "heavy and a light pair",
+        "treepipe.studies.real_time",
+    ),
+    Study(
         "specpipe-width",
         "SpecPipe's figures: where is the best width and why, against static trees, on one server "
         "and two",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from treepipe.core.errors import UserError
 from treepipe.executor.controller import Controller
@@ -83,11 +83,11 @@ class HostSession:
             begun = spent
 
     def _observe(self, controller: Controller, launch: Launch) -> None:
-        """The first run warms up: allocators, kernels, sockets."""
-        for number, deployment in enumerate([launch.runs[0], *launch.runs]):
-            trace, _ = controller.run(deployment, lambda: None)
-            if number:
-                self.observed.add(trace, deployment)
+        """A first request warms up: allocators, kernels, sockets."""
+        deployment = launch.deployment
+        controller.run(replace(deployment, requests=deployment.requests[:1]), lambda: None)
+        trace, _ = controller.run(deployment, lambda: None)
+        self.observed.add(trace, deployment)
 
     def _launch(self, schedule: str, keys: Mapping[str, object]) -> Launch:
         content = self.scenario.content
@@ -95,7 +95,7 @@ class HostSession:
         scenario = Scenario.of(content, self.scenario.path).with_(
             schedule={"name": schedule, **keys},
             emulate=False,
-            runs=2,
+            runs=1,
             workload={"requests": 4, "new_tokens": NEW_TOKENS, "prompts": self.asked.prompts},
             sampling={},
         )

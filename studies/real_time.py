@@ -1,0 +1,260 @@
+"""Real time: nothing is emulated, this machine is the device. Calibrated, predicted, then run.
+
+Draft and two stages are processes of this machine. Its device profile is measured with one process
+alone, its host's profile with ``pp`` and ``naive_pp`` of the same workers on other prompts; every
+schedule is predicted from these before it runs. The heavy pair is the bundled one opened many times
+as wide, which says the same and takes milliseconds a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from treepipe.core.schedules import systems
+from treepipe.executor.measure.calibrate import DeviceRequest, calibrate_device, calibrate_run
+from treepipe.executor.measure.in_place import RunRequest
+from treepipe.files.toml_file import toml_text
+from treepipe.results.plots import BLACK, BLUE, ORANGE, clean
+from treepipe.results.sheet import Column, Sheet
+from treepipe.results.show import Say
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import ScheduleName
+from treepipe.studies.study import Entry, StudyResult
+from treepipe.validation.cells import CALIBRATED_ON
+from treepipe.validation.comparison import Case, compared
+from treepipe.validation.judgement import Row, faults_of, warnings_of
+
+NAME = "real-time"
+SCHEDULES: tuple[str, ...] = tuple(systems())
+KEYS: Mapping[str, Any] = {
+    "tree_size": 16,
+    "tree_depth": 3,
+    "top_k": 4,
+    "segment_tokens": 8,
+    "expand_size": 12,
+    "expand_depth": 2,
+    "width": 4,
+    "children": 4,
+    "gamma": 3,
+}
+"""Of every schedule that reads them: small trees, as a pass on a few cores grows with its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The bundled pair at a weight, and what is wanted of its predictions.
+
+    Attributes:
+        widen, draft_widen: times as wide feed-forward layers.
+        aims: largest relative errors: of durations in the median and at worst, of the prediction in
+            the median; None: there is no aim.
+    """
+
+    name: str
+    widen: int
+    draft_widen: int
+    aims: Mapping[str, float]
+
+
+HEAVY_AIMS = {"duration/median": 0.04, "duration/worst": 0.12, "error/median": 0.07}
+LIGHT_AIMS = {"duration/median": 0.12, "duration/worst": 0.30}
+HEAVY, LIGHT = Pair("heavy", 12, 4, HEAVY_AIMS), Pair("light", 1, 1, LIGHT_AIMS)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much is done: pairs x schedules x kinds of prompts, and seconds of each calibration.
+
+    Attributes:
+        stages: numbers of them; the host's terms are fitted on the first.
+    """
+
+    pairs: Sequence[Pair] = (HEAVY, LIGHT)
+    schedules: Sequence[ScheduleName] = SCHEDULES
+    kinds: Sequence[str] = ("code", "prose")
+    requests: int = 3
+    new_tokens: int = 32
+    device_seconds: float = 45.0
+    host_seconds: float = 45.0
+    stages: Sequence[int] = (2,)
+
+
+FULL = Settings(requests=6, device_seconds=90.0, host_seconds=90.0, stages=(2, 3))
+
+
+def run(say: Say, full: bool) -> StudyResult:
+    """3 prompts per schedule and kind on two stages; in full 6, and three stages, too."""
+    return study(FULL if full else Settings(), say)
+
+
+def study(settings: Settings, say: Say) -> StudyResult:
+    """Calibrate, predict and run, a pair after the other."""
+    rows: dict[str, Row] = {}
+    with TemporaryDirectory() as folder:
+        for pair in settings.pairs:
+            base = _calibrated(pair, Path(folder), settings, say)
+            rows |= compared(_cases(pair, base, settings), say)
+    return StudyResult(
+        NAME,
+        [*_entries(rows), *(entry for pair in settings.pairs for entry in _summary(pair, rows))],
+        [_sheet(rows)],
+        {NAME: _figure(rows)},
+        [_finding(pair, rows) for pair in settings.pairs] + warnings_of(rows),
+        faults_of(rows),
+    )
+
+
+def _calibrated(pair: Pair, folder: Path, settings: Settings, say: Say) -> Scenario:
+    """The pair's scenario, with this machine's profiles, measured now."""
+    device, host = folder / f"{pair.name}-device.toml", folder / f"{pair.name}-host.toml"
+    asked = DeviceRequest(
+        draft="reference",
+        widen=pair.widen,
+        draft_widen=pair.draft_widen,
+        tokens=(1, 2, 4, 8, 16, 32, 64),
+        contexts=(0, 128, 256),
+        seconds=settings.device_seconds,
+    )
+    calibrate_device(asked, device, say)
+    file = folder / f"{pair.name}.toml"
+    bare = _scenario(pair, file, f"./{device.name}", settings.stages[0])
+    file.write_text(toml_text(bare.content), encoding="utf-8")
+    calibrate_run(RunRequest(str(file), CALIBRATED_ON, settings.host_seconds), host, say)
+    return bare.with_(hosts={"box": {"profile": f"./{host.name}"}})
+
+
+def _scenario(pair: Pair, file: Path, device: str, stages: int) -> Scenario:
+    content = {
+        "name": f"real time, {pair.name} pair",
+        "emulate": False,
+        "target": {"checkpoint": "reference", "widen": pair.widen},
+        "drafts": [
+            {
+                "host": "box",
+                "device": device,
+                "model": {"checkpoint": "reference", "widen": pair.draft_widen},
+            }
+        ],
+        "pipelines": [{"stages": [{"host": "box", "device": device, "count": stages}]}],
+        "acceptance": {"source": "profile", "name": "reference"},
+        "schedule": {"name": "pp"},
+    }
+    return Scenario.of(content, file)
+
+
+def _cases(pair: Pair, base: Scenario, settings: Settings) -> list[Case]:
+    found = []
+    for stages in settings.stages:
+        for name in settings.schedules:
+            keys = {key: value for key, value in KEYS.items() if key in systems()[name].keys}
+            for kind in settings.kinds:
+                scenario = base.with_(
+                    **{
+                        "pipelines.0.stages.0.count": stages,
+                        "schedule": {"name": name, **keys},
+                        "runs": 4,
+                        "workload": {
+                            "requests": settings.requests,
+                            "new_tokens": settings.new_tokens,
+                            "prompts": f"reference:heldout:{kind}",
+                            "concurrency": settings.requests if name == "specpipe_db" else 1,
+                        },
+                    }
+                )
+                tail = "" if stages == settings.stages[0] else f", {stages} stages"
+                found.append(Case(f"{pair.name}/{name}/{kind}{tail}", scenario, CALIBRATED_ON))
+    return found
+
+
+def _entries(rows: Mapping[str, Row]) -> list[Entry]:
+    found = []
+    for key, row in rows.items():
+        value = row.predicted
+        found += [
+            Entry(f"{key}/predicted_ms", "ms", value.mean, value.low, value.high),
+            Entry(f"{key}/measured_ms", "ms", measured=row.measured),
+            Entry(f"{key}/error", "1", row.error),
+            Entry(f"{key}/duration_error", "1", row.drifted_duration_error),
+            Entry(f"{key}/raw_duration_error", "1", row.duration_error),
+            Entry(f"{key}/drift", "1", measured=row.drift),
+        ]
+    return found
+
+
+def _errors(pair: Pair, rows: Mapping[str, Row]) -> dict[str, float]:
+    own = [row for key, row in rows.items() if key.startswith(f"{pair.name}/")]
+    durations = [abs(row.drifted_duration_error) for row in own]
+    return {
+        "duration/median": median(durations),
+        "duration/worst": max(durations),
+        "error/median": median([abs(row.error) for row in own]),
+    }
+
+
+def _summary(pair: Pair, rows: Mapping[str, Row]) -> list[Entry]:
+    names = {
+        "duration/median": "duration_error/median",
+        "duration/worst": "duration_error/worst",
+        "error/median": "error/median",
+    }
+    return [
+        Entry(f"{pair.name}/{names[what]}", "1", value, published=pair.aims.get(what))
+        for what, value in _errors(pair, rows).items()
+    ]
+
+
+def _finding(pair: Pair, rows: Mapping[str, Row]) -> str:
+    found = _errors(pair, rows)
+    drifts = [row.drift for key, row in rows.items() if key.startswith(f"{pair.name}/")]
+    return (
+        f"{pair.name} pair: durations are off by {found['duration/median']:.1%} in the median and "
+        f"{found['duration/worst']:.1%} at worst once the machine's drift is taken off (it ran at "
+        f"{min(drifts):.2f} to {max(drifts):.2f} times the time that its calibration took); the "
+        f"predicted time between tokens by {found['error/median']:.1%} in the median"
+    )
+
+
+def _sheet(rows: Mapping[str, Row]) -> Sheet:
+    sheet = Sheet(
+        NAME,
+        "Time between tokens, nothing emulated",
+        [
+            Column("pair / schedule / prompts"),
+            Column("predicted", "ms"),
+            Column("low"),
+            Column("high"),
+            Column("measured", "ms"),
+            Column("error", shown="+.1%"),
+            Column("of it durations, drift taken off", shown="+.1%"),
+            Column("raw", shown="+.1%"),
+            Column("drift", shown=".2f"),
+        ],
+    )
+    for key, row in rows.items():
+        value = row.predicted
+        errors = row.error, row.drifted_duration_error, row.duration_error
+        sheet.add(key, value.mean, value.low, value.high, row.measured, *errors, row.drift)
+    return sheet
+
+
+def _figure(rows: Mapping[str, Row]) -> Figure:
+    figure = Figure(figsize=(8.5, 1.4 + 0.26 * len(rows)), layout="constrained")
+    panel: Any = figure.subplots()
+    places = range(len(rows))
+    means = [row.predicted.mean for row in rows.values()]
+    halves = [row.halves[0] for row in rows.values()]
+    panel.errorbar(means, places, xerr=halves, fmt="o", color=BLUE, ecolor=BLACK, capsize=2, ms=5)
+    panel.plot([row.measured for row in rows.values()], places, "s", color=ORANGE, ms=5)
+    panel.set_yticks(list(places), list(rows), size=8)
+    panel.invert_yaxis()
+    panel.set_xscale("log")
+    panel.set_xlabel("time between tokens (ms): round, predicted (95 %); square, measured")
+    clean(panel, axis="x")
+    return figure

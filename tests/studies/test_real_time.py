@@ -1,0 +1,31 @@
+"""The study real-time in a tiny size: calibrated, predicted and run on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.written_studies import say, written
+from treepipe.studies.real_time import LIGHT, Settings, study
+
+
+@pytest.mark.processes
+def test_end_to_end(tmp_path: Path) -> None:
+    settings = Settings([LIGHT], ("pp",), ("code",), 3, 40, 2.0, 1.0)
+    result = study(settings, say)
+    rows = written(result, tmp_path / "out")
+    assert not result.faults, "texts are plain greedy decoding's"
+    for name in settings.schedules:
+        key = f"light/{name}/code"
+        predicted = rows[f"{key}/predicted_ms"]["predicted"]
+        measured = rows[f"{key}/measured_ms"]["measured"]
+        assert rows[f"{key}/error"]["predicted"] == pytest.approx(predicted / measured - 1)
+        drift = rows[f"{key}/drift"]["measured"]
+        raw = rows[f"{key}/raw_duration_error"]["predicted"]
+        corrected = rows[f"{key}/duration_error"]["predicted"]
+        assert 1 + corrected == pytest.approx((1 + raw) * drift)
+        assert drift != 1, "it was gauged"
+    worst = rows["light/duration_error/worst"]
+    assert worst["predicted"] >= rows["light/duration_error/median"]["predicted"]
+    assert worst["published"] == 0.30, "what is aimed at"
