@@ -21,7 +21,7 @@ BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 SKY, AMBER, YELLOW = "#56b4e9", "#e69f00", "#f0e442"
 BLACK, GREY, SILVER, IDLE, MIST = "#222222", "#777777", "#dddddd", "#ebebeb", "#f2f2f2"
 """Text and marks, lines of less weight, grids, and what lies behind."""
-PALE, DEEP = "#a9cde4", "#00395a"
+PALE, DEEP, BROWN = "#a9cde4", "#00395a", "#8c6d31"
 """Blue, lighter and darker, for three steps of one thing."""
 PREDICTED = {"color": BLUE, "label": "predicted before the run (95 % interval of the mean)"}
 MEASURED = {

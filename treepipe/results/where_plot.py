@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from treepipe.results import timeline
 from treepipe.results.plots import (
+    BROWN,
     DEEP,
     GREY,
     IDLE,
@@ -30,7 +31,7 @@ COLORS: Mapping[str, str] = {
     "desk": GREY,
     "control": PALE,
     "wake": SKY,
-    "gauge": GREY,
+    "gauge": BROWN,
     "wait": SILVER,
     IDLE_NAME: IDLE,
     UNNAMED: "white",
