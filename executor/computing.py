@@ -36,7 +36,7 @@ def fault_of(compute: Compute) -> str | None:
     """Why a role's settings cannot be had on this machine; None if they can."""
     cores = os.cpu_count() or 1
     if compute.threads > cores:
-        return f"threads = {compute.threads} are more than this machine's {cores} cores"
+        return f"threads = {compute.threads}, more than this machine's {cores} cores"
     fault = None if compute.kind == "cpu" else gpu_fault(compute.index)
     return None if fault is None else f"kind = 'cuda', index = {compute.index}: {fault}"
 

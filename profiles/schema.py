@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from treepipe.files.section import Count, Milliseconds, Positive, Section, TokenTable
+from treepipe.files.section import Count, Factor, Milliseconds, Positive, Section, TokenTable
 from treepipe.physics.timing import JitterKind, LinkTimes, TimeTable
 from treepipe.profiles.shapes import DType, Shape
 
@@ -24,7 +24,7 @@ GapTable: TypeAlias = Annotated[dict[Milliseconds, Positive], Field(min_length=1
 """A factor against milliseconds."""
 
 
-FactorTable: TypeAlias = dict[Count, Positive]
+FactorTable: TypeAlias = dict[Count, Factor]
 """A factor against a count."""
 
 

@@ -76,3 +76,19 @@ def test_a_scenario_without_any_time_has_a_prediction(tmp_path: Path) -> None:
     assert [len(request.tokens) for request in trace.requests] == [64]
     with pytest.raises(UserError, match="no closed form applies: a round of one token takes no"):
         closed_form(scenario)
+
+
+def test_a_checkpoints_hidden_states_have_bytes(tmp_path: Path) -> None:
+    """Its ``config.json`` tells the width; without it links would carry ids alone."""
+    named = Written(tmp_path, "pp", 'target={checkpoint="reference"}').scenario
+    told = Written(tmp_path, "pp", "target={layers=8,hidden_size=192}").scenario
+    assert deploy(named).row_bytes == deploy(told).row_bytes == 4 * 192
+
+
+def test_factors_and_cases_without_effect_are_told_or_refused(tmp_path: Path) -> None:
+    plain = Written(tmp_path, "pp", "scale.misses=2").scenario
+    assert "key scale.misses has no effect on pp, where nothing is drafted" in input_warnings(
+        plain, deploy(plain)
+    )
+    with pytest.raises(UserError, match="scale.stages"):
+        Written(tmp_path, "pp", "scale.stages=1e308")

@@ -21,6 +21,8 @@ Milliseconds: TypeAlias = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=Fa
 Seed: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=0, lt=2**63)]
 """What every generator of random numbers takes, PyTorch's as well."""
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Factor: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
+"""On a time or a share: what lies beyond is no question about this world, and no number's room."""
 Count: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=1)]
 Several: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=1, le=MOST)]
 """A count of what is held one by one: requests, their tokens, roles, runs."""

@@ -81,6 +81,13 @@ class Search(Section):
         16, description="in which inputs that are estimates vary together; 0: none"
     )
 
+    @field_validator("cases")
+    @classmethod
+    def _spread(cls, cases: int) -> int:
+        if cases == 1:
+            raise ValueError("one case has no spread; 0 tries none")
+        return cases
+
     @field_validator("grid", mode="before")
     @classmethod
     def _dotted(cls, grid: Any) -> Any:

@@ -163,7 +163,10 @@ class _Placing:
         if self.target is not None:
             return self.target.shape.row_bytes(self.target.dtype)
         section = self._scenario.target
-        return round(BYTES[compute_dtype(section.dtype or FULL)] * (section.hidden_size or 0))
+        width = section.hidden_size
+        if width is None and (model := self._model(section, "target", "target")) is not None:
+            width = model.shape.hidden_size
+        return round(BYTES[compute_dtype(section.dtype or FULL)] * (width or 0))
 
     @property
     def footprint(self) -> Footprint | None:

@@ -29,7 +29,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, create_model, model_val
 
 from treepipe.core.schedules import Chosen, systems
 from treepipe.core.system import System
-from treepipe.files.section import MOST, Count, Milliseconds, Positive, Section, Several
+from treepipe.files.section import MOST, Count, Factor, Milliseconds, Positive, Section, Several
 from treepipe.profiles.schema import AnyDevice, AnyLink, Device, ExtendedLink, Link, LinkKeys
 from treepipe.profiles.shapes import DType
 from treepipe.scenario.distributions import Arrivals, Lengths
@@ -288,7 +288,7 @@ else:
 class _Drawn(Section):
     """What every acceptance that texts are drawn from may say."""
 
-    uncertainty: Positive | None = Field(
+    uncertainty: Annotated[float, Field(gt=0, le=10)] | None = Field(
         None, description="relative, of the share of misses; a plan carries it into its answer"
     )
 
@@ -452,13 +452,13 @@ DEFAULT_TIMEOUT_S = 30.0
 class ScaleSection(Section):
     """Factors on inputs, to ask what if; 1 leaves an input as it is."""
 
-    stages: Positive = Field(1.0, description="on the times of all stages")
-    drafts: Positive = Field(1.0, description="on the times of all draft servers")
-    devices: dict[str, Positive] = Field({}, description="on the times of a device profile")
-    latency: Positive = Field(1.0, description="on what a message takes whatever its size")
-    bandwidth: Positive = Field(1.0, description="on the rates of all links")
-    links: dict[str, Positive] = Field({}, description="on the times of a link profile")
-    misses: Positive = Field(
+    stages: Factor = Field(1.0, description="on the times of all stages")
+    drafts: Factor = Field(1.0, description="on the times of all draft servers")
+    devices: dict[str, Factor] = Field({}, description="on the times of a device profile")
+    latency: Factor = Field(1.0, description="on what a message takes whatever its size")
+    bandwidth: Factor = Field(1.0, description="on the rates of all links")
+    links: dict[str, Factor] = Field({}, description="on the times of a link profile")
+    misses: Factor = Field(
         1.0, description="a prediction's: on the share of tokens that are not among the candidates"
     )
 

@@ -37,7 +37,7 @@ def unread_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
     """Args: ``deployment``: of the scenario, for who sends messages to whom."""
     verification = _verification(scenario, deployment)
     choices = [*_choices(scenario), *_caches(scenario, deployment)]
-    choices += [*_batches(scenario, deployment), *_hosts(scenario)]
+    choices += [*_batches(scenario, deployment), *_hosts(scenario), *_scale(scenario)]
     return [*_drafts(scenario), *verification, *choices, *_links(scenario, deployment)]
 
 
@@ -113,6 +113,12 @@ def _choices(scenario: Scenario) -> Iterator[str]:
     for key, queue in QUEUES.items():
         if key in serving.model_fields_set and serving.queue != queue:
             yield f"key serving.{key} has no effect with serving.queue = {serving.queue!r}"
+
+
+def _scale(scenario: Scenario) -> Iterator[str]:
+    name, drafts = scenario.schedule.name, scenario.schedule.system.drafts
+    if scenario.scale.misses != 1 and not drafts:
+        yield f"key scale.misses has no effect on {name}, where nothing is drafted"
 
 
 def _hosts(scenario: Scenario) -> Iterator[str]:
