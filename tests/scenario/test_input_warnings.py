@@ -90,5 +90,5 @@ def test_factors_and_cases_without_effect_are_told_or_refused(tmp_path: Path) ->
     assert "key scale.misses has no effect on pp, where nothing is drafted" in input_warnings(
         plain, deploy(plain)
     )
-    with pytest.raises(UserError, match="scale.stages"):
+    with pytest.raises(UserError, match=r"key scale.stages"):
         Written(tmp_path, "pp", "scale.stages=1e308")
