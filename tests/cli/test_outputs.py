@@ -58,7 +58,7 @@ REFUSED = [
 ]
 OPTIONS = {
     "--trace": ("simulate", "run"),
-    "--plot": ("simulate", "run", "profiles"),
+    "--plot": ("simulate", "run", "profiles", "plan"),
     "--json": ("simulate", "theory", "run", "validate", "plan", "study"),
 }
 

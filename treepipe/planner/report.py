@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from os.path import relpath
 from pathlib import Path
@@ -18,6 +18,7 @@ from treepipe.files.toml_file import toml_text
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.limits import is_least_best
+from treepipe.planner.sensitivity import STEP, Sensitivity
 from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import UNITS
@@ -29,8 +30,9 @@ NAMED = 4
 """More plans that cannot be told apart are counted, as the table marks them."""
 
 
-def plan_content(found: Found) -> dict[str, Any]:
-    """The content of the JSON file; keys as in ``docs/planning.md``."""
+def plan_content(found: Found, rows: Sequence[Sensitivity] = ()) -> dict[str, Any]:
+    """The content of the JSON file; keys as in ``docs/planning.md``. Args: ``rows``: what inputs do
+    to the best plan, where that was asked for."""
     search = found.cluster.search
     return {
         "schema": SCHEMA,
@@ -43,6 +45,7 @@ def plan_content(found: Found) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "comparisons": found.comparisons,
         "uncertain_inputs": {} if found.cases is None else _uncertain_inputs(found, found.cases),
+        "sensitivity": [row.as_dict() for row in rows],
         "ranking": [_entry(each, search.goal) for each in found.ranking],
         "refused": [
             {
@@ -112,6 +115,28 @@ def show_plan(found: Found, out: Path, console: Console) -> None:
         console.print(f"warning, {which} plan: {warning}", highlight=False)
     if found.feasible:
         console.print(f"best plan as a scenario: {out}", highlight=False)
+
+
+def show_sensitivity(found: Found, rows: Sequence[Sensitivity], console: Console) -> None:
+    """Print what inputs do to the best plan; nothing where no plan keeps the limits."""
+    if not rows:
+        return
+    table = Table(title=sensitivity_title(found))
+    table.add_column("input")
+    for heading in (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        interval = ""
+        if row.low is not None and row.high is not None:
+            interval = f"{shown(row.low)} … {shown(row.high)}"
+        table.add_row(row.label, shown(row.down), shown(row.up), interval)
+    print_table(console, table)
+
+
+def sensitivity_title(found: Found) -> str:
+    """What the table and the plot of sensitivities are headed by."""
+    goal, plan = found.cluster.search.goal, found.best.candidate.label
+    return f"{plan}: {goal} as one input changes ({found.runs} paired runs)"
 
 
 def verdict(found: Found) -> list[str]:

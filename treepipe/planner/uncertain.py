@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import exp, log, log1p, sqrt
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate
 from treepipe.results.statistics import CONFIDENCE, Interval
 from treepipe.scenario.resolve import resolve
-from treepipe.scenario.scale import Estimated
+from treepipe.scenario.scale import Estimated, multiplied
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, simulate_points
@@ -137,16 +136,11 @@ def _draw(inputs: Mapping[Estimated, float], cases: int, seed: int) -> list[dict
 def _in_case(scenario: Scenario, factors: Mapping[Estimated, float]) -> Scenario:
     """A plan's scenario with its inputs so much larger; factors on what it does not name are left
     out. Factors that the scenario gives itself count, too."""
-    scale = scenario.scale
     own = resolve(scenario).estimates
-    changed: dict[str, Any] = scale.model_dump(exclude_unset=True)
-    for (kind, name), factor in factors.items():
-        if Estimated(kind, name) not in own:
-            continue
-        if kind == "acceptance":
-            changed["misses"] = scale.misses * factor
-        else:
-            table = {"device": "devices", "link": "links"}[kind]
-            mine = changed.setdefault(table, {})
-            mine[name] = mine.get(name, 1.0) * factor
-    return scenario.with_(scale=changed, runs=RUNS)
+    table = {"device": "devices", "link": "links", "acceptance": "misses"}
+    mine = {
+        f"{table[of.kind]}.{of.name}".rstrip("."): factor
+        for of, factor in factors.items()
+        if of in own
+    }
+    return scenario.with_(scale=multiplied(scenario.scale, mine), runs=RUNS)

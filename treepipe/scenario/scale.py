@@ -1,13 +1,14 @@
 """What-if factors on inputs (the table ``[scale]``), and which inputs are estimates.
 
 Law of this file: every factor names something that the scenario has, and 1 changes nothing. Who
-asks what the inputs' uncertainty does to an answer (``planner/uncertain.py``) draws such factors.
+asks what inputs do to an answer (``planner/uncertain.py``, ``planner/sensitivity.py``) multiplies
+such factors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import LinkTimes
@@ -31,10 +32,9 @@ class Estimated(NamedTuple):
 
 def check_scale(scenario: Scenario) -> None:
     """Raises ``UserError`` if a factor is on something that the scenario does not name."""
-    devices = {profile_name(device) for device in _devices(scenario)}
     links = {profile_name(link) for link in named_links(scenario.links).values()}
-    for key, names in (("devices", devices), ("links", links)):
-        known = sorted(name for name in names if name is not None)
+    known_links = sorted(name for name in links if name is not None)
+    for key, known in (("devices", named_devices(scenario)), ("links", known_links)):
         for name in getattr(scenario.scale, key):
             if name not in known:
                 raise UserError(
@@ -46,6 +46,30 @@ def check_scale(scenario: Scenario) -> None:
             f"{scenario.path}: key scale.misses does not apply to acceptance.source = 'replay', "
             f"whose texts are as they were"
         )
+
+
+def multiplied(scale: ScaleSection, factors: Mapping[str, float]) -> dict[str, Any]:
+    """The table with more factors on top of its own, by key in it.
+
+    >>> own = ScaleSection(stages=2.0, devices={"l40": 3.0})
+    >>> multiplied(own, {"stages": 1.1, "devices.l40": 2.0, "devices.a100": 1.1})
+    {'stages': 2.2, 'devices': {'l40': 6.0, 'a100': 1.1}}
+    """
+    table: dict[str, Any] = scale.model_dump(exclude_unset=True)
+    for key, factor in factors.items():
+        name, _, of = key.partition(".")
+        if of:
+            mine = table.setdefault(name, {})
+            mine[of] = mine.get(of, 1.0) * factor
+        else:
+            table[name] = getattr(scale, name) * factor
+    return table
+
+
+def named_devices(scenario: Scenario) -> list[str]:
+    """Every device profile that the scenario names, sorted."""
+    names = {profile_name(device) for device in _devices(scenario)}
+    return sorted(name for name in names if name is not None)
 
 
 def device_factor(scale: ScaleSection, role: Literal["stages", "drafts"], of: AnyDevice) -> float:

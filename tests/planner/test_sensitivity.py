@@ -1,0 +1,159 @@
+"""What a tenth of each input does to the best plan: values by hand and by brute force."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.written_studies import say
+from treepipe.core.errors import UserError
+from treepipe.files.toml_file import toml_text
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.halving import Found, search
+from treepipe.planner.report import plan_content
+from treepipe.planner.sensitivity import RATE, Sensitivity, sensitivities
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.points import Point, simulate_points
+
+CLUSTER = {
+    "name": "hangs on",
+    "runs": 3,
+    "target": {"layers": 4, "hidden_size": 1000},
+    "drafts": [{"device": {"draft_ms": {1: 5.0}}}],
+    "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0, 64: 40.0}}, "count": 2}]}],
+    "links": {"default": {"latency_ms": 3.0, "bandwidth_mbit_s": 8.0}},
+    "acceptance": {"source": "bernoulli", "beta": 0.6},
+    "workload": {"new_tokens": 12},
+    "search": {"schedules": ["pp"]},
+}  # fmt: skip
+CHAIN = {"search.schedules": ["chain"], "search.grid": {"schedule.gamma": [3]}}
+METRIC = "time_between_tokens_ms"
+
+
+def found(**changes: object) -> Found:
+    return search(Cluster.of(CLUSTER).with_(**changes), say)
+
+
+def by_key(each: Found) -> dict[str, Sensitivity]:
+    return {row.key: row for row in sensitivities(each, say)}
+
+
+def test_plain_decoding_hangs_on_its_stages_and_links_by_their_shares() -> None:
+    """A token takes two stages of 20 ms (its time is the sum of all that happens one after
+    another), so a tenth of an input changes it by a tenth of that input's share."""
+    each = found()
+    token_ms = each.best.outcome.metrics[METRIC].mean
+    rows = by_key(each)
+    for side, sign in (("up", 1), ("down", -1)):
+        change = {key: getattr(row, side) for key, row in rows.items()}
+        assert change["scale.stages"] == pytest.approx(sign * 0.1 * 2 * 20.0 / token_ms)
+        latency = change["scale.latency"] * token_ms / (sign * 0.1 * 3.0)
+        assert latency == pytest.approx(
+            max(1, round(latency))
+        )  # so many messages one after another
+        assert change["scale.drafts"] == change["scale.misses"] == 0.0
+    sent = rows["scale.bandwidth"].up * -11  # times of what is sent are divided by 1.1
+    shares = [rows["scale.stages"].up, rows["scale.latency"].up, sent * 0.1]
+    assert rows["scale.bandwidth"].up < 0
+    assert sum(shares) == pytest.approx(0.1)
+
+
+def test_factors_are_those_of_other_inputs_by_brute_force() -> None:
+    """A plan of a cluster whose own numbers are a tenth larger, on the same texts."""
+    each = found(**CHAIN)
+    rows, plan = by_key(each), each.best.candidate.scenario.with_(runs=3)
+    slower = {
+        "scale.stages": {"pipelines.0.stages.0.device.stage_ms": {1: 22.0, 64: 44.0}},
+        "scale.drafts": {"drafts.0.device.draft_ms": {1: 5.5}},
+        "scale.latency": {"links.default.latency_ms": 3.3},
+        "scale.bandwidth": {"links.default.bandwidth_mbit_s": 8.8},
+        "scale.misses": {"acceptance.beta": 1 - 1.1 * 0.4},
+    }
+    points = [Point(key, plan.with_(**changes)) for key, changes in slower.items()]
+    stated = each.best.outcome.metrics[METRIC].mean
+    for key, outcome in simulate_points(points, say).items():
+        assert rows[key].up == pytest.approx(outcome.metrics[METRIC].mean / stated - 1, abs=1e-9)
+    assert rows["scale.misses"].up > 0.005
+    assert rows["scale.drafts"].up > 0.005
+
+
+def test_rows_are_sorted_and_hold_their_intervals() -> None:
+    rows = sensitivities(found(**CHAIN), say)
+    assert [row.size for row in rows] == sorted((row.size for row in rows), reverse=True)
+    assert rows[0].size > 0
+    for row in rows:
+        assert row.low is not None
+        assert row.high is not None
+        assert row.low - 1e-9 <= getattr(row, row.larger) <= row.high + 1e-9
+
+
+def test_several_device_profiles_each_have_a_row_and_an_own_factor_stays() -> None:
+    """A profile of the draft alone is the draft's row; ``[scale]`` of the file counts, too."""
+    stages = [{"stages": [{"device": "h100", "count": 2}]}]
+    draft = {"drafts": [{"device": "l40", "model": {"profile": "llama-3.2-1b"}}]}
+    profiles = {"pipelines": stages, "target": {"profile": "llama-3.1-8b"}, "search.cases": 0}
+    rows = by_key(found(**CHAIN, **profiles, **draft, **{"scale.devices": {"l40": 1.5}}))
+    assert rows["scale.devices.l40"].up == pytest.approx(rows["scale.drafts"].up)
+    assert rows["scale.devices.h100"].up == pytest.approx(rows["scale.stages"].up)
+    assert rows["scale.drafts"].up > 0.01
+    assert not [key for key in by_key(found(**profiles)) if "devices" in key]
+
+
+def test_load_is_an_input_where_requests_arrive() -> None:
+    """Served one by one, requests wait longer the faster they come."""
+    arrivals = {"process": "poisson", "rate_per_s": 2.0}
+    workload = {"workload": {"new_tokens": 12, "requests": 12, "arrivals": arrivals}}
+    goal = {"search.goal": "time_to_first_token_ms", "serving": {"places": 1}}
+    row = by_key(found(**workload, **goal))[RATE]
+    assert row.up > 0.01 > -0.01 > row.down
+    assert RATE not in by_key(found())
+
+
+def test_no_plan_that_keeps_the_limits_has_none() -> None:
+    each = found(**{"search.limits": {METRIC: 1.0}})
+    assert sensitivities(each, say) == []
+    assert plan_content(each)["sensitivity"] == []
+
+
+def test_command_tells_it_in_a_table_a_picture_and_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = tmp_path / "c.toml"
+    cluster.write_text(toml_text(Cluster.of(CLUSTER).content, []))
+    plot, out = tmp_path / "t.png", tmp_path / "p.json"
+    asked = ("plan", cluster, "--sensitivity", "--plot", plot, "--json", out)
+    assert call(monkeypatch, *asked) == 0
+    assert "times of all stages" in capsys.readouterr().out
+    assert plot.stat().st_size > 5_000
+    rows = json.loads(out.read_text())["sensitivity"]
+    assert {"key", "down", "up", "low", "high"} == set(rows[0])
+    best = Scenario.load(tmp_path / "c-best.toml")
+    assert best.scale.stages == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--plot", "t.png"], "--plot draws the sensitivity; add --sensitivity"),
+        (["--sensitivity", "--quiet"], "--sensitivity --quiet shows nothing; add --json or --plot"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text(toml_text(Cluster.of(CLUSTER).content, []))
+    assert call(monkeypatch, "plan", "c.toml", *options) == 2
+    assert_sentence(capsys.readouterr().err, sentence)
+
+
+def test_an_input_that_cannot_be_larger_is_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"leaves no room .* \(--sensitivity takes each input 10%"):
+        sensitivities(found(**{**CHAIN, "acceptance.beta": 0.05}), say)

@@ -1,0 +1,145 @@
+"""Which inputs the best plan's figure hangs on: each of them a tenth smaller and larger, alone.
+
+Law of this file: an input is changed by a key of the scenario (mostly a factor of ``[scale]``), and
+simulated on the ranking's own runs and texts; so a change is due to the input alone (other misses
+draw other passages from the same seeds). Neither limits nor parameters are looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from treepipe.core.errors import UserError
+from treepipe.planner.gaps import Runs, relative_gap
+from treepipe.planner.halving import Found
+from treepipe.results.statistics import ROUNDING, Interval
+from treepipe.scenario.distributions import ArrivalTrace
+from treepipe.scenario.scale import multiplied, named_devices
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.points import Point, simulate_points
+
+STEP = 0.1
+"""The relative change of an input."""
+Side: TypeAlias = Literal["down", "up"]
+FACTORS = (1 - STEP, 1 + STEP)
+RATE = "workload.arrivals.rate_per_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What an input does to the goal.
+
+    Attributes:
+        key: of the scenario, a factor or the arrivals' rate.
+        down: relative change of the goal where the input is 10 % less.
+        up: the same for 10 % more.
+        low: end of the larger change's 95 % interval, over the paired runs and for this input
+            alone; None where the runs cannot be paired.
+        high: its other end.
+    """
+
+    key: str
+    down: float
+    up: float
+    low: float | None
+    high: float | None
+
+    @property
+    def size(self) -> float:
+        """The larger of both changes, without its sign."""
+        return max(abs(self.down), abs(self.up))
+
+    @property
+    def larger(self) -> Side:
+        """The side of the larger change; up where both are the same but for rounding."""
+        return "up" if abs(self.up) >= abs(self.down) - ROUNDING else "down"
+
+    @property
+    def label(self) -> str:
+        """The input in words."""
+        return input_label(self.key)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sensitivities(found: Found, say: Callable[[str, int], None]) -> list[Sensitivity]:
+    """What each input does to the best plan's goal, the largest first; none if no plan is feasible.
+
+    Raises:
+        UserError: an input cannot be so much larger.
+        RunError: as ``simulate_points``.
+    """
+    if not found.feasible:
+        return []
+    goal, plan = found.cluster.search.goal, found.best.candidate.scenario.with_(runs=found.runs)
+    keys = input_keys(plan)
+    points = [
+        Point(f"{key} {factor}", with_input(plan, key, factor))
+        for key in keys
+        for factor in FACTORS
+    ]
+    try:
+        outcomes = simulate_points(points, say, f"best plan, {len(keys)} inputs +-{STEP:.0%}")
+    except UserError as error:
+        raise UserError(f"{error} (--sensitivity takes each input {STEP:.0%} larger)") from None
+    stated = found.best.outcome.observations[goal]
+    sides = iter([outcome.observations[goal] for outcome in outcomes.values()])
+    rows = [_sensitivity(key, stated, next(sides), next(sides)) for key in keys]
+    return sorted(rows, key=lambda row: -row.size)
+
+
+def input_keys(scenario: Scenario) -> list[str]:
+    """The inputs that are changed; a trace's arrivals are as they were, and are not."""
+    keys = ["scale.stages", "scale.drafts"]
+    devices = named_devices(scenario)
+    if len(devices) > 1:
+        keys += [f"scale.devices.{name}" for name in devices]
+    keys += ["scale.latency", "scale.bandwidth"]
+    if scenario.acceptance is not None:
+        keys.append("scale.misses")
+    if not isinstance(scenario.workload.arrivals, (ArrivalTrace, type(None))):
+        keys.append(RATE)
+    return keys
+
+
+def with_input(scenario: Scenario, key: str, factor: float) -> Scenario:
+    """The scenario with an input so much larger, on top of the scenario's own factor."""
+    arrivals = scenario.workload.arrivals
+    if key != RATE:
+        table = multiplied(scenario.scale, {key.removeprefix("scale."): factor})
+        return scenario.with_(scale=table)
+    assert arrivals is not None
+    assert not isinstance(arrivals, ArrivalTrace)
+    return scenario.with_(**{RATE: arrivals.rate_per_s * factor})
+
+
+def input_label(key: str) -> str:
+    """
+    >>> input_label("scale.devices.l40"), input_label("scale.misses")
+    ('times of l40', 'misses of acceptance')
+    """
+    if key.startswith("scale.devices."):
+        return f"times of {key.removeprefix('scale.devices.')}"
+    return {
+        "scale.stages": "times of all stages",
+        "scale.drafts": "times of all drafts",
+        "scale.latency": "link latency",
+        "scale.bandwidth": "link bandwidth",
+        "scale.misses": "misses of acceptance",
+        RATE: "arrival rate",
+    }[key]
+
+
+def _sensitivity(key: str, stated: Runs, less: Runs, more: Runs) -> Sensitivity:
+    changes = {"down": _change(stated, less), "up": _change(stated, more)}
+    row = Sensitivity(key, changes["down"].mean, changes["up"].mean, None, None)
+    larger = changes[row.larger]
+    return replace(row, low=larger.low, high=larger.high)
+
+
+def _change(stated: Runs, changed: Runs) -> Interval:
+    """A goal that is 0 (all times are) has no relative change: factors leave it as it is."""
+    return relative_gap(stated, changed, 1) or Interval(0.0, None, None)
