@@ -99,7 +99,7 @@ class HostedPlace(RolePlace):
     def __init__(self, clock: Clock, host: SharedHost, seed: np.random.SeedSequence) -> None:
         super().__init__(clock)
         self._host, self._rng = host, np.random.default_rng(seed)
-        self.costs = self._costs = host.costs
+        self.costs = host.costs
         self._ended_ms = -inf
         self._cold = 1.0
 
@@ -107,9 +107,10 @@ class HostedPlace(RolePlace):
         """Work for so long, if alone; ``done`` is called at its end. A gap before a piece of work
         holds for all behind it until there is another gap."""
         self.started_ms = now = self._clock.now
+        costs = self._host.costs
         if now > self._ended_ms:
-            self._cold = self._costs.idle(now - self._ended_ms)
-        factor = self._cold * self._costs.draw(self._rng)
+            self._cold = costs.idle(now - self._ended_ms)
+        factor = self._cold * costs.draw(self._rng)
         self._host.begin(duration_ms * factor, partial(self._end, done))
 
     def _end(self, done: Callback, event: object) -> None:

@@ -139,20 +139,18 @@ class Observed:
                 self.decisions += _decisions(own[name], heard[name], company)
 
     def fit(self) -> FittedHost:
-        """Raises ``ValueError`` if there are too few pieces of any kind."""
+        """All terms; of a kind of work with too few pieces there are none."""
         together = _together(self.passes)
         divisor = np.array([together[k] for k in sorted(together)])
         factors: dict[str, dict[int, float]] = {}
         spread: dict[str, dict[int, float]] = {}
         residuals: list[float] = []
         for kind in ("stage", "draft", "evaluate"):
-            ratios: dict[int, list[float]] = {}
-            for piece in self.passes:
-                if piece.of.split()[0] == kind:
-                    table_ms = self.tables[piece.of](piece.rows)
-                    if table_ms:
-                        ratios.setdefault(piece.rows, []).append(_alone(piece, divisor) / table_ms)
-            binned = _binned(ratios)
+            binned = _binned(
+                (piece.rows, _alone(piece, divisor) / table_ms)
+                for piece in self.passes
+                if piece.of.split()[0] == kind and (table_ms := self.tables[piece.of](piece.rows))
+            )
             factors[kind] = {rows: float(np.median(each)) for rows, each in binned.items()}
             spread[f"{kind}_factor"] = {rows: _spread(each) for rows, each in binned.items()}
             for each in binned.values():
@@ -163,7 +161,7 @@ class Observed:
             for what, more in (("send", 0.0), ("receive", looks))
             if (pieces := [piece for piece in self.messages if piece.of == what])
         }
-        desk = _binned(_grouped((piece.rows, _alone(piece, divisor)) for piece in self.decisions))
+        desk = _binned((piece.rows, _alone(piece, divisor)) for piece in self.decisions)
         return FittedHost(
             factors,
             messages,
@@ -316,18 +314,14 @@ def _alone(piece: Piece, divisor: Floats) -> float:
     return float((piece.shared_ms / divisor[: len(piece.shared_ms)]).sum())
 
 
-def _grouped(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
-    for rows, value in pairs:
-        found.setdefault(rows, []).append(value)
-    return found
+def _binned(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
+    """Values by the median number of rows of each octave that has enough of them.
 
-
-def _binned(values: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
-    """Values by the median number of rows of each octave that has enough of them."""
+    Args: ``pairs``: rows and value.
+    """
     octaves: dict[int, list[tuple[int, float]]] = {}
-    for rows, each in values.items():
-        octaves.setdefault(round(log2(rows)), []).extend((rows, value) for value in each)
+    for rows, value in pairs:
+        octaves.setdefault(round(log2(rows)), []).append((rows, value))
     return {
         round(float(np.median([rows for rows, _ in each]))): [value for _, value in each]
         for _, each in sorted(octaves.items())

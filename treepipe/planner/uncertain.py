@@ -12,7 +12,7 @@ the inputs, and not to other texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import exp, log, log1p, sqrt
 
@@ -101,15 +101,18 @@ def in_cases(
     Raises:
         UserError, RunError: as ``simulate_points``.
     """
-    inputs: dict[Estimated, float] = {}
-    for plan in plans.values():
-        inputs |= resolve(plan.scenario).estimates
-    inputs = {of: share for of, share in inputs.items() if of.kind != "model"}
+    own = {name: resolve(plan.scenario).estimates for name, plan in plans.items()}
+    inputs = {
+        of: share
+        for estimates in own.values()
+        for of, share in estimates.items()
+        if of.kind != "model"
+    }
     if not inputs or cases < 2:
         return None
     drawn = [dict.fromkeys(inputs, 1.0), *_draw(inputs, cases, seed)]
     points = [
-        Point(f"{name}/{case}", _in_case(plan.scenario, factors))
+        Point(f"{name}/{case}", _in_case(plan.scenario, own[name], factors))
         for name, plan in plans.items()
         for case, factors in enumerate(drawn)
     ]
@@ -133,10 +136,13 @@ def _draw(inputs: Mapping[Estimated, float], cases: int, seed: int) -> list[dict
     return [dict(zip(inputs, np.exp(row * spreads).tolist(), strict=True)) for row in normal]
 
 
-def _in_case(scenario: Scenario, factors: Mapping[Estimated, float]) -> Scenario:
-    """A plan's scenario with its inputs so much larger; factors on what it does not name are left
-    out. Factors that the scenario gives itself count, too."""
-    own = resolve(scenario).estimates
+def _in_case(
+    scenario: Scenario, own: Collection[Estimated], factors: Mapping[Estimated, float]
+) -> Scenario:
+    """A plan's scenario with its inputs so much larger, on top of factors that it gives itself.
+
+    Args: ``own``: the estimates that it names; factors on others are left out.
+    """
     table = {"device": "devices", "link": "links", "acceptance": "misses"}
     mine = {
         f"{table[of.kind]}.{of.name}".rstrip("."): factor
