@@ -98,6 +98,8 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
         "lossless": candidate.scenario.sampling.lossless,
         "metrics": {name: value.as_dict() for name, value in outcome.metrics.items()},
         "utilization": {name: value.as_dict() for name, value in outcome.utilization.items()},
+        **ranked.path.to_json(),
+        "binds": ranked.binds(goal),
         "warnings": list(outcome.warnings),
     }
 
@@ -105,7 +107,7 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
 def show_plan(found: Found, out: Path, console: Console) -> None:
     """Print the ranking, what was refused, and the verdict."""
     print_table(console, _ranking_table(found) if found.feasible else _misses_table(found))
-    for sentence in verdict(found):
+    for sentence in [*verdict(found), *_binding(found.best, found.cluster.search.goal)]:
         console.print(sentence, highlight=False)
     for (schedule, reason), count in _refusals(found).items():
         plans = "" if count == 1 else f" ({count} plans)"
@@ -150,6 +152,15 @@ def verdict(found: Found) -> list[str]:
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
         sentences.append(f"its layers per stage: {dealt}")
     return sentences + _comparison(found) + _by_inputs(found)
+
+
+def _binding(best: Ranked, goal: str) -> list[str]:
+    """Where a token's time goes, and what binds; nothing where no time passes."""
+    name, busy = best.binds(goal), best.outcome.utilization
+    sentences = best.path.sentences
+    if name is not None and name != best.path.binds:
+        sentences.append(f"what binds {goal}: {name}, busy {busy[name].mean:.0%} of the time")
+    return sentences
 
 
 def _by_inputs(found: Found) -> list[str]:
