@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import Found
+    from treepipe.planner.sensitivity import Sensitivity
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
     from treepipe.validation.judgement import Row
@@ -312,6 +313,17 @@ class Plan:
             for each in self.found.ranking
             if goal in each.outcome.metrics
         ]
+
+    def sensitivity(self, say: Say = silent) -> list[Sensitivity]:
+        """What 10 % less and more of each input does to the best plan's goal, largest first; none
+        where no plan keeps the limits.
+
+        Raises:
+            UserError: an input cannot be so much larger.
+        """
+        from treepipe.planner.sensitivity import sensitivities
+
+        return sensitivities(self.found, say)
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file ``treepipe.plan/1``."""
