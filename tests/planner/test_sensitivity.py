@@ -171,7 +171,7 @@ def test_command_tells_it_in_a_table_a_picture_and_json(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--plot", "t.png"], "--plot draws the sensitivity; add --sensitivity"),
+        (["--plot", "t.png"], "--plot draws the sensitivity or a map; add"),
         (["--sensitivity", "--quiet"], "--sensitivity --quiet shows nothing; add --json or --plot"),
     ],
 )

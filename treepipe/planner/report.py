@@ -15,6 +15,7 @@ from rich.table import Table
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
+from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.limits import is_least_best
@@ -30,9 +31,14 @@ NAMED = 4
 """More plans that cannot be told apart are counted, as the table marks them."""
 
 
-def plan_content(found: Found, rows: Sequence[Sensitivity] = ()) -> dict[str, Any]:
-    """The content of the JSON file; keys as in ``docs/planning.md``. Args: ``rows``: what inputs do
-    to the best plan, where that was asked for."""
+def plan_content(
+    found: Found,
+    rows: Sequence[Sensitivity] = (),
+    even: BreakEven | None = None,
+    mapped: Regions | None = None,
+) -> dict[str, Any]:
+    """The content of the JSON file; keys as in ``docs/planning.md``. Args: ``rows``, ``even``,
+    ``mapped``: what inputs do to the best plan and to its rank, where that was asked for."""
     search = found.cluster.search
     return {
         "schema": SCHEMA,
@@ -46,6 +52,8 @@ def plan_content(found: Found, rows: Sequence[Sensitivity] = ()) -> dict[str, An
         "comparisons": found.comparisons,
         "uncertain_inputs": {} if found.cases is None else _uncertain_inputs(found, found.cases),
         "sensitivity": [row.as_dict() for row in rows],
+        "break_even": None if even is None else even.as_dict(),
+        "break_even_map": None if mapped is None else mapped.as_dict(),
         "ranking": [_entry(each, search.goal) for each in found.ranking],
         "refused": [
             {
@@ -133,6 +141,31 @@ def show_sensitivity(found: Found, rows: Sequence[Sensitivity], console: Console
             interval = f"{shown(row.low)} … {shown(row.high)}"
         table.add_row(row.label, shown(row.down), shown(row.up), interval)
     print_table(console, table)
+
+
+def show_break_even(even: BreakEven | None, console: Console) -> None:
+    """Print where the best schedule changes; nothing where that is not asked for."""
+    if even is None:
+        return
+    axis = even.axis
+    if even.value is None:
+        ends = f"{number(axis.low)} to {number(axis.high)}"
+        sentence = f"{even.before} is the best schedule for {axis.key} from {ends}"
+    else:
+        low = "" if even.low is None else f"beyond doubt below {number(even.low)}"
+        high = "" if even.high is None else f"beyond doubt above {number(even.high)}"
+        sentence = (
+            f"break-even: {axis.key} = {number(even.value)}; {even.before} is better below"
+            f"{f' ({low})' if low else ''}, {even.after} above{f' ({high})' if high else ''}"
+        )
+    stated = "" if axis.stated is None else f" (stated: {number(axis.stated)})"
+    console.print(sentence + stated, highlight=False)
+
+
+def regions_title(found: Found, mapped: Regions) -> str:
+    """What the map of best schedules is headed by."""
+    goal = found.cluster.search.goal
+    return f"{found.cluster.name}: best schedule by {goal} ({mapped.runs} runs; dotted: as stated)"
 
 
 def sensitivity_title(found: Found) -> str:
