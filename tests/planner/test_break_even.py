@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.planner.test_sensitivity import CLUSTER, METRIC, found
 from tests.worlds.command_line import call
+from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import Found, search
+from treepipe.planner.halving import Found
 from treepipe.planner.report import plan_content
 from treepipe.planner.sensitivity import RATE, Sensitivity, sensitivities
 from treepipe.scenario.scenario import Scenario
@@ -22,23 +23,7 @@ from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.points import Point, simulate_points
 
-CLUSTER = {
-    "name": "hangs on",
-    "runs": 3,
-    "target": {"layers": 4, "hidden_size": 1000},
-    "drafts": [{"device": {"draft_ms": {1: 5.0}}}],
-    "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0, 64: 40.0}}, "count": 2}]}],
-    "links": {"default": {"latency_ms": 3.0, "bandwidth_mbit_s": 8.0}},
-    "acceptance": {"source": "bernoulli", "beta": 0.6},
-    "workload": {"new_tokens": 12},
-    "search": {"schedules": ["pp"]},
-}  # fmt: skip
 CHAIN = {"search.schedules": ["chain"], "search.grid": {"schedule.gamma": [3]}}
-METRIC = "time_between_tokens_ms"
-
-
-def found(**changes: object) -> Found:
-    return search(Cluster.of(CLUSTER).with_(**changes), say)
 
 
 def by_key(each: Found) -> dict[str, Sensitivity]:

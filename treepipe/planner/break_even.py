@@ -289,7 +289,7 @@ def _next(values: Sequence[float], value: float, step: int) -> float:
 def _zero(
     a: float, b: float, lead: Mapping[float, tuple[float, float, float]], which: int
 ) -> float:
-    """Where the line between two values is 0; the nearer end where it is not between them."""
+    """The zero of the line between two values; the nearer end where it is not between them."""
     at, to = lead[a][which], lead[b][which]
     share = at / (at - to) if at != to else 0.5
     return math.exp(math.log(a) + min(1.0, max(0.0, share)) * math.log(b / a))
