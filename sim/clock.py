@@ -15,6 +15,9 @@ from typing import Any, TypeAlias
 
 import simpy
 
+from treepipe.core.messages import Flight, Message
+from treepipe.results.trace import Kind
+
 Callback: TypeAlias = Callable[[Any], None]
 """Called with SimPy's event, which means nothing here."""
 
@@ -45,3 +48,27 @@ class Clock(simpy.Environment):  # type: ignore[misc]
             latest = self._latest = self.timeout(delay_ms)
             self.events += 1
         latest.callbacks.append(callback)
+
+    # What released what is told here, to nobody unless the clock listens (``causes.py``).
+
+    def bound(self, callback: Callback) -> Callback:
+        """The callback for what goes on with this moment, whenever it is called."""
+        return callback
+
+    def spent(self, place: str, kind: Kind, begin_ms: float) -> None:
+        """What was let begin at ``begin_ms`` has just ended."""
+
+    def waited(self, place: str, kind: Kind, since_ms: float) -> None:
+        """What begins now was ready before."""
+
+    def ready(self, place: str, message: Message) -> None:
+        """A flight is at a stage, or computed there, and may have to wait."""
+
+    def taken(self, place: str, flight: Flight) -> None:
+        """Its waiting is over."""
+
+    def transferred(
+        self, link: str, begin_ms: float, free_ms: float, due_ms: float, arrive: Callback
+    ) -> Callback:
+        """``arrive`` for a message that is sent now."""
+        return arrive

@@ -33,8 +33,13 @@ MADE_BLOCK = 1
 """Positions of a made pool are independent, so they are drawn one by one."""
 
 
-def predict(scenario: Scenario, progress: Callable[[], None] = lambda: None) -> list[Trace]:
+def predict(
+    scenario: Scenario, progress: Callable[[], None] = lambda: None, *, paths: bool = False
+) -> list[Trace]:
     """Simulate all runs of a scenario; ``progress`` is called after each.
+
+    Args:
+        paths: whether the traces tell of the requests' critical paths.
 
     Raises:
         UserError: something the scenario names is wrong.
@@ -47,7 +52,7 @@ def predict(scenario: Scenario, progress: Callable[[], None] = lambda: None) -> 
         recording = Recording.load(path.parent / acceptance.file)
         deployment = fitting(deployment.asked(_recorded_requests(recording, scenario)))
         replay = ReplaySource(recording)
-        traces = [_simulate(deployment, replay, scenario.path, progress)]
+        traces = [_simulate(deployment, replay, progress, paths=paths)]
         traces[0].warnings += replay.warnings()
     else:
         pool, block, ratio = acceptance_pool(scenario)
@@ -55,7 +60,8 @@ def predict(scenario: Scenario, progress: Callable[[], None] = lambda: None) -> 
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             deployment = fitting(deployment.asked(draw_requests(scenario, seed), seed))
-            traces.append(_simulate(deployment, source.reseeded(seed), scenario.path, progress))
+            own = source.reseeded(seed)
+            traces.append(_simulate(deployment, own, progress, paths=paths))
     rule = scenario.sampling.rule
     for trace in traces:
         if rule in ("relaxed_top_p", "adaptive"):
@@ -72,13 +78,17 @@ def predict(scenario: Scenario, progress: Callable[[], None] = lambda: None) -> 
 
 
 def _simulate(
-    deployment: Deployment, source: AcceptanceSource, path: Path, progress: Callable[[], None]
+    deployment: Deployment,
+    source: AcceptanceSource,
+    progress: Callable[[], None],
+    *,
+    paths: bool,
 ) -> Trace:
-    trace = simulate(deployment, source)
+    trace = simulate(deployment, source, record_paths=paths)
     if not isfinite(max((span.end_ms for span in trace.spans), default=0.0)):
         raise UserError(
-            f"{path}: the times of devices and links add up beyond all numbers; give smaller times "
-            f"or larger bandwidths"
+            f"{deployment.path}: the times of devices and links add up beyond all numbers; give "
+            f"smaller times or larger bandwidths"
         )
     progress()
     return trace

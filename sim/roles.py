@@ -172,6 +172,7 @@ class StageRole(Role):
 
     def deliver(self, message: Message) -> None:
         """Take a message; it is acted upon when the stage is idle."""
+        self._world.clock.ready(self._placed.name, message)
         self._desk.receive(message)
         if self._accepted is not None and isinstance(message, Close):
             self._accepted.close(message.session)
@@ -194,7 +195,9 @@ class StageRole(Role):
                     return
                 now = self._world.clock.now
                 self._world.note(self._placed.name, "prune", now, action.session, len(action.keep))
-            elif isinstance(action, Send):
+                continue
+            self._world.clock.taken(self._placed.name, action.flight)
+            if isinstance(action, Send):
                 if self._send(action.flight):
                     return
             elif tokens := action.tokens:
@@ -207,7 +210,7 @@ class StageRole(Role):
                 nothing = ((),) * len(action.flight.segments)
                 if self._send(Verified(action.flight, nothing)):
                     return
-            elif desk.computed(action.flight) and self._send(action.flight):
+            elif self._pass_on(action.flight):
                 return
         self._idle = True
 
@@ -223,8 +226,15 @@ class StageRole(Role):
             if Verification(self._world, self._placed, self._place, flight, answers, done).begin():
                 return
             done(event)
-        elif not (self._desk.computed(flight) and self._send(flight)):
+        elif not self._pass_on(flight):
             self._go_on(event)
+
+    def _pass_on(self, flight: Flight) -> bool:
+        """Send on what is computed, or hold it; returns whether that takes time of the stage."""
+        if self._desk.computed(flight):
+            return self._send(flight)
+        self._world.clock.ready(self._placed.name, flight)
+        return False
 
     def _verified(self, flight: Flight, answers: Answers, event: object) -> None:
         """The target's tokens travel back, with the states that a draft reads."""
@@ -329,6 +339,8 @@ class DraftServer(Role):
                 self._place.work(duration, partial(self._drafted, work, rows))
                 return
             self._place.fresh = True  # a turn begins
+            if desk.turn_asked_ms is not None:
+                clock.waited(self._placed.name, "draft", desk.turn_asked_ms)
             if isinstance(work, WarmUp):
                 self._place.work(self._placed.times.draft(1), self._warmed)
                 return

@@ -107,6 +107,11 @@ class DraftDesk:
         """Whether ``next`` may find something."""
         return bool(self._passes) or len(self._queue) > 0
 
+    @property
+    def turn_asked_ms(self) -> float | None:
+        """Since when the turn that is served had waited; None between turns."""
+        return None if self._turn is None else self._turn[1]
+
     def schedule(self, session: int) -> Schedule:
         return self._sessions[session].schedule
 
