@@ -19,6 +19,7 @@ import numpy.typing as npt
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import write_file
 from treepipe.files.reading import UNREADABLE, reading_fault
+from treepipe.profiles.hit_ratio import Ranks
 
 SCHEMA = "treepipe.acceptance/1"
 Floats = npt.NDArray[np.float64]
@@ -148,6 +149,12 @@ class PoolFile:
             raise ValueError("key off_path needs vectors for 1, 2, ... steps without a gap")
         names = str(content.get("target", "")), str(content.get("draft", ""))
         return cls(width, prompts, off_path, *names, content.get("temperature", 0))
+
+
+def ranks_of(prompts: Sequence[Prompt]) -> Ranks:
+    """[1 + guessed depths, positions] of the target's tokens, text after text."""
+    tables = [(prompt.known, *prompt.guessed) for prompt in prompts]
+    return np.array([[rank for t in depth for rank in t.ranks] for depth in zip(*tables)])  # noqa: B905
 
 
 def _prompt(entry: Mapping[str, Any], key: str, width: int) -> Prompt:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import TimeTable
+from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
@@ -22,6 +23,7 @@ from treepipe.scenario.schema import HitRatio, PoolSection, Replay
 from treepipe.scenario.unread import computing_warnings, sampling_warnings
 from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
+from treepipe.sim.blocks import block_length
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.pool import Pool
 from treepipe.sim.replay import ReplaySource
@@ -85,12 +87,17 @@ def _simulate(
 
 
 @lru_cache(maxsize=2)
-def _recorded_pool(file: Path, written_ns: int, depth_loss: float, sharpness: float) -> Pool:
-    """Remembered, as many points of a study draw from the same pool.
+def _recorded_pool(
+    file: Path, written_ns: int, depth_loss: float, sharpness: float
+) -> tuple[Pool, int]:
+    """A pool, and how many of its positions are to be drawn together.
+
+    Remembered, as many points of a study draw from the same pool.
 
     Args: ``written_ns``: when the file was written last, as it may be written again.
     """
-    return Pool.load(file, depth_loss).sharpened(sharpness)
+    pool = Pool.load(file, depth_loss).sharpened(sharpness)
+    return pool, block_length(pool)
 
 
 def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] | None]:
@@ -101,13 +108,18 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] 
     if isinstance(acceptance, PoolSection):
         file = scenario.path.parent / acceptance.file
         written_ns = file.stat().st_mtime_ns if file.is_file() else 0
-        pool = _recorded_pool(file, written_ns, acceptance.depth_loss, acceptance.sharpness)
+        pool, block = _recorded_pool(file, written_ns, acceptance.depth_loss, acceptance.sharpness)
         hits = acceptance.hit_ratio
         if scenario.scale.misses != 1:
             hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})
-        return pool, acceptance.block, hits
+        return pool, acceptance.block or block, hits
     if isinstance(acceptance, HitRatio):
-        return hit_ratio_pool(scaled_hits(scenario, acceptance.table)), MADE_BLOCK, None
+        table = acceptance.table
+        by_depth = [
+            scaled_hits(scenario, {k: at_depth(shares, depth) for k, shares in table.items()})
+            for depth in range(depths_of(table))
+        ]
+        return hit_ratio_pool({k: [each[k] for each in by_depth] for k in table}), MADE_BLOCK, None
     beta = 1.0 if acceptance is None else scaled_hits(scenario, {1: acceptance.beta})[1]
     return bernoulli_pool(beta), MADE_BLOCK, None
 

@@ -22,11 +22,10 @@ from treepipe.results.show import Say
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.blocks import block_length
 from treepipe.sim.pool import Pool
 from treepipe.sim.predict import acceptance_pool
 
-BLOCK = 16
-"""Positions of the calibration that are drawn together, so that correlation survives."""
 CALIBRATION, HELD_OUT = "reference:calibration", "reference:heldout"
 
 
@@ -55,7 +54,7 @@ class CalibratedAcceptance:
     """A pool, how many of its positions are drawn together, and the hit ratios to reach."""
 
     pool: Pool
-    block: int = BLOCK
+    block: int
     hit_ratio: Mapping[int, float] | None = None
 
     def source(self, seed: int) -> PoolSource:
@@ -82,8 +81,9 @@ def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, CalibratedAccept
     for pair, group in groups.items():
         lengths = {case.longest for case in group}
         recorded = _record(group[0], pair, max(lengths), _decoded(cases), say)
-        pools = {n: CalibratedAcceptance(Pool.of(recorded.beginnings(n))) for n in lengths}
-        found |= {case.label: pools[case.longest] for case in group}
+        pools = {n: Pool.of(recorded.beginnings(n)) for n in lengths}
+        drawn = {n: CalibratedAcceptance(pool, block_length(pool)) for n, pool in pools.items()}
+        found |= {case.label: drawn[case.longest] for case in group}
     return found
 
 
