@@ -18,6 +18,8 @@ from pydantic import Field
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Shares: TypeAlias = Share | Annotated[tuple[Share, ...], Field(min_length=1, max_length=64)]
 """The same at every depth, or by depth."""
+CHAIN = 5
+"""Tokens of the chain whose rounds sum a pool up."""
 Ranks: TypeAlias = npt.NDArray[np.int64]
 """[1 + guessed depths, positions]: the target's token's place among the draft's candidates."""
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import optimize
 
 from treepipe.core.errors import UserError
-from treepipe.profiles.hit_ratio import chain_rounds
+from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
 from treepipe.sim.pool import Pool
 
 Floats = npt.NDArray[np.float64]
@@ -27,8 +27,6 @@ FEWEST = 10
 """Blocks that must be left, in effect (Kish), or a text would be the same few again and again."""
 SHORTEST = 16
 """Positions of the shortest block that is chosen: a few rounds of most systems."""
-CHAIN = 5
-"""Tokens of the chain whose rounds tell whether blocks are long enough."""
 FAITHFUL = 0.02
 """How near its tokens per round must come to the recorded texts'."""
 DRAWN = 20_000

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import UserError
-from treepipe.profiles.pool_file import PoolFile, Prompt, Table, ranks_of
+from treepipe.profiles.pool_file import Made, PoolFile, Prompt, Table, ranks_of
 
 Floats = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.int64]
@@ -33,13 +33,20 @@ class Pool:
         lengths: positions per prompt.
         ranks: the target's token per position, as an id; ``candidates`` if it is not among them.
         depths: how many depths beyond 0 are answered differently.
+        made: how it was recorded; None: it was not.
         ranks_by_depth: [1 + depths, positions] of the target's token, where so many tokens before
             it are not verified.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], off_path: Mapping[int, Floats]) -> None:
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        off_path: Mapping[int, Floats],
+        made: Made | None = None,
+    ) -> None:
         """Args: ``off_path``: [n, candidates] per step off the path, the last for all beyond.
         Prompts have equally many depths."""
+        self.made = made
         self.lengths = [len(prompt.known.ranks) for prompt in prompts]
         self.ranks: list[int] = [int(rank) for prompt in prompts for rank in prompt.known.ranks]
         self.depths = len(prompts[0].guessed)
@@ -143,7 +150,7 @@ class Pool:
     def of(cls, file: PoolFile, depth_loss: float = 0.0) -> Pool:
         """The pool of a file that is read already; else as ``load``."""
         prompts = _beyond(file.prompts, depth_loss) if depth_loss else file.prompts
-        return cls(prompts, file.off_path)
+        return cls(prompts, file.off_path, file.made)
 
 
 def _beyond(prompts: Sequence[Prompt], loss: float) -> list[Prompt]:

@@ -15,6 +15,7 @@ from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.fitting import fitting
+from treepipe.scenario.making import making_warnings
 from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scale import scaled_hits
@@ -52,20 +53,15 @@ def predict(scenario: Scenario, progress: Callable[[], None] = lambda: None) -> 
         traces = [_simulate(deployment, replay, scenario.path, progress)]
         traces[0].warnings += replay.warnings()
     else:
+        acceptance_warnings(scenario)  # refused before the work
         pool, block, ratio = acceptance_pool(scenario)
         source = PoolSource(pool, block, scenario.seed, ratio)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             deployment = fitting(deployment.asked(draw_requests(scenario, seed), seed))
             traces.append(_simulate(deployment, source.reseeded(seed), scenario.path, progress))
-    rule = scenario.sampling.rule
     for trace in traces:
-        if rule in ("relaxed_top_p", "adaptive"):
-            trace.warnings.append(
-                f"sampling.rule = {rule!r}: the simulator takes acceptance as it was recorded; use "
-                f"a recording made with this rule"
-            )
-        trace.warnings += [*sampling_warnings(scenario), *computing_warnings(deployment)]
+        trace.warnings += [*acceptance_warnings(scenario), *computing_warnings(deployment)]
         _refuse_far(deployment, trace)
         trace.warnings += extrapolation_warnings(deployment, trace)
         trace.warnings += input_warnings(scenario, deployment)
@@ -122,6 +118,22 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] 
         return hit_ratio_pool({k: [each[k] for each in by_depth] for k in table}), MADE_BLOCK, None
     beta = 1.0 if acceptance is None else scaled_hits(scenario, {1: acceptance.beta})[1]
     return bernoulli_pool(beta), MADE_BLOCK, None
+
+
+def acceptance_warnings(scenario: Scenario) -> list[str]:
+    """How the acceptance goes with the scenario's sampling and drafts; raises ``UserError`` if it
+    does not."""
+    acceptance = scenario.acceptance
+    if isinstance(acceptance, PoolSection) and scenario.schedule.system.drafts:
+        made = acceptance_pool(scenario)[0].made
+        return making_warnings(scenario, made) if made is not None else []
+    found, rule = sampling_warnings(scenario), scenario.sampling.rule
+    if acceptance is not None and rule in ("relaxed_top_p", "adaptive"):
+        found.append(
+            f"sampling.rule = {rule!r}: the simulator takes acceptance as key acceptance gives it: "
+            f"it must be of this rule"
+        )
+    return found
 
 
 def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[RequestSpec, ...]:

@@ -22,7 +22,7 @@ from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, Replay
 from treepipe.sim.blocks import Blocks
-from treepipe.sim.predict import acceptance_pool
+from treepipe.sim.predict import acceptance_pool, acceptance_warnings
 from treepipe.sim.theory import alone, shared, stepped
 from treepipe.sim.theory.passage import Passage, chunks_of
 from treepipe.sim.theory.queues import pollaczek_khinchine_ms
@@ -181,6 +181,7 @@ def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
         found.append("the closed form takes times without context")
     acceptance = scenario.acceptance
     drafts = scenario.schedule.system.drafts
+    found += acceptance_warnings(scenario)
     if acceptance is not None and acceptance.source == "pool" and drafts:
         found.append(
             "the closed form assumes that acceptance at a position does not depend on the last one"

@@ -445,6 +445,7 @@ class SamplingSection(Section):
         return self.rule in ("exact", "rejection") or (self.rule == "adaptive" and not self.tau_max)
 
 
+GREEDY = SamplingSection()
 DEFAULT_TIMEOUT_S = 30.0
 """How long a worker may be silent in a run."""
 
