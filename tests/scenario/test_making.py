@@ -85,6 +85,11 @@ def test_a_pool_made_otherwise_is_refused(
     [
         ({}, ("drafts.0.source=ngram",), "the pool does not say what drafted"),
         (LOOKUP, (), "key drafts.0.source is not given; the pool's answers are taken"),
+        (
+            MODEL,
+            ("drafts.0.source=ngram", "acceptance.hit_ratio={1=0.5}"),
+            "the pool was recorded of source = 'model', not of source = 'ngram', ngram = 3; its",
+        ),
         ({}, ("sampling.rule=relaxed_best",), "of a pool of rule 'exact' the first candidate"),
         (
             {},

@@ -60,6 +60,11 @@ def _of_drafts(scenario: Scenario, made: Made) -> Iterator[str]:
                 f"key {key} is not given; the pool's answers are taken, which are of "
                 f"{_say(made.draft)}"
             )
+        elif _to_reach(scenario):
+            yield (
+                f"the pool was recorded of {_say(made.draft)}, not of {_say(wanted)}; its passages "
+                f"are drawn to reach acceptance.hit_ratio, which is taken to be of the latter"
+            )
         else:
             raise UserError(
                 f"{scenario.path}: key {key} = {draft.source!r}: the pool was recorded of "
@@ -68,7 +73,7 @@ def _of_drafts(scenario: Scenario, made: Made) -> Iterator[str]:
 
 
 def _of_sampling(scenario: Scenario, made: Made) -> Iterator[str]:
-    sampling, acceptance = scenario.sampling, scenario.acceptance
+    sampling = scenario.sampling
     wanted = made_with(sampling, DraftSection(), "").sampling
     if made.sampling == wanted:
         return
@@ -78,7 +83,7 @@ def _of_sampling(scenario: Scenario, made: Made) -> Iterator[str]:
             "taken where none is the target's token"
         )
         return
-    if isinstance(acceptance, PoolSection) and acceptance.hit_ratio:
+    if _to_reach(scenario):
         yield (
             f"the pool was recorded with {_say(made.sampling)}, not with {_say(wanted)}; its "
             f"passages are drawn to reach acceptance.hit_ratio, which is taken to be of the latter"
@@ -88,6 +93,12 @@ def _of_sampling(scenario: Scenario, made: Made) -> Iterator[str]:
         f"{scenario.path}: table [sampling] says {_say(wanted)}, but the pool was recorded with "
         f"{_say(made.sampling)}; {_how_to_record(scenario, scenario.drafts[0])}"
     )
+
+
+def _to_reach(scenario: Scenario) -> bool:
+    """Whether passages are drawn to reach given hit ratios, so that a pool of others will do."""
+    acceptance = scenario.acceptance
+    return isinstance(acceptance, PoolSection) and bool(acceptance.hit_ratio)
 
 
 def _how_to_record(scenario: Scenario, draft: DraftSection) -> str:
