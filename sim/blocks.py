@@ -27,6 +27,8 @@ FEWEST = 10
 """Blocks that must be left, in effect (Kish), or a text would be the same few again and again."""
 SHORTEST = 16
 """Positions of the shortest block that is chosen: a few rounds of most systems."""
+WHOLE = 16
+"""Times the longest text: of blocks as long nearly all are whole texts."""
 FAITHFUL = 0.02
 """How near its tokens per round must come to the recorded texts'."""
 DRAWN = 20_000
@@ -40,16 +42,17 @@ def block_length(pool: Pool) -> int:
 
     The least power of two from ``SHORTEST`` on at which drawn texts give chains of ``CHAIN`` tokens
     as many tokens per round as the recorded ones, within ``FAITHFUL``, where a hit is the first
-    candidate and where it is one of the first eight; whole texts if none does. Shorter blocks lose
-    what neighbours have in common, longer ones are few.
+    candidate and where it is one of the first eight; if none does, so long that blocks are whole
+    texts. Shorter blocks lose what neighbours have in common, longer ones are few.
     """
     ranks = pool.ranks_by_depth
     whole = list(itertools.pairwise([*_offsets(pool.lengths), len(pool)]))
     wanted = {k: chain_rounds(ranks, whole, k, CHAIN) for k in (1, min(8, pool.candidates))}
     wanted = {k: rounds for k, rounds in wanted.items() if rounds.asked[0]}
     length = SHORTEST
-    while wanted and length < max(pool.lengths):
-        drawn = Blocks(pool, length).draw(np.random.default_rng(0), DRAWN // length)
+    while wanted and length < WHOLE * max(pool.lengths):
+        count = DRAWN // min(length, max(pool.lengths))
+        drawn = Blocks(pool, length).draw(np.random.default_rng(0), count)
         text = np.concatenate([np.arange(first, stop) for first, stop in drawn])
         drawn_ranks = ranks[:, text]
         for k, rounds in wanted.items():
