@@ -34,7 +34,7 @@ def at_depth(shares: float | Sequence[float], depth: int) -> float:
 
 
 def said(shares: float | Sequence[float]) -> str:
-    """In words.
+    """Give shares in words.
 
     >>> said(0.81), said((0.81, 0.7))
     ('0.81', '0.81, 0.7 by depth')

@@ -80,7 +80,7 @@ class Made:
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> Made:
-        """Of a pool's file; older ones say the temperature alone."""
+        """Read it off a pool's file; older ones say the temperature alone."""
         older = {"temperature": content.get("temperature", 0), "rule": "exact"}
         made = cls(
             dict(content.get("sampling", older)),

@@ -166,7 +166,7 @@ class Written:
     logits: Sequence[Any] = ()
 
     def rank(self, judge: Judge, place: int, log_probs: Any, candidates: Any) -> int:
-        """Of the text's token at ``place`` among a draft's candidates."""
+        """Rank the text's token at ``place`` among a draft's candidates."""
         logits = self.logits[place] if self.logits else None
         return judge.rank(logits, log_probs, candidates, self.text[place])
 

@@ -51,7 +51,7 @@ class Judge:
         return self._rule.next_token(p, shown.tolist(), self._draft(log_probs))
 
     def rank(self, logits: Any, log_probs: Any, candidates: Any, token: int) -> int:
-        """Of the text's token among the draft's candidates (their number: none of them).
+        """Rank the text's token among the draft's candidates (their number: it is none of them).
 
         Args:
             logits: the target's [vocabulary]; not looked at if the rule is ``exact``.
@@ -76,8 +76,8 @@ class Judge:
         return target_distribution(np.asarray(log_probs), self._sampling)
 
     def _first_inside(self, logits: Any, candidates: Any, place: int) -> int:
-        """Of the candidates in the target's top-p set, the one that the draft likes best;
-        ``place`` if there is none."""
+        """Find the candidate in the target's top-p set that the draft likes best; ``place`` if
+        there is none."""
         p = target_distribution(logits, self._sampling)
         order = np.argsort(-p, kind="stable")
         count = int(np.searchsorted(np.cumsum(p[order]), self._section.relaxed_top_p)) + 1

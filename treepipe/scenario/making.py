@@ -42,7 +42,7 @@ prompts='a.json')
 
 
 def making_warnings(scenario: Scenario, made: Made) -> list[str]:
-    """By what rule a pool is used that was made otherwise; raises ``UserError`` if by none."""
+    """Say by what rule a pool is used that was made otherwise; raises ``UserError`` if by none."""
     return [*_of_drafts(scenario, made), *_of_sampling(scenario, made)]
 
 
