@@ -88,7 +88,7 @@ def test_an_interruption_keeps_the_prompts_that_are_done(tmp_path: Path, prompts
         (("--draft", "reference", "--head", "reference"), "give one of them, not both"),
         (("--source", "ngram", "--draft", "reference"), "--source ngram drafts without it"),
         (("--rule", "relaxed_best"), "record with --rule exact"),
-        (("--source", "tea"), "key source = 'tea'"),
+        (("--source", "tea"), 'key source = "tea": input should be'),
         (("--temperature", "-1"), "key temperature = -1"),
         (("--model", REFERENCE / "target" / "config.json"), "needs a checkpoint with its weights"),
         (("--prompts", "none.json"), "none.json: there is no such file (--prompts)"),
