@@ -85,12 +85,14 @@ def _simulate(
 
 
 @lru_cache(maxsize=2)
-def _recorded_pool(file: Path, written_ns: int, depth_loss: float, sharpness: float) -> Pool:
+def _recorded_pool(
+    file: Path, written_ns: int, depth_loss: float, sharpness: float, off_path: float | None
+) -> Pool:
     """Remembered, as many points of a study draw from the same pool.
 
     Args: ``written_ns``: when the file was written last, as it may be written again.
     """
-    return Pool.load(file, depth_loss).sharpened(sharpness)
+    return Pool.load(file, depth_loss).sharpened(sharpness, off_path)
 
 
 def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] | None]:
@@ -101,7 +103,8 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] 
     if isinstance(acceptance, PoolSection):
         file = scenario.path.parent / acceptance.file
         written_ns = file.stat().st_mtime_ns if file.is_file() else 0
-        pool = _recorded_pool(file, written_ns, acceptance.depth_loss, acceptance.sharpness)
+        sharpness, off_path = acceptance.sharpness, acceptance.off_path_sharpness
+        pool = _recorded_pool(file, written_ns, acceptance.depth_loss, sharpness, off_path)
         hits = acceptance.hit_ratio
         if scenario.scale.misses != 1:
             hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})

@@ -1,8 +1,8 @@
 """The few parameters that are fitted: service times, the draft's loss with depth, its accuracy.
 
 Law of this file: only what ``published.toml`` holds goes in, and each parameter has a meaning. The
-7B models' times come from the three rows of Vicuna 7B at temperature 0, the 13B models' from their
-one PipeDec cell each, and each cell's accuracy from its naive_pp figure.
+7B models' times come from the three rows of Vicuna 7B at temperature 0, the 13B models' from them
+by physics alone (``testbed.py``), and each cell's accuracy from its naive_pp figure.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ ROWS = ("naive_pp", "pipedec", "flowspec")
 LOSSES = (0.0, 0.03, 0.1)
 """Of positions per unverified token beyond recorded depths; the one that fits best is taken."""
 LOWEST, HIGHEST = Times(30.0, 0.0, 5.0), Times(200.0, 100.0, 60.0)
-SLOWDOWNS = (2.0, 9.0)
-"""Where the 13B models' factor is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,36 +132,3 @@ def leave_one_out(surrogate: Surrogate, table: Rows) -> dict[tuple[str, str], fl
         for method in ROWS[1:]:
             errors[method, left] = cells[method, left] / rows[method][left] - 1
     return errors
-
-
-def fit_slowdown(
-    surrogate: Surrogate, found: Fit, cells: Mapping[str, tuple[float, float]]
-) -> float:
-    """The factor by which all times of the 13B models are longer than those of the 7B models.
-
-    With it, naive_pp and PipeDec of MT-bench agree best. Both models have the same layers on the
-    same devices, so one factor is found for all ``cells``; one cell gives its model's own.
-
-    Args: ``cells``: naive_pp and pipedec by model.
-    """
-
-    def misfit(factor: float) -> float:
-        times = found.times.slower(factor)
-        return sum(
-            _log_error(surrogate, found.depth_loss, times, model, *cell) ** 2
-            for model, cell in cells.items()
-        )
-
-    best = optimize.minimize_scalar(misfit, bounds=SLOWDOWNS, method="bounded")
-    return float(best.x)
-
-
-def _log_error(
-    surrogate: Surrogate, loss: float, times: Times, model: str, naive: float, pipedec: float
-) -> float:
-    """The error of PipeDec on MT-bench at these times, with the accuracy from naive_pp."""
-    prefill = surrogate.prefill(prompt_tokens(model, "mt_bench"), times)
-    curve = surrogate.curve("naive_pp", times, loss)
-    top1 = curve.accuracy(tbt_of(naive, prefill))
-    reached = tokens_per_s(surrogate.curve("pipedec", times, loss)(top1), prefill)
-    return float(np.log(reached / pipedec))
