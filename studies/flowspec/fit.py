@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import TypeAlias
 
 import numpy as np
@@ -51,15 +52,17 @@ class Fit:
     misfit: float
 
 
-def fit(surrogate: Surrogate, table: Rows, datasets: Sequence[str]) -> Fit:
-    """Times and depth loss with the least squared relative errors over these datasets' cells.
+def fits(surrogate: Surrogate, table: Rows, datasets: Sequence[str]) -> list[Fit]:
+    """Times with the least squared relative errors over these datasets' cells, for every depth
+    loss; the best one first.
 
     They must also let the draft reach every naive_pp figure of the 7B models: what lies beyond the
     accuracies that the recorded pool can be tilted to counts as an error.
 
     Args: ``table``: Table 1 by ``MODEL/tT/METHOD``.
     """
-    return min((_fit_times(surrogate, table, datasets, loss) for loss in LOSSES), key=_misfit)
+    found = [_fit_times(surrogate, table, datasets, loss) for loss in LOSSES]
+    return sorted(found, key=_misfit)
 
 
 def fitted_rows(table: Rows) -> Rows:
@@ -112,14 +115,34 @@ def predict_rows(
     datasets: Sequence[str],
 ) -> dict[tuple[str, str], float]:
     """Tokens per second by method and dataset, the accuracies from the naive_pp figures."""
-    curves = {method: surrogate.curve(method, times, loss) for method in ROWS}
     cells = {}
     for dataset in datasets:
-        prefill = surrogate.prefill(prompt_tokens(FITTED_MODEL, dataset), times)
-        top1 = curves["naive_pp"].accuracy(tbt_of(naive[dataset], prefill))
-        for method in ROWS:
-            cells[method, dataset] = tokens_per_s(curves[method](top1), prefill)
+        prompt = prompt_tokens(FITTED_MODEL, dataset)
+        found = predict_cells(surrogate, times, loss, naive[dataset], prompt)
+        cells.update({(method, dataset): value for method, value in found.items()})
     return cells
+
+
+def predict_cells(
+    surrogate: Surrogate, times: Times, loss: float, naive: float, prompt: int
+) -> dict[str, float]:
+    """Tokens per second by method, the accuracy from naive_pp's."""
+    prefill = surrogate.prefill(prompt, times)
+    curves = {method: surrogate.curve(method, times, loss) for method in ROWS}
+    top1 = curves["naive_pp"].accuracy(tbt_of(naive, prefill))
+    return {method: tokens_per_s(curve(top1), prefill) for method, curve in curves.items()}
+
+
+def form_spread(
+    surrogate: Surrogate, found: Sequence[Fit], naive: float, prompt: int
+) -> dict[str, float]:
+    """By method, how far the logarithm of a 7B cell's prediction moves at most if another depth
+    loss is taken, with the times that fit best then.
+
+    Args: ``found``: as ``fits`` returns them.
+    """
+    best, *others = (predict_cells(surrogate, f.times, f.depth_loss, naive, prompt) for f in found)
+    return {m: max((abs(log(o[m] / best[m])) for o in others), default=0.0) for m in ROWS}
 
 
 def leave_one_out(surrogate: Surrogate, table: Rows) -> dict[tuple[str, str], float]:
@@ -127,7 +150,7 @@ def leave_one_out(surrogate: Surrogate, table: Rows) -> dict[tuple[str, str], fl
     rows, datasets = fitted_rows(table), list(table[f"{FITTED_MODEL}/t0/naive_pp"])
     errors = {}
     for left in datasets:
-        found = fit(surrogate, table, [d for d in datasets if d != left])
+        found = fits(surrogate, table, [d for d in datasets if d != left])[0]
         cells = predict_rows(surrogate, found.times, found.depth_loss, rows["naive_pp"], [left])
         for method in ROWS[1:]:
             errors[method, left] = cells[method, left] / rows[method][left] - 1

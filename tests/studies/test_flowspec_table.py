@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from treepipe.studies.flowspec.curves import (
     tbt_of,
     tokens_per_s,
 )
-from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS, fit
+from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS, fits, form_spread
 from treepipe.studies.flowspec.testbed import (
     METHODS,
     MODELS,
@@ -89,7 +90,7 @@ def test_a_curve_is_smooth_and_goes_on_along_its_tangents() -> None:
 
 
 def test_times_are_found_from_rows_that_they_made(surrogate: Surrogate) -> None:
-    found = fit(surrogate, made_rows(TRUE), list(PROMPT_TOKENS))
+    found = fits(surrogate, made_rows(TRUE), list(PROMPT_TOKENS))[0]
     assert found.misfit < 1e-4
     assert found.times.stage_ms == pytest.approx(TRUE.stage_ms, rel=0.08)
     assert found.times.sync_ms == pytest.approx(TRUE.sync_ms, rel=0.2)
@@ -106,6 +107,16 @@ def test_a_dataset_left_out_is_predicted(
     assert len(errors) == 12
     assert errors["pipedec", "cnn_dm"] == pytest.approx(1 / 1.2 - 1, abs=0.03)
     assert errors["flowspec", "cnn_dm"] == pytest.approx(0, abs=0.03)
+
+
+def test_forms_that_say_the_same_spread_nothing(surrogate: Surrogate) -> None:
+    prompt = prompt_tokens(FITTED_MODEL, "mt_bench")
+    forms = fits(surrogate, made_rows(TRUE), list(PROMPT_TOKENS))
+    assert [form.misfit for form in forms] == sorted(form.misfit for form in forms)
+    alike = form_spread(surrogate, forms, 6.0, prompt)
+    assert alike["pipedec"] == pytest.approx(0, abs=1e-3)
+    moved = replace(forms[0], times=replace(forms[0].times, stage_ms=2 * TRUE.stage_ms))
+    assert form_spread(surrogate, [forms[0], moved], 6.0, prompt)["flowspec"] > 0.01
 
 
 def test_larger_models_move_more_bytes_and_synchronise_alike() -> None:
