@@ -207,7 +207,7 @@ POOL = LIBRARY / "acceptance" / "reference-model.json.gz"
 _HITS = published()["specpipe"]["hit_ratio"]["llama-3.1-8b -> llama-3.1-70b"]
 MISSES = {int(first): round(1 - share, 6) for first, share in _HITS.items()}
 """Share of book text's tokens that are not among the draft's first 1, 8 (8B for 70B; published)."""
-LEVELS = (0.3, 0.6, 0.9, 1.2, 1.5, 1.9, 2.4)
+LEVELS = (0.3, 0.6, 0.9, 1.2, 1.5, 1.9, 2.4, 3.0)
 """Multiples of ``MISSES`` that a curve is fitted through."""
 WIDTH = 64
 SPECPIPE = {"schedule.name": "specpipe", "schedule.width": WIDTH, "schedule.children": 16}
