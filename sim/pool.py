@@ -70,17 +70,22 @@ class Pool:
     def __len__(self) -> int:
         return len(self.ranks)
 
-    def sharpened(self, power: float) -> Pool:
+    def sharpened(self, power: float, off_path: float | None = None) -> Pool:
         """This pool with all probabilities to this power, normalized over the candidates.
 
         A draft may guess right more often than it is sure; a power makes it as sure as it is right,
         without changing what it proposes (temperature scaling: Guo et al. 2017, "On calibration of
         modern neural networks").
+
+        Args: ``off_path``: the power of vectors off the path; None: the same.
         """
-        if power == 1.0:
+        off_path = power if off_path is None else off_path
+        if power == off_path == 1.0:
             return self
         pool = copy.copy(self)
-        scaled = self.vectors * power
+        powers = np.full((len(self.vectors), 1), power)
+        powers[self._off[0][0] :] = off_path
+        scaled = self.vectors * powers
         pool.vectors = scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)
         pool._leading = {}
         return pool

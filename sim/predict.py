@@ -94,7 +94,7 @@ def _simulate(
 
 @lru_cache(maxsize=2)
 def _recorded_pool(
-    file: Path, written_ns: int, depth_loss: float, sharpness: float
+    file: Path, written_ns: int, depth_loss: float, sharpness: float, off_path: float | None
 ) -> tuple[Pool, int]:
     """A pool, and how many of its positions are to be drawn together.
 
@@ -102,7 +102,7 @@ def _recorded_pool(
 
     Args: ``written_ns``: when the file was written last, as it may be written again.
     """
-    pool = Pool.load(file, depth_loss).sharpened(sharpness)
+    pool = Pool.load(file, depth_loss).sharpened(sharpness, off_path)
     return pool, block_length(pool)
 
 
@@ -114,7 +114,8 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] 
     if isinstance(acceptance, PoolSection):
         file = scenario.path.parent / acceptance.file
         written_ns = file.stat().st_mtime_ns if file.is_file() else 0
-        pool, block = _recorded_pool(file, written_ns, acceptance.depth_loss, acceptance.sharpness)
+        sharpness, off_path = acceptance.sharpness, acceptance.off_path_sharpness
+        pool, block = _recorded_pool(file, written_ns, acceptance.depth_loss, sharpness, off_path)
         hits = acceptance.hit_ratio
         if scenario.scale.misses != 1:
             hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})

@@ -327,6 +327,9 @@ class PoolSection(_Drawn):
     sharpness: Annotated[float, Field(gt=0, le=1000)] = Field(
         1.0, description="power of the draft's probabilities; above 1 it is surer than recorded"
     )
+    off_path_sharpness: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        None, description="the same where the draft follows a wrong token; default: sharpness"
+    )
     depth_loss: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="share lost per unverified token beyond the recorded depths"
     )
