@@ -2,7 +2,7 @@
 
 Law of this file: only what ``published.toml`` holds goes in, and each parameter has a meaning. The
 7B models' times come from the three rows of Vicuna 7B at temperature 0, the 13B models' from them
-by physics alone (``testbed.py``), and each cell's accuracy from its naive_pp figure.
+by the bytes of a pass (``testbed.py``), and each cell's accuracy from its naive_pp figure.
 """
 
 from __future__ import annotations
