@@ -99,7 +99,7 @@ class Speeds:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """By the names in ``AIMS``."""
+        """Tokens per second over those of what it is held against, by the names in ``AIMS``."""
         plain, found = self.generate[1], {}
         best = {n: max(plans, key=lambda each: each.over(plain)) for n, plans in self.plans.items()}
         found["best_over_generate"] = best[1].over(plain)

@@ -136,7 +136,7 @@ def predict_cells(
 def form_spread(
     surrogate: Surrogate, found: Sequence[Fit], naive: float, prompt: int
 ) -> dict[str, float]:
-    """By method, how far the logarithm of a 7B cell's prediction moves at most if another depth
+    """How far, by method, the logarithm of a 7B cell's prediction moves at most if another depth
     loss is taken, with the times that fit best then.
 
     Args: ``found``: as ``fits`` returns them.
