@@ -10,16 +10,17 @@ from typing import Any, TypeAlias
 
 from treepipe.core.messages import Flight, Message
 from treepipe.core.protocol import DraftPass
+from treepipe.core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Begin:
     """A request begins."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Evaluate:
     """A flight came back: the target's tokens are to be read off its rows."""
 
@@ -27,7 +28,7 @@ class Evaluate:
     payload: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Draft:
     """Draft passes to be run as one batch."""
 
@@ -38,7 +39,7 @@ class Draft:
         return sum([order.rows for _, order in self.passes])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WarmUp:
     """A draft pass in vain, for no request; it is not reported back.
 
@@ -49,7 +50,7 @@ class WarmUp:
 Work: TypeAlias = Begin | Evaluate | Draft | WarmUp
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Turn:
     """One turn of a draft server: when it began to wait, to be served, and when it was over.
 

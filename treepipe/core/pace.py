@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from treepipe.core.records import record
+
 MEMORY = 50
 """So many of the last durations count; older ones fade away."""
 LEVEL_MEMORY = 500
 """So many of the last verified tokens of a depth count."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pace:
     """A draft server's load, durations and acceptance when a segment came back.
 

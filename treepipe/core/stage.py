@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from treepipe.core.barrier import Barrier
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word
+from treepipe.core.records import record
 from treepipe.core.words import WordLog
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prune:
     """Keep, of the cached tree nodes, those at ``keep``; the first ``accepted`` are committed."""
 
@@ -32,7 +32,7 @@ class Prune:
     accepted: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """Compute ``segment`` and send it on.
 
@@ -44,7 +44,7 @@ class Run:
     rows: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pass:
     """Send the emptied segment on as a marker: no compute."""
 

@@ -23,10 +23,11 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from treepipe.core.barrier import Barrier, Groups, group_sizes
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Verified
+from treepipe.core.records import record
 from treepipe.core.stage import Prune, Run, StageSession
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Move:
     """Compute what is left of a flight in one pass and send it on; no rows cost nothing.
 
@@ -46,7 +47,7 @@ class Move:
         return self.flight.rows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """Send on a flight that was computed before: what the words since then have left of it.
 
