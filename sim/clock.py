@@ -42,6 +42,6 @@ class Clock(simpy.Environment):  # type: ignore[misc]
         latest = self._latest
         if latest is None or due != self._due_ms or latest.callbacks is None:
             self._due_ms = due
-            latest = self._latest = self.timeout(delay_ms)
+            latest = self._latest = simpy.Timeout(self, delay_ms)
             self.events += 1
         latest.callbacks.append(callback)

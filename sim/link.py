@@ -78,10 +78,11 @@ class SimulatedLink(Generic[Item]):
         self._claim.traffic.ask(self._claim.held, partial(self._begin, item, size_bytes))
 
     def _begin(self, item: Item, size_bytes: int) -> float:
-        now = self._clock.now
+        clock = self._clock
+        now = clock.now
         begin, free, due = self._wire.transfer(now, size_bytes)
         self._under_way.append(item)
-        self._clock.after(due - now, self._arrive)
+        clock.after(due - now, self._arrive)
         if self._note is not None:
             self._note(item, begin, due)
         return due if self._claim is not None and self._claim.until_delivered else free

@@ -83,9 +83,9 @@ class Simulation(World):
         return self.clock.events
 
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
-        size = self.size(sender, message)
+        size, links = message_bytes(message, self._row_bytes[sender]), self._links
         for receiver in receivers:
-            self._links[sender, receiver].send(message, size)
+            links[sender, receiver].send(message, size)
 
     def size(self, sender: str, message: Message) -> int:
         """Bytes, as links count them."""

@@ -129,6 +129,8 @@ class DraftDesk:
     def admit(self, now_ms: float) -> None:
         """Let requests that wait take their turn as far as there is room; who finds none keeps
         all behind it from what it lacks."""
+        if not self._waiting:
+            return
         lacking = set[int]()
         for session in [*self._waiting]:
             state = self._sessions[session]
@@ -174,7 +176,7 @@ class DraftDesk:
     def _next(self, now_ms: float) -> Work | None:
         """The next thing that is wanted."""
         self._book.look(now_ms)
-        if not all(map(self._listens, self._passes)):
+        if self._passes and not all(map(self._listens, self._passes)):
             return self._draft_next(now_ms)
         while len(self._queue):
             queued: tuple[float, Begin | Evaluate] = self._queue.pop()

@@ -116,7 +116,10 @@ class Flight:
 
     @property
     def rows(self) -> int:
-        return sum([len(segment.tokens) for segment in self.segments])
+        segments = self.segments
+        if len(segments) == 1:  # nearly always
+            return len(segments[0].tokens)
+        return sum([len(segment.tokens) for segment in segments])
 
     @property
     def session(self) -> int:

@@ -124,13 +124,14 @@ class TokenTree:
             raise ValueError("a tree keeps at least its root")
         new_index = dict(zip(kept, range(len(kept)), strict=True))
         try:
-            parents = [NO_PARENT] + [new_index[self.parents[old]] for old in kept[1:]]
+            above = map(self.parents.__getitem__, kept[1:])
+            parents = [NO_PARENT, *map(new_index.__getitem__, above)]
         except KeyError as missing:
             raise ValueError(f"node {missing} is dropped, but a child of it is retained") from None
         base = self.depths[kept[0]]
-        self.tokens = [self.tokens[old] for old in kept]
+        self.tokens = [*map(self.tokens.__getitem__, kept)]
         self.depths = [self.depths[old] - base for old in kept]
-        self.scores = [self.scores[old] for old in kept]
+        self.scores = [*map(self.scores.__getitem__, kept)]
         self.parents = parents
 
     def reroot(self, node: int) -> tuple[int, ...]:

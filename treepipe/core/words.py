@@ -39,8 +39,9 @@ class WordLog:
         Segments overtake each other nowhere, and none loses a word it has been through. So a
         round without end (``layered.py``) needs no more words than are on their way.
         """
-        del self._words[: max(version - self._first, 0)]
-        self._first = max(version, self._first)
+        if version > self._first:
+            del self._words[: version - self._first]
+            self._first = version
 
     def survivors(self, version: int, start: int, count: int) -> tuple[list[int] | None, int]:
         """Which of ``count`` rows from ``start`` at ``version`` are left now, and their start.
@@ -72,9 +73,9 @@ class WordLog:
         rows, start = self.survivors(old.version, old.start, len(old.tokens))
         tokens, positions, parents = old.tokens, old.positions, old.parents
         if rows is not None:
-            tokens = tuple([tokens[i] for i in rows])
-            positions = tuple([positions[i] for i in rows])
-            parents = _renumber([parents[i] for i in rows], missed)
+            tokens = tuple(map(tokens.__getitem__, rows))
+            positions = tuple(map(positions.__getitem__, rows))
+            parents = _renumber([*map(parents.__getitem__, rows)], missed)
         segment = Segment(
             old.session,
             old.ticket,
@@ -96,8 +97,10 @@ def _renumber(parents: list[int], missed: Sequence[Word]) -> tuple[int, ...]:
     """
     for word in missed:
         kept, accepted = word.retained, word.accepted
-        if kept is not None:
-            parents = [p if p == NO_PARENT else bisect_left(kept, p) - accepted for p in parents]
+        if kept is not None:  # many rows share few parents
+            places = {parent: bisect_left(kept, parent) - accepted for parent in {*parents}}
+            places[NO_PARENT] = NO_PARENT
+            parents = [*map(places.__getitem__, parents)]
     return tuple(parents)
 
 
