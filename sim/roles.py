@@ -395,10 +395,10 @@ class DraftServer(Role):
         then goes on by itself. Args: ``rows``: that the decision was on."""
         costs = self._place.costs
         if costs is None:
-            if orders.messages:
+            if not orders.nothing:
                 for receivers, message in self._letters(orders):
                     self._world.send(self._placed.name, receivers, message)
-            self._finish(orders)
+                self._finish(orders)
         else:
             self._place.work(costs.desk(rows), partial(self._decided, orders, costs))
         return costs is not None
@@ -417,11 +417,9 @@ class DraftServer(Role):
 
     def _finish(self, orders: Orders) -> None:
         now = self._world.clock.now
-        if orders.emitted or orders.finished or orders.preempted:
-            finished, again = self._open.carry_out(orders, now)
-            for each in again:
-                pipeline = each.assignment.pipeline
-                self._desk.reopen(each.session, pipeline, each.schedule, each.started)
-            for request in finished:
-                self._world.finished(request)
+        finished, again = self._open.carry_out(orders, now)
+        for each in again:
+            self._desk.reopen(each.session, each.assignment.pipeline, each.schedule, each.started)
+        for request in finished:
+            self._world.finished(request)
         self._desk.admit(now)

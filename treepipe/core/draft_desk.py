@@ -176,8 +176,9 @@ class DraftDesk:
     def _next(self, now_ms: float) -> Work | None:
         """The next thing that is wanted."""
         self._book.look(now_ms)
-        if self._passes and not all(map(self._listens, self._passes)):
-            return self._draft_next(now_ms)
+        for passes in self._passes:
+            if not self._listens(passes):
+                return self._draft_next(now_ms)
         while len(self._queue):
             queued: tuple[float, Begin | Evaluate] = self._queue.pop()
             arrived_ms, work = queued
@@ -211,7 +212,11 @@ class DraftDesk:
             self._turn = None
 
     def _listens(self, passes: tuple[tuple[int, DraftPass], ...]) -> bool:
-        return all(self._sessions[session].schedule.listens for session, _ in passes)
+        sessions = self._sessions
+        for session, _ in passes:
+            if not sessions[session].schedule.listens:
+                return False
+        return True
 
     # --- what was done ---------------------------------------------------------------------------
 
@@ -241,7 +246,7 @@ class DraftDesk:
             if session in self._sessions:
                 passes += self._absorb(orders, session, self._handle(session, drafted))
         self._queue_passes(passes)
-        return self._with_room(self._gathered(orders))
+        return orders if orders.nothing else self._with_room(self._gathered(orders))
 
     def lose(self, pipeline: int, worker: str) -> Orders:
         """A pipeline is gone with one of its workers: its requests end with what they have."""
@@ -328,9 +333,10 @@ class DraftDesk:
         Behind all else that the event caused: what is emitted by then is final, so no draw of the
         one that is preempted is repeated for what it gave.
         """
-        for session in self._caches.grow(orders.emitted):
-            self._leave(orders, session)
-            orders.preempted.append(session)
+        if orders.emitted:
+            for session in self._caches.grow(orders.emitted):
+                self._leave(orders, session)
+                orders.preempted.append(session)
         return orders
 
     def _close(self, orders: Orders, session: int, reason: str) -> None:

@@ -36,7 +36,10 @@ class Draft:
 
     @property
     def rows(self) -> int:
-        return sum([order.rows for _, order in self.passes])
+        passes = self.passes
+        if len(passes) == 1:  # nearly always
+            return passes[0][1].rows
+        return sum([order.rows for _, order in passes])
 
 
 @record
@@ -85,6 +88,11 @@ class Orders:
     emitted: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     finished: list[tuple[int, str]] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing to carry out, as between the draft passes of a turn."""
+        return not (self.messages or self.emitted or self.finished or self.preempted)
 
     @property
     def closed(self) -> list[int]:

@@ -56,16 +56,14 @@ class Drafted:
         """Raises ``ProtocolError`` unless it answers for so many nodes, for each at length."""
         if not len(self.tokens) == len(self.log_probs) == nodes:
             raise ProtocolError("a draft pass answers for every node it was asked about")
-        widths = {*_widths(self.tokens), *_widths(self.log_probs)}
-        if len(widths) > 1 or 0 in widths:
+        tokens, log_probs = self.tokens, self.log_probs
+        if isinstance(tokens, np.ndarray) and isinstance(log_probs, np.ndarray) and nodes:
+            fits = tokens.shape[1] == log_probs.shape[1] > 0
+        else:
+            widths = {len(row) for table in (tokens, log_probs) for row in table}
+            fits = len(widths) < 2 and 0 not in widths
+        if not fits:
             raise ProtocolError("a draft pass gives every node as many log_probs as tokens, not 0")
-
-
-def _widths(table: Sequence[Sequence[Any]] | npt.NDArray[Any]) -> set[int]:
-    """How many entries the rows of a table have; an array's are equally long."""
-    if isinstance(table, np.ndarray) and len(table):
-        return {table.shape[1]}
-    return {len(row) for row in table}
 
 
 @record

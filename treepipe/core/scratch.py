@@ -99,10 +99,11 @@ class Scratch(Generic[Payload]):
 
     def _cut(self, order: DraftPass) -> list[ScratchNode[Payload]]:
         """Drop what the pass does not keep; returns the nodes that it commits."""
-        if order.cut is None:
+        cut = order.cut
+        if cut is None:
             return []
-        slots, accepted = order.cut
-        kept = [self.nodes[slot] for slot in slots]
+        slots, accepted = cut
+        kept = [*map(self.nodes.__getitem__, slots)]
         self.nodes = kept[accepted:]
         if not accepted:
             return []

@@ -14,6 +14,9 @@ import numpy.typing as npt
 
 from treepipe.core.messages import NO_PARENT
 
+SORTED_WHOLE = 256
+"""So many scores are sorted faster than the best of them are found first."""
+
 
 class TokenTree:
     """Drafted tokens below a root, the newest committed token (node 0).
@@ -161,10 +164,11 @@ class TokenTree:
                 added.append((*place, len(here)))
                 last += 1
             here.append(node)
+        depths = self.depths
         for parent, token, index in added:
             self.tokens.append(token)
             self.parents.append(parent)
-            self.depths.append(self.depths[parent] + 1)
+            depths.append(depths[parent] + 1)
             self.scores.append(scores[index])
         return range(first, last)
 
@@ -212,9 +216,11 @@ def best(scores: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.intp]:
     [0, 2, 3]
     """
     falling = -scores
-    if not 0 < size < len(scores) // 4:
+    if not SORTED_WHOLE < len(scores) > 4 * size > 0:
         return falling.argsort(kind="stable")[:size]
-    bound = np.partition(falling, size - 1)[size - 1]
+    ordered = falling.copy()
+    ordered.partition(size - 1)
+    bound = ordered[size - 1]
     among: npt.NDArray[np.intp] = (falling <= bound).nonzero()[0]
     chosen: npt.NDArray[np.intp] = among[falling[among].argsort(kind="stable")[:size]]
     return chosen
