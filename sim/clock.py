@@ -38,7 +38,7 @@ class Clock(simpy.Environment):  # type: ignore[misc]
         What is due at the same time as the callback asked for just before shares its event:
         nothing could come between the two.
         """
-        due = self.now + delay_ms
+        due = self._now + delay_ms
         latest = self._latest
         if latest is None or due != self._due_ms or latest.callbacks is None:
             self._due_ms = due

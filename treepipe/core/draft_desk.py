@@ -213,10 +213,7 @@ class DraftDesk:
 
     def _listens(self, passes: tuple[tuple[int, DraftPass], ...]) -> bool:
         sessions = self._sessions
-        for session, _ in passes:
-            if not sessions[session].schedule.listens:
-                return False
-        return True
+        return not [each for each, _ in passes if not sessions[each].schedule.listens]
 
     # --- what was done ---------------------------------------------------------------------------
 

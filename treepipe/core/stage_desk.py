@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 from treepipe.core.barrier import Barrier, Groups, group_sizes
 from treepipe.core.errors import ProtocolError
@@ -62,7 +62,6 @@ class Send:
 
 
 StageWork: TypeAlias = Prune | Move | Send
-Answer = TypeVar("Answer")
 Place: TypeAlias = Literal["first", "last"]
 """Of what does not fit into a pass with the others."""
 
@@ -127,11 +126,13 @@ class _Lane:
     beats: deque[Beat] = field(default_factory=deque)
     flights: deque[tuple[Flight, tuple[Any, ...]]] = field(default_factory=deque)
 
-    @property
-    def flight_is_due(self) -> bool:
+    def release(self) -> tuple[Flight, tuple[Any, ...]] | None:
+        """The next flight, if its step has come."""
+        if not self.flights:
+            return None
         number = self.flights[0][0].beat
         assert number is not None  # others never wait in a lane
-        return self.barrier.lets(number)
+        return self.flights.popleft() if self.barrier.lets(number) else None
 
 
 class StageDesk:
@@ -219,7 +220,7 @@ class StageDesk:
         """The next thing to do, None if the stage must wait for a message."""
         if self._idle:
             return None
-        leaving = self._released
+        leaving = None if self._held is None else self._released
         if leaving is not None:  # behind all prunes, and before the next flight is taken
             return self._next_prune() or self._send(*leaving)
         if self._ready:
@@ -291,7 +292,11 @@ class StageDesk:
 
     def _act(self, session: int) -> Prune | Move | None:
         """A session's next prune, or the move of a flight that waited for its segment alone."""
-        action = self._ask(session, StageSession.next_action)
+        state = self._sessions[session]
+        before = state.round
+        action = state.next_action()
+        if state.round > before:
+            self._forget_ended_rounds(session)
         if action is None:
             if not self._waiting[session]:
                 del self._turns[session]
@@ -303,7 +308,11 @@ class StageDesk:
     def _next_prune(self) -> Prune | None:
         """The next word that leaves a trace, while no segment is taken."""
         for session in self._free():
-            prune = self._ask(session, StageSession.next_prune)
+            state = self._sessions[session]
+            before = state.round
+            prune = state.next_prune()
+            if state.round > before:
+                self._forget_ended_rounds(session)
             if prune is not None:
                 return prune
         return None
@@ -404,15 +413,6 @@ class StageDesk:
                 self._session(word.session).receive(word)
                 self._turns.setdefault(word.session)
 
-    def _ask(self, session: int, what: Callable[[StageSession], Answer]) -> Answer:
-        """Ask a session what is next; what it says may end a round."""
-        state = self._sessions[session]
-        before = state.round
-        answer = what(state)
-        if state.round > before:
-            self._forget_ended_rounds(session)
-        return answer
-
     def _forget_ended_rounds(self, session: int) -> None:
         """Segments of ended rounds will never be due; the others of their flights go on."""
         current = self._sessions[session].round
@@ -427,8 +427,8 @@ class StageDesk:
             if lane.beats and lane.barrier.word_is_due:
                 self._tell(lane.beats.popleft())
                 lane.barrier.applied += 1
-            elif lane.flights and lane.flight_is_due:
-                self._release(*lane.flights.popleft())
+            elif (released := lane.release()) is not None:
+                self._release(*released)
             else:
                 return
 

@@ -8,6 +8,7 @@ schedule, a stage or a model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -156,20 +157,18 @@ class TokenTree:
         """
         first = last = len(self.tokens)
         known = dict(zip(zip(self.parents, self.tokens, strict=True), range(first), strict=True))
-        here, added = [0], []
-        for token, old_parent in zip(tokens[1:], parents[1:], strict=True):
-            place = here[old_parent], token
-            node = known.setdefault(place, last)
+        here, depths = [0], self.depths
+        below = zip(tokens[1:], parents[1:], scores[1:], strict=True)
+        for token, old_parent, score in below:
+            parent = here[old_parent]
+            node = known.setdefault((parent, token), last)
             if node == last:
-                added.append((*place, len(here)))
+                self.tokens.append(token)
+                self.parents.append(parent)
+                depths.append(depths[parent] + 1)
+                self.scores.append(score)
                 last += 1
             here.append(node)
-        depths = self.depths
-        for parent, token, index in added:
-            self.tokens.append(token)
-            self.parents.append(parent)
-            depths.append(depths[parent] + 1)
-            self.scores.append(scores[index])
         return range(first, last)
 
     def ancestor_mask(self) -> npt.NDArray[np.bool_]:
@@ -185,12 +184,10 @@ def subtree(parents: Sequence[int], node: int) -> list[int]:
     """
     inside = [False] * len(parents)
     inside[node] = True
-    kept = [node]
     for index, parent in enumerate(parents[node + 1 :], start=node + 1):
         if inside[parent]:
             inside[index] = True
-            kept.append(index)
-    return kept
+    return [*compress(range(len(parents)), inside)]
 
 
 def ancestor_mask(parents: Sequence[int]) -> npt.NDArray[np.bool_]:

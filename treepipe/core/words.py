@@ -39,9 +39,8 @@ class WordLog:
         Segments overtake each other nowhere, and none loses a word it has been through. So a
         round without end (``layered.py``) needs no more words than are on their way.
         """
-        if version > self._first:
-            del self._words[: version - self._first]
-            self._first = version
+        del self._words[: max(version - self._first, 0)]
+        self._first = max(version, self._first)
 
     def survivors(self, version: int, start: int, count: int) -> tuple[list[int] | None, int]:
         """Which of ``count`` rows from ``start`` at ``version`` are left now, and their start.
@@ -66,7 +65,8 @@ class WordLog:
 
         None stands for all rows. The segment's round must be the current one.
         """
-        self.forget(segment.version)
+        if segment.version > self._first:
+            self.forget(segment.version)
         if segment.version == self.version:
             return segment, None
         old, missed = segment, self._words
