@@ -67,11 +67,11 @@ class TokenTree:
         Raises:
             ValueError: as in ``append``; nothing is changed then.
         """
-        known = range(len(self.tokens))
-        if parents and not (min(parents) in known and max(parents) in known):
+        known, first = range(len(self.tokens)), min(parents, default=0)
+        if parents and not (first in known and max(parents) in known):
             raise ValueError(f"a parent is not among the {len(known)} nodes before the layer")
         new = set(zip(parents, tokens, strict=True))
-        fresh = set(parents).isdisjoint(self.parents)  # nearly always: parents without children
+        fresh = max(self.parents) < first  # nearly always: below the deepest layer
         if len(new) < len(tokens) or not (
             fresh or new.isdisjoint(zip(self.parents, self.tokens, strict=True))
         ):
