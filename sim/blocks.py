@@ -14,7 +14,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
 
 from treepipe.core.errors import UserError
 from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
@@ -139,6 +138,8 @@ def _tilt(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, flo
     P(b) ~ exp(sum over k of tilt_k * (hits_k(b) - ratio_k * length(b))), the tilts such that the
     expected excess of hits is 0. That is where the logarithm of the sum is least (it is convex).
     """
+    from scipy import optimize  # a third of a second, for those who ask for hit ratios
+
     firsts, stops = bounds.T
     table = _excess(pool, bounds, hit_ratio)
 

@@ -41,11 +41,11 @@ class Clock(simpy.Environment):  # type: ignore[misc]
         What is due at the same time as the callback asked for just before shares its event:
         nothing could come between the two.
         """
-        due = self.now + delay_ms
+        due = self._now + delay_ms
         latest = self._latest
         if latest is None or due != self._due_ms or latest.callbacks is None:
             self._due_ms = due
-            latest = self._latest = self.timeout(delay_ms)
+            latest = self._latest = simpy.Timeout(self, delay_ms)
             self.events += 1
         latest.callbacks.append(callback)
 

@@ -95,11 +95,12 @@ class SimulatedLink(Generic[Item]):
         self._claim.traffic.ask(self._claim.held, self._name, begin)
 
     def _begin(self, item: Item, size_bytes: int) -> float:
-        now = self._clock.now
+        clock = self._clock
+        now = clock.now
         begin, free, due = self._wire.transfer(now, size_bytes)
         self._under_way.append(item)
-        arrive = self._clock.transferred(self._name, begin, free, due, self._arrive)
-        self._clock.after(due - now, arrive)
+        arrive = clock.transferred(self._name, begin, free, due, self._arrive)
+        clock.after(due - now, arrive)
         if self._note is not None:
             self._note(item, begin, due)
         return due if self._claim is not None and self._claim.until_delivered else free

@@ -94,10 +94,11 @@ class Pool:
         """The row that answers for a position when the last ``depth`` tokens are not verified."""
         return position + len(self.ranks) * min(depth, self.depths)
 
-    def off_path_row(self, steps: int, key: int) -> int:
-        """The row that answers ``steps`` (>= 1) off the path for a path with this hash."""
-        first, count = self._off[min(steps, len(self._off)) - 1]
-        return first + key % count
+    @property
+    def off_path_rows(self) -> Sequence[tuple[int, int]]:
+        """The rows that answer off the path, as (first, count): one step off it, two, ..., and the
+        last ones at all beyond."""
+        return self._off
 
     def leading(self, rows: Sequence[int], count: int) -> Floats:
         """[rows, count] log probabilities of the first ``count`` candidates."""

@@ -65,14 +65,13 @@ class Verification:
     def begin(self) -> bool:
         """Returns whether it takes time; nothing is called if it does not."""
         times, rows = self.placed.times, sum([len(each) for each in self.answers])
-        costs: list[tuple[Kind, float]] = [
-            ("evaluate", times.evaluate(rows)),
-            ("decide", times.decide),
-        ]
+        evaluate, decide = times.evaluate(rows), times.decide
+        if not (evaluate or decide):
+            return False
+        costs: list[tuple[Kind, float]] = [("evaluate", evaluate), ("decide", decide)]
         parts = [(kind, cost) for kind, cost in costs if cost]
-        if parts:
-            self.place.work(parts[0][1], partial(self._spent, rows, parts))
-        return bool(parts)
+        self.place.work(parts[0][1], partial(self._spent, rows, parts))
+        return True
 
     def _spent(self, rows: int, parts: list[tuple[Kind, float]], event: object) -> None:
         """A part of the time is over."""
@@ -91,7 +90,7 @@ class Role:
     def __init__(self, world: World, placed: Placed, place: RolePlace) -> None:
         self._world, self._placed, self._place = world, placed, place
         self._unread: deque[tuple[Message, int]] = deque()
-        self._idle = True
+        self._idle, self._records = True, world.records
 
     def hear(self, row_bytes: int, message: Message) -> None:
         """Take a message that has to be unpacked. Args: ``row_bytes``: of its sender's rows."""
@@ -146,7 +145,8 @@ class Role:
 
     def _spent(self, kind: Kind, session: int, tokens: int) -> None:
         """Note the piece of work that has just ended."""
-        self._world.note(self._placed.name, kind, self._place.started_ms, session, tokens)
+        if self._records:
+            self._world.note(self._placed.name, kind, self._place.started_ms, session, tokens)
 
 
 class StageRole(Role):
@@ -193,8 +193,9 @@ class StageRole(Role):
                 if times.prune:
                     place.work(times.prune, partial(self._pruned, action))
                     return
-                now = self._world.clock.now
-                self._world.note(self._placed.name, "prune", now, action.session, len(action.keep))
+                if self._records:
+                    now, kept = self._world.clock.now, len(action.keep)
+                    self._world.note(self._placed.name, "prune", now, action.session, kept)
                 continue
             self._world.clock.taken(self._placed.name, action.flight)
             if isinstance(action, Send):
@@ -325,7 +326,7 @@ class DraftServer(Role):
                 else:
                     desk.arrive(back, None, arrived_ms)
             work = desk.next(clock.now)
-            if not self._world.records:
+            if not self._records:
                 desk.turns.clear()
             if work is None:
                 self._idle = True
@@ -406,9 +407,10 @@ class DraftServer(Role):
         then goes on by itself. Args: ``rows``: that the decision was on."""
         costs = self._place.costs
         if costs is None:
-            for receivers, message in self._letters(orders):
-                self._world.send(self._placed.name, receivers, message)
-            self._finish(orders)
+            if not orders.nothing:
+                for receivers, message in self._letters(orders):
+                    self._world.send(self._placed.name, receivers, message)
+                self._finish(orders)
         else:
             self._place.work(costs.desk(rows), partial(self._decided, orders, costs))
         return costs is not None

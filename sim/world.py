@@ -45,7 +45,7 @@ class Simulation(World):
             requests=self._front.over,
             paged=deployment.serving.cache == "paged",
         )
-        self.records = record_spans
+        self.records = record_spans or record_paths  # paths are made of what is noted
         self._row_bytes = {name: deployment.sent_row_bytes(name) for name in deployment.devices}
         staged = {stage.name for stages in deployment.pipelines for stage in stages}
         machines = {name: deployment.machine(name) for name in deployment.devices}
@@ -89,9 +89,9 @@ class Simulation(World):
         return self.clock.events
 
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
-        size = self.size(sender, message)
+        size, links = message_bytes(message, self._row_bytes[sender]), self._links
         for receiver in receivers:
-            self._links[sender, receiver].send(message, size)
+            links[sender, receiver].send(message, size)
 
     def size(self, sender: str, message: Message) -> int:
         """Bytes, as links count them."""

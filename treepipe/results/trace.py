@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
+from treepipe.core.records import record
 from treepipe.core.requests import RequestTrace
 from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart
@@ -44,7 +45,7 @@ BUSY: frozenset[str] = frozenset({"compute", "draft", "evaluate", "decide", "pru
 """Kinds that are work with the models, for which a device is there."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Span:
     """A device (or a link, "a->b") was at one thing from ``start_ms`` to ``end_ms``.
 

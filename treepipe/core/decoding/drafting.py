@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -138,11 +139,11 @@ class TreeDraft:
             chosen = best(self._layer_scores, growth.frontier)
             self._asked = (layer.start + chosen).tolist()
             self._asked_scores = self._layer_scores[chosen]
-        parents = tuple([self._scratch[self.parents[i]] for i in self._asked])
-        scratch = self.behind + len(self._scratch) - 1
-        for offset, index in enumerate(self._asked):
-            self._scratch[index] = scratch + offset
-        tokens = tuple([self.tokens[i] for i in self._asked])
+        asked, places = self._asked, self._scratch
+        parents = tuple(map(places.__getitem__, map(self.parents.__getitem__, asked)))
+        scratch = self.behind + len(places) - 1
+        places.update(zip(asked, range(scratch, scratch + len(asked)), strict=True))
+        tokens = tuple(map(self.tokens.__getitem__, asked))
         return DraftPass(ticket, (), tokens, parents, False, top_k, drawn=growth.drawn)
 
     def absorb(self, drafted: Drafted) -> None:
@@ -152,7 +153,9 @@ class TreeDraft:
         tokens: list[int] = np.asarray(drafted.tokens).ravel().tolist()
         width = below.shape[1]
         flat: npt.NDArray[np.float64] = below.ravel()
-        parents = [node for node in self._asked for _ in range(width)]
+        parents = self._asked
+        if width > 1:
+            parents = [*chain.from_iterable(map(repeat, parents, repeat(width)))]
         if self.growth.drawn:  # a distribution with fewer tokens than asked for ends in -inf
             there = np.flatnonzero(flat > -np.inf)
             tokens, parents = [tokens[i] for i in there], [parents[i] for i in there]
@@ -181,7 +184,8 @@ class TreeDraft:
         if not score_order:
             chosen = np.sort(chosen)
         picked: list[int] = [root, *chosen.tolist()]
-        place = {old: new for new, old in enumerate(picked)}
-        parents = [NO_PARENT] + [place[self.parents[old]] for old in picked[1:]]
+        place = dict(zip(picked, range(len(picked)), strict=True))
+        above = map(self.parents.__getitem__, picked[1:])
+        parents = [NO_PARENT, *map(place.__getitem__, above)]
         scores: list[float] = self.scores[picked].tolist()
-        return [self.tokens[old] for old in picked], parents, scores
+        return [*map(self.tokens.__getitem__, picked)], parents, scores
