@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 
 from treepipe.cli import calibrate as cli_calibrate
 from treepipe.cli import plan as cli_plan
+from treepipe.cli import worker as cli_worker
 from treepipe.cli.extras import need_executor
 from treepipe.cli.options import (
     JsonTarget,
@@ -73,6 +74,7 @@ app = typer.Typer(
 
 app.add_typer(cli_calibrate.app, name="calibrate")
 app.command()(cli_plan.plan)
+app.command()(cli_worker.worker)
 
 
 def main() -> None:
