@@ -1,8 +1,7 @@
 """What the controller and a worker tell each other on the worker's control line: records only.
 
-A worker is told what it is, to listen, to connect, and then to serve; it answers each but the first
-with a record of its own. Records travel as ``codec.py`` writes them, to another host as to this
-one.
+A worker is told what it is, to listen, to connect, and then to serve; it answers each with a
+record of its own. Records travel as ``codec.py`` writes them, to another host as to this one.
 """
 
 from __future__ import annotations
@@ -22,6 +21,11 @@ from treepipe.results.trace import Span
 from treepipe.scenario.deployment import NewSchedule, RequestSpec
 
 # --- what a worker says --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Equipped:
+    """The worker's host has what it needs of the models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,4 +163,4 @@ class Ask:
 
 Order: TypeAlias = Begin | Chunk | Listen | Connect | SetClock | Open | Lose | Ask
 ORDERS = Codec((Begin, Chunk, Listen, Connect, SetClock, Open, Lose, Ask))
-ANSWERS = Codec((Listening, Wanted, Loaded, Finished, OpenTexts, Notes, Holdings, Failed))
+ANSWERS = Codec((Equipped, Listening, Wanted, Loaded, Finished, OpenTexts, Notes, Holdings, Failed))

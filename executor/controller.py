@@ -28,6 +28,7 @@ from treepipe.executor.control import (
     Begin,
     Chunk,
     Connect,
+    Equipped,
     Failed,
     Finished,
     Holdings,
@@ -138,6 +139,8 @@ class Controller:
     def _introduce(self) -> None:
         """Collect every worker's address and tell each whom it sends to."""
         addresses, places = {}, {role.placed.name: role.placed.worker for role in self._roles}
+        for role in self._roles:
+            self._answer(role.placed.name, Equipped)
         # One after another: of two runs that want the same ports, the first one gets them all.
         for role in sorted(self._roles, key=lambda role: role.port):
             name = role.placed.name

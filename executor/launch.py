@@ -286,6 +286,7 @@ def _roles(
             scenario.emulate,
             scenario.check_causality,
             scenario.run.timeout_s,
+            target.vocabulary,
         )
 
     roles = [settings(placed, "draft", number) for number, placed in enumerate(deployment.drafts)]

@@ -155,8 +155,6 @@ class RemoteHost:
         self._context = zmq.Context()
         self._socket = connection(self._context, address, key)
         self._orders: SimpleQueue[FromCoordinator] = SimpleQueue()
-        self._woken, self._bell = sockets.socketpair()
-        self._bell.setblocking(False)
         self._lines: dict[str, _Lines] = {}
         self.refusal: str | None = None
         self._thread = threading.Thread(target=self._serve, name=f"host {address}", daemon=True)
@@ -165,6 +163,8 @@ class RemoteHost:
         except BaseException:
             self._context.destroy(linger=0)
             raise
+        self._woken, self._bell = sockets.socketpair()
+        self._bell.setblocking(False)
         self._thread.start()
 
     def _meet(self) -> Versions:
@@ -286,10 +286,16 @@ def connection(context: Any, address: str, key: KeyPair | None) -> Any:
     return socket
 
 
-def ask(socket: Any, address: str, question: FromCoordinator, answer: type[Wanted]) -> Wanted:
+def ask(
+    socket: Any,
+    address: str,
+    question: FromCoordinator,
+    answer: type[Wanted],
+    within_s: float = CONNECT_S,
+) -> Wanted:
     """What a daemon answers. Raises ``RunError`` if it refuses or says nothing."""
     socket.send(FROM_COORDINATOR.encoded(question))
-    until = now_ms() + 1e3 * CONNECT_S
+    until = now_ms() + 1e3 * within_s
     while socket.poll(max(0.0, until - now_ms())):
         try:
             found = FROM_DAEMON.decoded(socket.recv())
@@ -300,18 +306,18 @@ def ask(socket: Any, address: str, question: FromCoordinator, answer: type[Wante
         if isinstance(found, answer):
             return found
     raise RunError(
-        f"worker {address} does not answer within {CONNECT_S:g} s: it is not there, or holds "
+        f"worker {address} does not answer within {within_s:g} s: it is not there, or holds "
         f"another key"
     )
 
 
-def status(address: str, key: KeyPair | None) -> Status:
+def status(address: str, key: KeyPair | None, within_s: float = CONNECT_S) -> Status:
     """How a daemon is. Raises ``RunError`` if it does not answer."""
     with zmq.Context() as context:
         socket = connection(context, address, key)
         socket.setsockopt(zmq.LINGER, 0)
         try:
-            return ask(socket, address, HowAreYou(), Status)
+            return ask(socket, address, HowAreYou(), Status, within_s)
         finally:
             socket.close()
 

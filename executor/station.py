@@ -29,6 +29,7 @@ from treepipe.executor.clock import DeviceClock, now_ms
 from treepipe.executor.computing import DTYPES
 from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.ledger import Ledger
+from treepipe.executor.limits import Limits
 from treepipe.executor.manifest import everything
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Gate, Inbox, Outbox, Received
@@ -63,6 +64,7 @@ class RoleSettings:
         emulate: pad work and delay messages to the profiles.
         check_causality: assert what every row attends to.
         timeout_s: how long a worker may be silent.
+        vocabulary: of the target; no token's id is beyond it.
         token: the run's secret; only its workers know it.
         key: the run's, where other hosts can reach its ports; None on the loopback.
     """
@@ -79,6 +81,7 @@ class RoleSettings:
     emulate: bool = False
     check_causality: bool = False
     timeout_s: float = DEFAULT_TIMEOUT_S
+    vocabulary: int = 2**31
     token: bytes = field(default=b"", repr=False)
     key: KeyPair | None = field(default=None, repr=False)
 
@@ -146,8 +149,11 @@ class RoleSettings:
         together = max(MOST_TOGETHER, len(deployment.requests))
         most_rows, dtype = self.capacity * together, DTYPES[deployment.dtype]
         width = deployment.width
-        waits = self.emulate
-        return Gate(self.token, senders, receivers, kinds, width, most_rows, bare, dtype, waits)
+        entries = self.capacity + deployment.bounds.tree_tokens + deployment.bounds.scratch_tokens
+        counts = len(deployment.drafts), len(deployment.pipelines)
+        limits = Limits(self.vocabulary, entries, most_rows, *counts)
+        ends = senders, receivers, kinds
+        return Gate(self.token, *ends, width, most_rows, bare, dtype, limits, self.emulate)
 
 
 @dataclass

@@ -28,6 +28,7 @@ from treepipe.core.errors import ProtocolError, UserError
 from treepipe.core.messages import Beat, Close, Flight, Message, Verified
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
 from treepipe.executor.keys import KeyPair, tcp
+from treepipe.executor.limits import Limits
 from treepipe.physics.transfers import Wire
 
 LOOPBACK = "127.0.0.1"
@@ -136,6 +137,7 @@ class Gate:
         most_rows: that one message can hold.
         bare: senders whose flights hold no hidden states, since the first stage embeds.
         dtype: of the hidden states.
+        limits: on the numbers of what a message says.
         waits: a message is held until it is due; else it is there when it comes, whatever clocks of
             other hosts say.
     """
@@ -148,6 +150,7 @@ class Gate:
     most_rows: int
     bare: frozenset[str] = frozenset()
     dtype: torch.dtype = torch.float32
+    limits: Limits | None = None
     waits: bool = True
 
     @property
@@ -163,6 +166,9 @@ class Gate:
         body = envelope.body
         if not isinstance(body, self.kinds):
             return "says what this worker is never told"
+        assert not isinstance(body, Ping)  # no run's worker is ever told one
+        if self.limits is not None and not self.limits.hold(body):
+            return "holds numbers that this run has not"
         rows = 0
         if isinstance(body, Verified):
             rows = body.state_rows

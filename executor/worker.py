@@ -25,6 +25,7 @@ from treepipe.executor.control import (
     Begin,
     Chunk,
     Connect,
+    Equipped,
     Failed,
     Holdings,
     Listen,
@@ -69,6 +70,7 @@ def worker_main(
         role, pulse = begin.role, Pulse(pulse_pipe, begin.role.timeout_s)
         if elsewhere:
             role = _at_home(begin, control, models)
+        _say(control, Equipped())
         use(role.placed.compute)
         listen = _told(control, Listen)
         set_ahead(listen.ahead_ms)
