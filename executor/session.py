@@ -13,9 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from treepipe.core.errors import UserError
 from treepipe.executor.codec import Codec
-from treepipe.scenario.schema import endpoint
 
 PROTOCOL = 1
 """Of these records; changed with any of them."""
@@ -178,11 +176,3 @@ FromCoordinator: TypeAlias = Hello | Start | Told | End | Alive | Leave | HowAre
 FROM_COORDINATOR = Codec((Hello, Start, Told, End, Alive, Leave, HowAreYou))
 FromDaemon: TypeAlias = Welcome | Refused | Said | Beats | Ended | TimeIs | Status
 FROM_DAEMON = Codec((Welcome, Refused, Said, Beats, Ended, TimeIs, Status))
-
-
-def given_endpoint(address: str, asked_by: str) -> tuple[str, int]:
-    """The same. Raises ``UserError``; ``asked_by``: start of its sentence."""
-    try:
-        return endpoint(address)
-    except ValueError as error:
-        raise UserError(f"{asked_by}: {error}") from None

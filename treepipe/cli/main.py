@@ -218,7 +218,7 @@ def run(
     settings: Settings = None,
     quiet: Quiet = False,
 ) -> None:
-    """Execute a scenario with real processes on this machine."""
+    """Execute a scenario with real processes, on this machine and on the workers that it names."""
     need_executor("run")
     from treepipe.executor.execute import execute
     from treepipe.results.result import make_result

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from treepipe.cli.extras import need_executor
 from treepipe.core.errors import UserError
-from treepipe.scenario.schema import endpoint
 
 Listen = Annotated[
     Optional[str],  # noqa: UP045  (typer reads it at run time on Python 3.10)
@@ -69,13 +68,6 @@ def _asked(
     return {"--listen": listen, "--make-key": make_key, "--status": status}
 
 
-def _place(address: str, option: str) -> tuple[str, int]:
-    try:
-        return endpoint(address)
-    except ValueError as error:
-        raise UserError(f"{option}: {error}") from None
-
-
 def _make_key(path: Path) -> None:
     from treepipe.executor.keys import KeyPair
 
@@ -85,9 +77,10 @@ def _make_key(path: Path) -> None:
 
 def _show_status(address: str, key_file: Path | None) -> None:
     from treepipe.executor.keys import KeyPair
+    from treepipe.executor.measure.peer import parse_address
     from treepipe.executor.remote import status
 
-    _place(address, "--status")
+    parse_address(address, "--status")
     found = status(address, None if key_file is None else KeyPair.load(key_file))
     at = f"at work as {', '.join(found.roles)}" if found.roles else "free"
     versions = found.versions
@@ -102,8 +95,9 @@ def _show_status(address: str, key_file: Path | None) -> None:
 def _serve(address: str, key_file: Path | None, models: Path | None) -> None:
     from treepipe.executor.daemon import Daemon
     from treepipe.executor.keys import KeyPair
+    from treepipe.executor.measure.peer import parse_address
 
-    host, port = _place(address, "--listen")
+    host, port = parse_address(address, "--listen")
     key = None if key_file is None else KeyPair.load(key_file)
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("treepipe.worker").setLevel(logging.INFO)
