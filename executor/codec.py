@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from treepipe.core.errors import ProtocolError
 from treepipe.core.schedules import Chosen, systems
 from treepipe.physics.timing import ServiceTable, TimeTable
 from treepipe.scenario.schema import SamplingSection
@@ -43,12 +42,8 @@ class Codec:
         kind = self._kinds[view[0]]
         try:
             return _decoder(kind).decode(view[1:])
-        except (msgspec.DecodeError, ProtocolError, RecursionError, *_UNMAKEABLE):
+        except Exception:  # whatever making a class of values that do not fit raises
             raise BrokenRecordError(f"is no {kind.__name__}") from None
-
-
-_UNMAKEABLE = (TypeError, ValueError, KeyError, IndexError, OverflowError)
-"""What making a record's own classes raises where values do not fit them."""
 
 
 @cache

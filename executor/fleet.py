@@ -18,6 +18,7 @@ from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
 from treepipe.executor.manifest import Holdings as Held
 from treepipe.executor.manifest import Manifest
 from treepipe.executor.remote import Line, RemoteHost, RemoteProcess
+from treepipe.executor.session import Versions
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import LOOPBACK
 from treepipe.results.trace import Span
@@ -108,7 +109,7 @@ class Fleet:
         return tuple(each.manifest() for each in held)
 
     def chunk(self, name: str, wanted: Wanted) -> bytes:
-        """What a worker lacks. Raises ``UserError`` if there is no such piece."""
+        """What a worker lacks; nothing where there is no such piece."""
         held = self._held.get(name, [])
         if not 0 <= wanted.model < len(held) or wanted.offset < 0:
             return b""
@@ -143,7 +144,7 @@ class Fleet:
 
     def run_ends(self, start_ms: float) -> Clocks:
         """What the spans of the run that began with ``run_begins`` are aligned by."""
-        end_ms, drifts, warnings = now_ms(), dict[str, float](), []
+        end_ms, drifts, warnings = now_ms(), dict[str, float](), [*self._other_torches()]
         for address, (before, unsure) in self._ahead.items():
             after, unsure_after = self._hosts[address].clock.at(end_ms)
             drift, worst = after - before, max(unsure, unsure_after)
@@ -153,6 +154,15 @@ class Fleet:
                 f"times of worker {address} are aligned with this host's to within {worst:.2g} ms"
             )
         return Clocks(start_ms, end_ms, drifts, tuple(warnings))
+
+    def _other_torches(self) -> Iterator[str]:
+        ours = Versions.here().torch
+        for address, host in self._hosts.items():
+            if host.versions.torch != ours:
+                yield (
+                    f"worker {address} has torch {host.versions.torch}, this host {ours}; sums may "
+                    f"differ in the last bits, and a text where two tokens are almost as likely"
+                )
 
     def close(self) -> None:
         """End all sessions."""

@@ -144,7 +144,9 @@ class Holdings:
         return Manifest(self.directory.name, tuple(found))
 
     def chunk(self, piece: int, offset: int) -> bytes:
-        """Some bytes of a piece, none beyond its end."""
+        """Some bytes of a piece; none beyond its end, or where there is no such piece."""
+        if not 0 <= piece < len(self._pieces):
+            return b""
         return next(self._pieces[piece][1].chunks(offset), b"")
 
 

@@ -15,6 +15,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.command_line import ROOT, assert_sentence, call
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.hosts import at
 from tests.worlds.tiny_models import save_head, save_random_checkpoint
@@ -47,7 +48,11 @@ from treepipe.executor.stage_model import StageModel
 from treepipe.executor.transport import TOKEN_BYTES, Gate, Inbox, Outbox
 from treepipe.physics.timing import LinkTimes, ServiceTable, TimeTable
 from treepipe.results.trace import Span
+from treepipe.scenario.resolve import resolve
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.unread import unread_warnings
 
+SCENARIO = Scenario.load(ROOT / "studies" / "scenarios" / "demo.toml")
 NAMED = "127.0.0.1:5601"
 
 # --- records -------------------------------------------------------------------------------------
@@ -333,3 +338,56 @@ def test_records_of_answers_are_no_orders() -> None:
     assert ANSWERS.decoded(ANSWERS.encoded(notes)) == notes
     with pytest.raises(BrokenRecordError, match="is of no known kind"):
         FROM_DAEMON.decoded(ANSWERS.encoded(Failed("no", by_user=True)))
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "takes one of --listen, --make-key and --status"),
+        (["--status", NAMED, "--listen", NAMED], "takes one of --listen, --make-key and --status"),
+        (["--make-key", "k", "--models", "."], "treepipe worker --make-key takes no --models"),
+        (["--status", NAMED, "--models", "."], "treepipe worker --status takes no --models"),
+        (["--status", "here"], "--status here: must be HOST:PORT, e.g. 192.168.1.20:5555"),
+        (["--listen", NAMED, "--models", "none"], "--models none: there is no such folder"),
+        (["--listen", "10.0.0.7:80"], "others can reach this address, so it needs --key FILE"),
+    ],
+)
+def test_a_worker_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    assert call(monkeypatch, "worker", *arguments) == 2
+    assert_sentence(capsys.readouterr().err, sentence)
+
+
+def test_a_key_is_made_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.key"
+    assert call(monkeypatch, "worker", "--make-key", file) == 0
+    said = capsys.readouterr().out
+    assert not any(part in said for part in (KeyPair.load(file).public, KeyPair.load(file).secret))
+    assert call(monkeypatch, "worker", "--make-key", file) == 2
+    assert_sentence(capsys.readouterr().err, "exists; a key is not overwritten")
+
+
+@pytest.mark.parametrize("address", ["board", "10.0.0.7", "10.0.0.7:0", "a b:80", "tcp://h:80"])
+def test_an_address_of_a_worker_is_host_and_port(address: str) -> None:
+    with pytest.raises(UserError, match=r"is no HOST:PORT, e\.g\. 192\.168\.1\.21:5600"):
+        SCENARIO.with_(**{"drafts.0.worker": address})
+
+
+def test_a_key_without_workers_is_warned_of() -> None:
+    keyed = SCENARIO.with_(**{"run.key": "k"})
+    assert any("key run.key has no effect" in each for each in _warnings(keyed))
+    named = keyed.with_(**{"drafts.0.worker": NAMED})
+    assert not any("run.key" in w for w in _warnings(named))
+
+
+def _warnings(scenario: Scenario) -> list[str]:
+    return unread_warnings(scenario, resolve(scenario))

@@ -1,4 +1,4 @@
-"""What ``deploy`` and ``docs/jetson.md`` promise of boards: packages that they have, and commands."""
+"""What ``deploy`` and ``docs/jetson.md`` promise: packages that boards have, and commands."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ COMPILED = {
     "tokenizers",
     "torch",
 }
-"""Have wheels for aarch64 and Python 3.10, as an audit found. A further one has to be looked up first:
-the names of wheels cannot be asked for without a network."""
+"""Have wheels for aarch64 and Python 3.10, as an audit found. A further one has to be looked up
+first: the names of wheels cannot be asked for without a network."""
 ELSEWHERE = re.compile(r"(nvidia|cuda|triton)")
 """What only PyPI's own build of torch needs; JetPack brings these."""
 

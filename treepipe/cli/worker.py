@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -104,5 +105,6 @@ def _serve(address: str, key_file: Path | None, models: Path | None) -> None:
     with Daemon(host, port, key, None if models is None else models.resolve()) as daemon:
         guarded = "who holds the key" if key is not None else "anybody on this host"
         Console(stderr=True).print(f"listening on {daemon.address} for {guarded}", highlight=False)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd ends it
         with contextlib.suppress(KeyboardInterrupt):
             daemon.serve()
