@@ -23,7 +23,7 @@ _ahead_ms = 0.0
 
 
 def set_ahead(ms: float) -> None:
-    """From now on, this process tells the time of the controller's host."""
+    """Tell the time of the controller's host from now on."""
     global _ahead_ms
     _ahead_ms = ms
 

@@ -93,7 +93,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class Become:
     """What the worker is; ``models``: what it needs of them, if it is on another host."""
 
     role: RoleSettings
@@ -161,6 +161,6 @@ class Ask:
     kind: Literal["OpenTexts", "Notes", "Holdings"]
 
 
-Order: TypeAlias = Begin | Chunk | Listen | Connect | SetClock | Open | Lose | Ask
-ORDERS = Codec((Begin, Chunk, Listen, Connect, SetClock, Open, Lose, Ask))
+Order: TypeAlias = Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask
+ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask))
 ANSWERS = Codec((Equipped, Listening, Wanted, Loaded, Finished, OpenTexts, Notes, Holdings, Failed))

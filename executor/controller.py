@@ -25,7 +25,7 @@ from treepipe.executor.control import (
     ANSWERS,
     ORDERS,
     Ask,
-    Begin,
+    Become,
     Chunk,
     Connect,
     Equipped,
@@ -105,7 +105,7 @@ class Controller:
                 self._start(role)
             for role in self._roles:
                 models = self._fleet.manifests(role)
-                self.order(role.placed.name, Begin(role.travelling, models))
+                self.order(role.placed.name, Become(role.travelling, models))
             self._introduce()
         except BaseException:
             self.close()

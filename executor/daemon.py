@@ -35,14 +35,14 @@ from treepipe.executor.session import (
     SILENT_S,
     Alive,
     Beats,
-    End,
+    Declined,
     Ended,
+    EndProcess,
     FromCoordinator,
     FromDaemon,
     Hello,
     HowAreYou,
     Leave,
-    Refused,
     Said,
     Start,
     Status,
@@ -186,7 +186,7 @@ class Daemon:
                 if name in self._roles:
                     with suppress(OSError):  # its end is heard soon
                         self._roles[name].control.send_bytes(data)
-            case End(name, now):
+            case EndProcess(name, now):
                 self._end(name, now)
             case Alive(sent_ms):
                 self._send(sender, TimeIs(sent_ms, now_ms()))
@@ -196,7 +196,7 @@ class Daemon:
     def _open(self, sender: bytes, hello: Hello) -> None:
         ours = Versions.here()
         if self._coordinator is not None and sender != self._coordinator:
-            self._send(sender, Refused("it is at work for another coordinator"))
+            self._send(sender, Declined("it is at work for another coordinator"))
         elif ours.fault(hello.versions) is None:
             if sender != self._coordinator:
                 self._sessions += 1
@@ -204,7 +204,7 @@ class Daemon:
             self._coordinator, self._heard_ms = sender, now_ms()
             self._send(sender, Welcome(ours))
         else:
-            self._send(sender, Refused(str(hello.versions.fault(ours))))
+            self._send(sender, Declined(str(hello.versions.fault(ours))))
 
     def status(self) -> Status:
         refused = 0 if self._porter is None else self._porter.refused
@@ -223,7 +223,7 @@ class Daemon:
 
     def _start(self, name: str) -> None:
         if name in self._roles or len(self._roles) >= MOST_ROLES or not NAME.fullmatch(name):
-            self._tell(Refused(f"it starts no process {name[:40]!r} in this session"))
+            self._tell(Declined(f"it starts no process {name[:40]!r} in this session"))
             return
         context = fork_server()
         ours, theirs = context.Pipe()
@@ -235,7 +235,7 @@ class Daemon:
             with theirs, beat:
                 start(process)
         except RunError as error:
-            self._tell(Refused(str(error)))
+            self._tell(Declined(str(error)))
             return
         self._roles[name] = _Role(process, ours, look)
         LOG.info("session %d: %s begins", self._sessions, name)
@@ -269,7 +269,7 @@ class Daemon:
             role.control.close()  # of all first, so that they end together
         for name in [*self._roles]:
             self._end(name, now=False)
-        self._tell(Refused(why))
+        self._tell(Declined(why))
         LOG.info("session %d is over: %s", self._sessions, why)
         self._coordinator = None
 

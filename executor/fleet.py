@@ -15,8 +15,7 @@ from treepipe.core.errors import UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import Wanted
 from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
-from treepipe.executor.manifest import Holdings as Held
-from treepipe.executor.manifest import Manifest
+from treepipe.executor.manifest import Manifest, ModelFiles
 from treepipe.executor.remote import Line, RemoteHost, RemoteProcess
 from treepipe.executor.session import Versions
 from treepipe.executor.station import RoleSettings
@@ -73,7 +72,7 @@ class Fleet:
                 f"reach; give the first one's address on their network"
             )
         self._hosts: dict[str, RemoteHost] = {}
-        self._held: dict[str, list[Held]] = {}
+        self._held: dict[str, list[ModelFiles]] = {}
         self._ahead: dict[str, tuple[float, float]] = {}
 
     def new_key(self) -> KeyPair | None:
@@ -104,7 +103,7 @@ class Fleet:
         """What a worker on another host needs of its models; nothing for one of this host."""
         if role.placed.worker is None:
             return ()
-        held = [Held(source.directory, needs) for source, needs in role.models]
+        held = [ModelFiles(source.directory, needs) for source, needs in role.models]
         self._held[role.placed.name] = held
         return tuple(each.manifest() for each in held)
 

@@ -127,5 +127,5 @@ def is_loopback(host: str) -> bool:
 
 
 def tcp(host: str, port: int | str) -> str:
-    """As ZeroMQ writes it."""
+    """The address as ZeroMQ writes it."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

@@ -18,8 +18,8 @@ SPARE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Of one worker in a run.
+class MessageLimits:
+    """The bounds of one worker's messages in a run.
 
     Attributes:
         vocabulary: tokens' ids are less.

@@ -35,7 +35,7 @@ RECEIVED = "received"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ModelPiece:
     """A tensor, or a file: ``head`` and then ``size`` bytes, the digest of both.
 
     The head makes a tensor's bytes a safetensors file of their own; it says name, type and shape.
@@ -65,7 +65,7 @@ class Manifest:
     """The pieces that a role needs of a model, whose directory is called ``name``."""
 
     name: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ModelPiece, ...]
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or set(self.name) & set("/\\\0"):
@@ -73,7 +73,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Of all of it."""
+        """One digest for all of it."""
         whole = blake2b(digest_size=DIGEST_BYTES)
         for piece in self.pieces:
             whole.update(piece.digest)
@@ -94,14 +94,14 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a piece's bytes are."""
+    """The place of a piece's bytes in a file."""
 
     file: Path
     begin: int
     size: int
 
     def chunks(self, offset: int = 0) -> Iterator[bytes]:
-        """From so many bytes on."""
+        """Read it from so many bytes on."""
         with self.file.open("rb") as file:
             file.seek(self.begin + offset)
             left = self.size - offset
@@ -119,7 +119,7 @@ def everything(tensor: str) -> bool:
     return True
 
 
-class Holdings:
+class ModelFiles:
     """What a directory holds of what a role needs; files are hashed when ``manifest`` is asked."""
 
     def __init__(self, directory: Path, needs: Needs) -> None:
@@ -138,7 +138,7 @@ class Holdings:
 
     def manifest(self) -> Manifest:
         found = [
-            Piece(name, place.size, _digest(head, place), head)
+            ModelPiece(name, place.size, _digest(head, place), head)
             for name, place, head in self._pieces
         ]
         return Manifest(self.directory.name, tuple(found))
@@ -193,7 +193,7 @@ def found_or_received(
         here = folder / manifest.name
         if not (here / CONFIG).is_file():
             continue
-        fault = manifest.difference(Holdings(here, held.__contains__).manifest())
+        fault = manifest.difference(ModelFiles(here, held.__contains__).manifest())
         if fault is None:
             return CheckpointSource(here, only=held)
         if folder == models:
@@ -236,7 +236,7 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _receive(piece: Piece, store: Path, ask: Callable[[int], bytes]) -> Path:
+def _receive(piece: ModelPiece, store: Path, ask: Callable[[int], bytes]) -> Path:
     """Have a piece whole, and of its digest."""
     whole = store / piece.digest.hex()
     part = whole.with_suffix(".part")

@@ -35,14 +35,14 @@ from treepipe.executor.session import (
     MOST_BYTES,
     Alive,
     Beats,
-    End,
+    Declined,
     Ended,
+    EndProcess,
     FromCoordinator,
     FromDaemon,
     Hello,
     HowAreYou,
     Leave,
-    Refused,
     Said,
     Start,
     Status,
@@ -97,7 +97,7 @@ class Line:
             return  # the controller has closed it
 
     def close(self) -> None:
-        self._host.say(End(self._name, now=False))
+        self._host.say(EndProcess(self._name, now=False))
         self._ready.close()
         self._bell.close()
 
@@ -111,7 +111,7 @@ class RemoteProcess:
         self.exitcode: int | None = None
 
     def kill(self) -> None:
-        self._host.say(End(self._name, now=True))
+        self._host.say(EndProcess(self._name, now=True))
 
     def join(self, timeout: float | None = None) -> None:
         """Args: ``timeout``: None: as long as the host answers at all."""
@@ -185,7 +185,7 @@ class RemoteHost:
         return process, line, look
 
     def say(self, record: FromCoordinator) -> None:
-        """To the daemon; returns at once."""
+        """Tell the daemon; returns at once."""
         self._orders.put(record)
         try:
             self._bell.send(b"!")
@@ -258,7 +258,7 @@ class RemoteHost:
                 self._end(name, exit_code)
             case TimeIs():
                 self._note(record)
-            case Refused(sentence):
+            case Declined(sentence):
                 self.refusal = sentence
                 for name in self._lines:
                     self._end(name, None)
@@ -301,7 +301,7 @@ def ask(
             found = FROM_DAEMON.decoded(socket.recv())
         except BrokenRecordError:
             raise RunError(f"worker {address} answers as no treepipe worker does") from None
-        if isinstance(found, Refused):
+        if isinstance(found, Declined):
             raise RunError(f"worker {address} refuses: {found.sentence}")
         if isinstance(found, answer):
             return found

@@ -79,7 +79,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndProcess:
     """End a process: its line is closed, or (``now``) it is killed."""
 
     name: str
@@ -114,7 +114,7 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Declined:
     """There is no session, or none any more; the sentence says why."""
 
     sentence: str
@@ -172,7 +172,7 @@ class Status:
     dropped: int
 
 
-FromCoordinator: TypeAlias = Hello | Start | Told | End | Alive | Leave | HowAreYou
-FROM_COORDINATOR = Codec((Hello, Start, Told, End, Alive, Leave, HowAreYou))
-FromDaemon: TypeAlias = Welcome | Refused | Said | Beats | Ended | TimeIs | Status
-FROM_DAEMON = Codec((Welcome, Refused, Said, Beats, Ended, TimeIs, Status))
+FromCoordinator: TypeAlias = Hello | Start | Told | EndProcess | Alive | Leave | HowAreYou
+FROM_COORDINATOR = Codec((Hello, Start, Told, EndProcess, Alive, Leave, HowAreYou))
+FromDaemon: TypeAlias = Welcome | Declined | Said | Beats | Ended | TimeIs | Status
+FROM_DAEMON = Codec((Welcome, Declined, Said, Beats, Ended, TimeIs, Status))

@@ -29,7 +29,7 @@ from treepipe.executor.clock import DeviceClock, now_ms
 from treepipe.executor.computing import DTYPES
 from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.ledger import Ledger
-from treepipe.executor.limits import Limits
+from treepipe.executor.limits import MessageLimits
 from treepipe.executor.manifest import everything
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Gate, Inbox, Outbox, Received
@@ -87,8 +87,8 @@ class RoleSettings:
 
     @property
     def travelling(self) -> RoleSettings:
-        """Without what no worker asks: prompts (the draft server is told with each request), what
-        hosts cost, and how sure anything is."""
+        """The same without what no worker asks: prompts (a draft server is told each with its
+        request), what hosts cost, and how sure anything is."""
         deployment = self.deployment
         requests = tuple(replace(request, prompt=()) for request in deployment.requests)
         machines = tuple(replace(machine, costs=None) for machine in deployment.machines)
@@ -104,7 +104,7 @@ class RoleSettings:
         return tuple(found) if self.kind != "switch" else ()
 
     def with_models(self, models: Sequence[CheckpointSource]) -> RoleSettings:
-        """With these in place of its own, in the same order; each as wide as that."""
+        """The same with these in place of its own, in the same order; each as wide as that."""
         found = [
             replace(new, widen=old.widen) for new, (old, _) in zip(models, self.models, strict=True)
         ]
@@ -151,7 +151,7 @@ class RoleSettings:
         width = deployment.width
         entries = self.capacity + deployment.bounds.tree_tokens + deployment.bounds.scratch_tokens
         counts = len(deployment.drafts), len(deployment.pipelines)
-        limits = Limits(self.vocabulary, entries, most_rows, *counts)
+        limits = MessageLimits(self.vocabulary, entries, most_rows, *counts)
         ends = senders, receivers, kinds
         return Gate(self.token, *ends, width, most_rows, bare, dtype, limits, self.emulate)
 

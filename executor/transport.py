@@ -28,7 +28,7 @@ from treepipe.core.errors import ProtocolError, UserError
 from treepipe.core.messages import Beat, Close, Flight, Message, Verified
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
 from treepipe.executor.keys import KeyPair, tcp
-from treepipe.executor.limits import Limits
+from treepipe.executor.limits import MessageLimits
 from treepipe.physics.transfers import Wire
 
 LOOPBACK = "127.0.0.1"
@@ -150,7 +150,7 @@ class Gate:
     most_rows: int
     bare: frozenset[str] = frozenset()
     dtype: torch.dtype = torch.float32
-    limits: Limits | None = None
+    limits: MessageLimits | None = None
     waits: bool = True
 
     @property

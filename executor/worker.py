@@ -22,7 +22,7 @@ from treepipe.executor.control import (
     ANSWERS,
     ORDERS,
     Ask,
-    Begin,
+    Become,
     Chunk,
     Connect,
     Equipped,
@@ -46,7 +46,7 @@ from treepipe.executor.station import RoleSettings, Station
 from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.computing import Compute
 
-Told = TypeVar("Told", Begin, Chunk, Listen, Connect)
+Told = TypeVar("Told", Become, Chunk, Listen, Connect)
 
 
 def worker_main(
@@ -66,10 +66,10 @@ def worker_main(
     from treepipe.executor.computing import use
 
     try:
-        begin = _told(control, Begin)
-        role, pulse = begin.role, Pulse(pulse_pipe, begin.role.timeout_s)
+        become = _told(control, Become)
+        role, pulse = become.role, Pulse(pulse_pipe, become.role.timeout_s)
         if elsewhere:
-            role = _at_home(begin, control, models)
+            role = _at_home(become, control, models)
         _say(control, Equipped())
         use(role.placed.compute)
         listen = _told(control, Listen)
@@ -117,12 +117,12 @@ def _told(control: Connection, kind: type[Told]) -> Told:
     return order
 
 
-def _at_home(begin: Begin, control: Connection, models: Path | None) -> RoleSettings:
+def _at_home(become: Become, control: Connection, models: Path | None) -> RoleSettings:
     """The role with this host's own checkpoints, and what is missing received; raises
     ``UserError``."""
     from treepipe.executor.computing import fault_of
 
-    role = begin.role
+    role = become.role
     if (fault := fault_of(role.placed.compute)) is not None:
         raise UserError(f"{role.placed.worker}, which {role.placed.name} is on, has {fault}")
 
@@ -133,7 +133,7 @@ def _at_home(begin: Begin, control: Connection, models: Path | None) -> RoleSett
     try:
         found = [
             found_or_received(manifest, [REFERENCE], models, partial(ask, number))
-            for number, manifest in enumerate(begin.models)
+            for number, manifest in enumerate(become.models)
         ]
     except UserError as error:
         raise UserError(f"{role.placed.worker}: {error}") from None

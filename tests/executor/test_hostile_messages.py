@@ -23,7 +23,7 @@ from tests.worlds.tiny_models import greedy
 from treepipe.core.messages import Beat, Close, Flight, Segment, Word
 from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
-from treepipe.executor.limits import Limits
+from treepipe.executor.limits import MessageLimits
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import (
     KINDS,
@@ -48,7 +48,7 @@ EVERY_KIND = (Flight, Beat, Close)
 
 def a_gate(kinds: tuple[type, ...] = EVERY_KIND) -> Gate:
     names = frozenset(["draft0"]), frozenset(["stage1"])
-    limits = Limits(vocabulary=61, entries=300, rows=300, drafts=1, pipelines=1)
+    limits = MessageLimits(vocabulary=61, entries=300, rows=300, drafts=1, pipelines=1)
     return Gate(TOKEN, *names, kinds, WIDTH, most_rows=300, limits=limits)
 
 

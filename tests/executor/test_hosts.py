@@ -25,20 +25,20 @@ from treepipe.core.schedules import systems
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
-from treepipe.executor.control import ANSWERS, ORDERS, Ask, Begin, Failed, Notes
+from treepipe.executor.control import ANSWERS, ORDERS, Ask, Become, Failed, Notes
 from treepipe.executor.daemon import Daemon
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.fleet import Clocks, Fleet
 from treepipe.executor.keys import KeyPair, Porter
-from treepipe.executor.manifest import Holdings, everything, found_or_received
+from treepipe.executor.manifest import ModelFiles, everything, found_or_received
 from treepipe.executor.offsets import Offset, Reading
 from treepipe.executor.session import (
     FROM_COORDINATOR,
     FROM_DAEMON,
     Alive,
+    Declined,
     Hello,
     HowAreYou,
-    Refused,
     Start,
     TimeIs,
     Versions,
@@ -65,8 +65,8 @@ def test_a_role_travels_as_it_is(pair: tuple[Path, Path], name: str) -> None:
     role = worker_roles(pair, deployment)[1]
     context = ServiceTable({0: {1: 2.0, 9: 3.0}, 100: {1: 2.5}})
     placed = replace(role.placed, times=replace(role.placed.times, stage=context))
-    order = Begin(replace(role, placed=placed, token=bytes(16)).travelling)
-    found: Begin = ORDERS.decoded(ORDERS.encoded(order))
+    order = Become(replace(role, placed=placed, token=bytes(16)).travelling)
+    found: Become = ORDERS.decoded(ORDERS.encoded(order))
     assert ORDERS.encoded(found) == ORDERS.encoded(order)
     assert found.role.deployment.new_schedule == deployment.new_schedule
     assert found.role.deployment.link(*next(iter(links))).transfer_ms is not None
@@ -88,11 +88,11 @@ def test_noise_is_no_record(data: bytes) -> None:
 def test_a_changed_role_is_a_role_or_refused(data: st.DataObject) -> None:
     """Whatever bytes are changed, it is decoded or ``BrokenRecordError``, nothing else."""
     deployment = small_deployment("flowspec")
-    whole = bytearray(ORDERS.encoded(Begin(worker_roles((Path("t"), Path("d")), deployment)[0])))
+    whole = bytearray(ORDERS.encoded(Become(worker_roles((Path("t"), Path("d")), deployment)[0])))
     for _ in range(3):
         whole[data.draw(st.integers(1, len(whole) - 1))] = data.draw(st.integers(0, 255))
     with suppress(BrokenRecordError):
-        assert isinstance(ORDERS.decoded(bytes(whole)), Begin)
+        assert isinstance(ORDERS.decoded(bytes(whole)), Become)
 
 
 def test_secrets_are_not_shown(pair: tuple[Path, Path]) -> None:
@@ -180,7 +180,7 @@ def test_a_daemon_has_one_session_at_a_time(
 ) -> None:
     hello = Hello(Versions.here())
     assert isinstance(say(daemon, b"one", hello), Welcome)
-    assert say(daemon, b"two", hello) == Refused("it is at work for another coordinator")
+    assert say(daemon, b"two", hello) == Declined("it is at work for another coordinator")
     assert say(daemon, b"two", Start("draft0")) is None, "nobody's order"
     assert isinstance(say(daemon, b"one", Alive(1.0)), TimeIs)
     status = say(daemon, b"three", HowAreYou())
@@ -188,7 +188,7 @@ def test_a_daemon_has_one_session_at_a_time(
     later = now_ms() + 6_000
     monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later)
     daemon.step(0.0)
-    assert daemon.answers[-1][1] == Refused("its coordinator was silent for 5 s")
+    assert daemon.answers[-1][1] == Declined("its coordinator was silent for 5 s")
     assert isinstance(say(daemon, b"two", hello), Welcome)
 
 
@@ -265,7 +265,7 @@ def no_more(piece: int, offset: int) -> bytes:
 
 
 def test_only_the_layers_that_a_worker_needs_are_sent(target: Checkpoint, tmp_path: Path) -> None:
-    held = Holdings(target.directory, of_layer(2))
+    held = ModelFiles(target.directory, of_layer(2))
     manifest = held.manifest()
     source = found_or_received(manifest, [], tmp_path, held.chunk)
     received = source.open()
@@ -281,7 +281,7 @@ def test_only_the_layers_that_a_worker_needs_are_sent(target: Checkpoint, tmp_pa
 
 def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path: Path) -> None:
     directory = save_random_checkpoint(tmp_path / "model", layers=1, width=64, seed=3)
-    held = Holdings(directory, everything)
+    held = ModelFiles(directory, everything)
     sent: list[tuple[int, int]] = []
 
     def cut(piece: int, offset: int) -> bytes:
@@ -303,7 +303,7 @@ def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_what_arrives_changed_is_refused(target: Checkpoint, tmp_path: Path) -> None:
-    held = Holdings(target.directory, of_layer(0))
+    held = ModelFiles(target.directory, of_layer(0))
     broken = lambda piece, offset: bytes(len(held.chunk(piece, offset)))  # noqa: E731
     with pytest.raises(UserError, match="has not the digest announced for it"):
         found_or_received(held.manifest(), [], tmp_path, broken)
@@ -314,7 +314,7 @@ def test_what_arrives_changed_is_refused(target: Checkpoint, tmp_path: Path) -> 
 def test_another_model_of_that_name_is_named_on_both_sides(tmp_path: Path) -> None:
     ours = save_random_checkpoint(tmp_path / "a" / "model", layers=2, seed=1)
     save_random_checkpoint(tmp_path / "b" / "model", layers=2, seed=3)
-    manifest = Holdings(ours, of_layer(1)).manifest()
+    manifest = ModelFiles(ours, of_layer(1)).manifest()
     sentence = (
         r"b/model holds another model than the coordinator has: \S+ has digest \w+ there, \w+"
     )
@@ -325,7 +325,7 @@ def test_another_model_of_that_name_is_named_on_both_sides(tmp_path: Path) -> No
 
 
 def test_a_head_travels_whole(target: Checkpoint, tmp_path: Path) -> None:
-    held = Holdings(save_head(tmp_path / "head", target), everything)
+    held = ModelFiles(save_head(tmp_path / "head", target), everything)
     source = found_or_received(held.manifest(), [], tmp_path / "here", held.chunk)
     ours, _ = load_head(CheckpointSource(held.directory), target)
     theirs, _ = load_head(source, target)
