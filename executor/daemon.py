@@ -29,7 +29,7 @@ from treepipe.executor.keys import KeyPair, Porter, is_loopback, tcp
 from treepipe.executor.session import (
     FROM_COORDINATOR,
     FROM_DAEMON,
-    MOST_BYTES,
+    MOST_ORDER_BYTES,
     MOST_ROLES,
     NAME,
     SILENT_S,
@@ -91,7 +91,7 @@ class Daemon:
         self._socket = self._context.socket(zmq.ROUTER)
         for option, value in (
             (zmq.LINGER, 0),
-            (zmq.MAXMSGSIZE, MOST_BYTES),
+            (zmq.MAXMSGSIZE, MOST_ORDER_BYTES),
             (zmq.ROUTER_HANDOVER, 1),  # a coordinator that connects again is the same one
             (zmq.IPV6, ":" in host),
         ):

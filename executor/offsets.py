@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 DRIFT = 1e-4
 """Two boards' clocks differ by up to 100 parts in a million."""
-KEPT = 64
-"""Readings of the last minute, about."""
+KEPT = 120
+"""Readings of the last minute."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from treepipe.executor.session import (
     ALIVE_S,
     FROM_COORDINATOR,
     FROM_DAEMON,
-    MOST_BYTES,
+    MOST_ANSWER_BYTES,
     Alive,
     Beats,
     Declined,
@@ -278,7 +278,7 @@ def connection(context: Any, address: str, key: KeyPair | None) -> Any:
     secret of this session."""
     socket, (host, port) = context.socket(zmq.DEALER), endpoint(address)
     socket.setsockopt(zmq.ROUTING_ID, secrets.token_bytes(32))
-    socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, MOST_ANSWER_BYTES)
     socket.setsockopt(zmq.IPV6, ":" in host)
     if key is not None:
         key.enter(socket)

@@ -23,8 +23,9 @@ SILENT_S = 5.0
 """A coordinator that shows none for so long is gone, and its session is ended."""
 MOST_ROLES = 64
 """Processes of one session on one host."""
-MOST_BYTES = 2**26
-"""Of one message between coordinator and daemon; a connection that announces more is cut."""
+MOST_ORDER_BYTES, MOST_ANSWER_BYTES = 2**26, 2**30
+"""Of one message to a daemon, and from one (all spans of a long run); a connection that announces
+more is cut."""
 NAME = re.compile(r"[a-z0-9.]{1,40}")
 """Of a role."""
 

@@ -256,7 +256,9 @@ class Station:
         envelope, message = received.envelope, received.message
         rows = message.rows if isinstance(message, Flight | Verified) else 0
         device = f"{envelope.sender}->{self.settings.placed.name}"
-        due = envelope.due_ms if self.settings.emulate else self.clock.now_ms()
+        # Another host's clock is not known exactly, and nothing arrives before it was sent.
+        now = max(envelope.sent_ms, self.clock.now_ms())
+        due = envelope.due_ms if self.settings.emulate else now
         _, number = numbered(message.session)
         self.spans.append(Span(device, "transfer", envelope.sent_ms, due, number, rows))
 
