@@ -25,7 +25,7 @@ from treepipe.executor.launch import Launch, prepare
 from treepipe.results.show import Progress
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
-from treepipe.studies.message_cost import message_cost, step_cost
+from treepipe.studies.message_cost import curve_cost, message_cost, step_cost
 from treepipe.studies.real_speed import generate_rate, whole_model
 from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
 from treepipe.validation.cells import SCENARIO
@@ -44,7 +44,7 @@ def main() -> None:
         rows = run_demo(say)
         figures = _demo_figures(rows)
         say("running without emulation", 7)
-        figures += message_cost()
+        figures += [*message_cost(), *curve_cost()]
         figures += step_cost(_launch({"schedule.name": "pp"}))
         say("", 1)
         figures += _split(say)

@@ -48,12 +48,34 @@ def _label(name: str) -> str:
         if not address:
             return name
     raise ValueError(
-        "a host's name is a label for roles that share a machine, not its address; runs stay on "
-        "this computer, so give it a plain name, e.g. 'orin'"
+        "a host's name is a label for roles that share a machine, not its address (which is key "
+        "worker); give it a plain name, e.g. 'orin'"
     )
 
 
 HostName: TypeAlias = Annotated[str, AfterValidator(_label)]
+
+
+def endpoint(address: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``. Raises ``ValueError`` with a clause that says what it is not.
+
+    >>> endpoint("192.168.1.21:5600"), endpoint("[fd00::1]:5600")
+    (('192.168.1.21', 5600), ('fd00::1', 5600))
+    """
+    host, _, port = address.rpartition(":")
+    plain = re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host)
+    if not plain or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 2**16:
+        raise ValueError(f"{address!r} is no HOST:PORT, e.g. 192.168.1.21:5600")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _address(address: str) -> str:
+    endpoint(address)
+    return address
+
+
+WORKER = "executor: HOST:PORT of a treepipe worker to run on; default: a process of this host"
+WorkerAddress: TypeAlias = Annotated[str, AfterValidator(_address)]
 
 
 class Pair(LinkKeys):
@@ -176,6 +198,7 @@ class DraftSection(Section):
     weight: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="hybrid: of the model")
     device: AnyDevice = Device()
     host: HostName | None = Field(None, description="the machine it shares with all that name it")
+    worker: WorkerAddress | None = Field(None, description=WORKER)
     count: Several = 1
 
 
@@ -184,6 +207,7 @@ class Stage(Section):
 
     device: AnyDevice
     host: HostName | None = Field(None, description="the machine it shares with all that name it")
+    worker: WorkerAddress | None = Field(None, description=WORKER)
     layers: Annotated[int, Field(ge=1)] | None = Field(None, description="layers of each stage")
     count: Several = 1
 
@@ -472,4 +496,7 @@ class RunSection(Section):
 
     timeout_s: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         DEFAULT_TIMEOUT_S, description="executor: a worker that is silent for longer ends the run"
+    )
+    key: str | None = Field(
+        None, description="executor: file of the key that workers on other hosts hold"
     )
