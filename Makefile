@@ -4,11 +4,13 @@
 #   make test EXTRAS=dev                           planning alone: no PyTorch, its tests are skipped
 #   make test TESTS="tests/core/test_tree.py -x"     some tests
 #   make laws                                        the tests in memory alone, in seconds
-#   make soak                                        the laws on five to eight times as many examples
+#   make soak                                        the laws on five to eight times as many examples,
+#                                                    100,000 hostile messages, all systems over six hosts
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= executor,dev
 TESTS ?=
+SOAKED := tests/executor/test_hostile_messages.py tests/executor/test_hosts_processes.py
 WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(EXTRAS)
@@ -38,6 +40,7 @@ laws: setup
 
 soak: setup
 	HYPOTHESIS_PROFILE=thorough $(LAWS) --timeout 1200 $(TESTS)
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m processes --timeout 1200 $(SOAKED)
 
 # Every Python that the README names, as far as it is installed here.
 pythons:

@@ -28,6 +28,8 @@ from treepipe.files.json_file import read_json
 
 DTYPES = ("F16", "BF16", "F32", "F64")
 """Types of weights, as safetensors names them; what is quantized has others."""
+INDEX = "model.safetensors.index.json"
+"""Of a checkpoint in several files, which file holds which tensor."""
 IGNORED = "rotary_emb.inv_freq"
 """Buffers that old checkpoints hold; transformers computes them itself."""
 
@@ -39,14 +41,16 @@ class CheckpointSource:
     Attributes:
         directory: where it is.
         widen: how many times as wide its feed-forward layers are opened (``widening.py``).
+        only: the tensors that are read, where a host has no more (``manifest.py``); None: all.
     """
 
     directory: Path
     widen: int = 1
+    only: frozenset[str] | None = None
 
     def open(self) -> Checkpoint:
         """Raises ``UserError`` as ``Checkpoint.open``."""
-        return Checkpoint.open(self.directory, self.widen)
+        return Checkpoint.open(self.directory, self.widen, self.only)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Checkpoint:
         architecture: one of ``families.FAMILIES``.
         shards: file per tensor name.
         widen: how many times as wide as in the files its feed-forward layers are.
+        only: the tensors that have to be there; None: all.
     """
 
     directory: Path
@@ -66,14 +71,20 @@ class Checkpoint:
     architecture: str
     shards: dict[str, Path]
     widen: int = 1
+    only: frozenset[str] | None = None
 
     @classmethod
-    def open(cls, directory: Path, widen: int = 1) -> Checkpoint:
+    def open(
+        cls, directory: Path, widen: int = 1, only: frozenset[str] | None = None
+    ) -> Checkpoint:
         """Raises ``UserError`` if anything is missing or of an unsupported architecture."""
         if not directory.is_dir():
             raise UserError(f"{directory}: there is no such checkpoint directory")
         config, named = read_config(directory / "config.json")
-        checkpoint = cls(directory, config, named, _shards(directory), widen)
+        shards = shards_of(directory)
+        if only is not None:
+            shards = {name: shard for name, shard in shards.items() if name in only}
+        checkpoint = cls(directory, config, named, shards, widen, only)
         checkpoint._check_complete()
         end_tokens(directory)  # its faults are named here, not in the middle of a run
         config.intermediate_size *= widen  # the files hold what the config said until here
@@ -82,7 +93,7 @@ class Checkpoint:
     @property
     def source(self) -> CheckpointSource:
         """What another process opens the same with."""
-        return CheckpointSource(self.directory, self.widen)
+        return CheckpointSource(self.directory, self.widen, self.only)
 
     @property
     def layers(self) -> int:
@@ -160,13 +171,13 @@ class Checkpoint:
                 f"{self._config_path}: key num_hidden_layers = {self.layers}, but the weights hold "
                 f"further layers"
             )
-        if self.tied and not self.config.tie_word_embeddings:
+        if self.only is None and self.tied and not self.config.tie_word_embeddings:
             raise UserError(
                 f"{self.directory}: the weights are incomplete, tensor lm_head.weight is missing "
                 f"(config.json: tie_word_embeddings = false)"
             )
         expected = self._expected()
-        for name in expected:
+        for name in expected if self.only is None else self.only & expected.keys():
             if name not in self.shards:
                 raise UserError(
                     f"{self.directory}: the weights are incomplete, tensor {name} is missing"
@@ -239,7 +250,7 @@ class Checkpoint:
             rows = int(getattr(config, key)) * head_size(config)
             said.append((tensor, f"{key}, head_dim and hidden_size", (rows, self.hidden_size)))
         for tensor, keys, wanted in said:
-            if shapes[tensor] != wanted:
+            if shapes.get(tensor, wanted) != wanted:  # a part need not hold these tensors
                 raise UserError(
                     f"{self._config_path}: keys {keys} say {wanted}, but tensor {tensor} has shape "
                     f"{shapes[tensor]}"
@@ -277,14 +288,17 @@ def _vocabulary(directory: Path) -> Any:
     return model.get("vocab") if isinstance(model, dict) else None
 
 
-def _shards(directory: Path) -> dict[str, Path]:
-    """File by tensor name; every file was opened once, and holds what it should."""
-    index = directory / "model.safetensors.index.json"
+def shards_of(directory: Path, other: str = INDEX) -> dict[str, Path]:
+    """File by tensor name; every file was opened once, and holds what it should.
+
+    Args: ``other``: what an error says could be there instead of ``model.safetensors``.
+    """
+    index = directory / INDEX
     single = directory / "model.safetensors"
     if index.exists():
         return _indexed(index)
     if not single.exists():
-        raise UserError(f"{directory}: holds neither {single.name} nor {index.name}")
+        raise UserError(f"{directory}: holds neither {single.name} nor {other}")
     with open_shard(single) as file:
         return {name: single for name in file.keys() if not name.endswith(IGNORED)}  # noqa: SIM118
 

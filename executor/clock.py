@@ -18,14 +18,25 @@ LAG_MS = 20.0
 """A few time slices of a busy host's scheduler; one that is slower for good falls back further."""
 
 
+_ahead_ms = 0.0
+"""Of a worker on another host: how far its host's clock is ahead of the controller's."""
+
+
+def set_ahead(ms: float) -> None:
+    """Tell the time of the controller's host from now on."""
+    global _ahead_ms
+    _ahead_ms = ms
+
+
 def now_ms() -> float:
-    """Milliseconds of the host's monotonic clock (the same in every process)."""
-    return time.monotonic() * 1e3
+    """Milliseconds of the monotonic clock of the controller's host (the same in every process of a
+    run: on that host exactly, on others as well as ``offsets.py`` knows the difference)."""
+    return time.monotonic() * 1e3 - _ahead_ms
 
 
 def wait_until(deadline_ms: float) -> None:
     """Return as soon after ``deadline_ms`` as the machine allows."""
-    deadline = deadline_ms / 1e3
+    deadline = (deadline_ms + _ahead_ms) / 1e3
     while (left := deadline - time.monotonic()) > SPIN_S:
         time.sleep(min(left - SPIN_S, LOOK_MS / 1e3))
     while time.monotonic() < deadline:

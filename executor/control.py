@@ -1,15 +1,20 @@
-"""What the controller and a worker tell each other on the worker's control pipe: records only.
+"""What the controller and a worker tell each other on the worker's control line: records only.
 
-A worker is told to listen, to connect, and then to serve; it answers each with a record of its own.
+A worker is told what it is, to listen, to connect, and then to serve; it answers each with a
+record of its own. Records travel as ``codec.py`` writes them, to another host as to this one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
 from treepipe.core.requests import Assignment, RequestTrace
+from treepipe.executor.codec import Codec
+from treepipe.executor.manifest import Manifest
+from treepipe.executor.station import RoleSettings
 from treepipe.physics.timing import LinkTimes
 from treepipe.results.recording import RecordedRequest
 from treepipe.results.trace import Span
@@ -19,10 +24,24 @@ from treepipe.scenario.deployment import NewSchedule, RequestSpec
 
 
 @dataclass(frozen=True, slots=True)
+class Equipped:
+    """The worker's host has what it needs of the models."""
+
+
+@dataclass(frozen=True, slots=True)
 class Listening:
     """The worker's port is open."""
 
     address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A worker on another host lacks a piece of a model, of which it has ``offset`` bytes."""
+
+    model: int
+    piece: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +93,38 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Become:
+    """What the worker is; ``models``: what it needs of them, if it is on another host."""
+
+    role: RoleSettings
+    models: tuple[Manifest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The next bytes of the piece that a worker wanted."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Listen:
-    """The worker is to open its port."""
+    """The worker is to open its port.
+
+    Attributes:
+        host: the address to listen on.
+        ahead_ms: its host's clock is so far ahead of the controller's.
+    """
+
+    host: str
+    ahead_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SetClock:
+    """A run begins; the worker's host's clock is so far ahead of the controller's."""
+
+    ahead_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +158,9 @@ class Lose:
 class Ask:
     """The worker is to answer with a record of this kind."""
 
-    kind: type[OpenTexts | Notes | Holdings]
+    kind: Literal["OpenTexts", "Notes", "Holdings"]
+
+
+Order: TypeAlias = Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask
+ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask))
+ANSWERS = Codec((Equipped, Listening, Wanted, Loaded, Finished, OpenTexts, Notes, Holdings, Failed))

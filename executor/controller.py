@@ -1,4 +1,4 @@
-"""Starting, watching and ending the worker processes of a deployment on this host.
+"""Starting, watching and ending the worker processes of a deployment, on this host and on others.
 
 Law of this file: whatever happens (an exception, Ctrl-C, a worker's death or silence), no process
 and no port is left behind, an error appears once, with the worker's name, and what was committed
@@ -14,16 +14,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any, TypeVar
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.executor.clock import now_ms
+from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import (
+    ANSWERS,
+    ORDERS,
     Ask,
+    Become,
+    Chunk,
     Connect,
+    Equipped,
     Failed,
     Finished,
     Holdings,
@@ -34,9 +39,14 @@ from treepipe.executor.control import (
     Notes,
     Open,
     OpenTexts,
+    Order,
+    SetClock,
+    Wanted,
 )
+from treepipe.executor.fleet import Fleet
 from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError
+from treepipe.executor.remote import Line, RemoteProcess
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.executor.worker import worker_main
@@ -77,29 +87,25 @@ class Controller:
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
         """Args: ``roles``: one per device of the deployment."""
         token = secrets.token_bytes(TOKEN_BYTES)
-        self._roles, self.deployment = [replace(role, token=token) for role in roles], deployment
+        self.deployment, self._fleet = deployment, Fleet(roles)
+        key = self._fleet.new_key()
+        self._roles = [replace(role, token=token, key=key) for role in roles]
         if deployment.queues_transfers and roles[0].emulate:
             self._roles.append(self._roles[0].as_switch())
-        self._processes: dict[str, BaseProcess] = {}
-        self._controls: dict[str, Connection] = {}
+        self._processes: dict[str, BaseProcess | RemoteProcess] = {}
+        self._controls: dict[str, Connection | Line] = {}
         self._kept: dict[str, list[Any]] = {role.placed.name: [] for role in self._roles}
         self._watch = Watch(roles[0].timeout_s)
         self._sessions = 0
 
     def __enter__(self) -> Controller:
-        context = fork_server()
         try:
+            self._fleet.meet(self.deployment.key)
             for role in self._roles:
-                name = role.placed.name
-                ours, theirs = context.Pipe()
-                look, beat = context.Pipe(duplex=False)
-                process = context.Process(
-                    target=worker_main, args=(role, theirs, beat), name=name, daemon=True
-                )
-                self._processes[name], self._controls[name] = process, ours
-                self._watch.add(name, look)
-                with theirs, beat:
-                    start(process)
+                self._start(role)
+            for role in self._roles:
+                models = self._fleet.manifests(role)
+                self.order(role.placed.name, Become(role.travelling, models))
             self._introduce()
         except BaseException:
             self.close()
@@ -114,19 +120,40 @@ class Controller:
     ) -> None:
         self.close()
 
+    def _start(self, role: RoleSettings) -> None:
+        name = role.placed.name
+        if role.placed.worker is not None:
+            started = self._fleet.start(role.placed.worker, name)
+            self._processes[name], self._controls[name], look = started
+            self._watch.add(name, look)
+            return
+        context = fork_server()
+        ours, theirs = context.Pipe()
+        look, beat = context.Pipe(duplex=False)
+        process = context.Process(target=worker_main, args=(theirs, beat), name=name, daemon=True)
+        self._processes[name], self._controls[name] = process, ours
+        self._watch.add(name, look)
+        with theirs, beat:
+            start(process)
+
     def _introduce(self) -> None:
         """Collect every worker's address and tell each whom it sends to."""
-        addresses = {}
+        addresses, places = {}, {role.placed.name: role.placed.worker for role in self._roles}
+        for role in self._roles:
+            self._answer(role.placed.name, Equipped)
         # One after another: of two runs that want the same ports, the first one gets them all.
         for role in sorted(self._roles, key=lambda role: role.port):
             name = role.placed.name
-            self.order(name, Listen())
+            self.order(name, Listen(self._fleet.listens_on(places[name]), *self._fleet.ahead(name)))
             addresses[name] = self._answer(name, Listening).address
         for name in addresses:
             peers = self._peers(name)
             links = {peer: self.deployment.link(name, peer) for peer in peers}
             switch = addresses.get(SWITCH) if name != SWITCH else None
-            ways = {peer: switch or addresses[peer] for peer in peers}
+            ways = {
+                peer: self._fleet.way(addresses[peer] if switch is None else switch, places[name])
+                for peer in peers
+            }
             self.order(name, Connect(ways, links))
         for name in addresses:
             self._answer(name, Loaded)
@@ -160,6 +187,8 @@ class Controller:
         start, base = now_ms(), self._sessions
         self._sessions += len(deployment.requests)
         self._watch.begin()
+        for name, ahead_ms in self._fleet.run_begins():
+            self.order(name, SetClock(ahead_ms))
         run = _Run(self, deployment, base, start, progress)
         try:
             run.decode()
@@ -173,9 +202,15 @@ class Controller:
 
     def _collect(self, trace: Trace, start: float) -> None:
         """What the workers noted since ``start``."""
+        clocks = self._fleet.run_ends(start)
+        trace.warnings += clocks.warnings
         for name in self._controls:
             notes = self._ask(name, Notes)
-            spans = [span.shifted(-start) for span in notes.spans if span.end_ms >= start]
+            spans = [
+                clocks.aligned(name, span).shifted(-start)
+                for span in notes.spans
+                if span.end_ms >= start
+            ]
             trace.spans += [replace(s, start_ms=max(0.0, s.start_ms)) for s in spans]
             trace.turns += [
                 turn.shifted(-start) for turn in notes.turns if turn.started_ms >= start
@@ -210,7 +245,7 @@ class Controller:
         asked = [name for name in drafts if name in self._controls]
         for name in [*asked]:
             try:
-                self.order(name, Ask(OpenTexts))
+                self.order(name, Ask("OpenTexts"))
             except WorkerError as lost:
                 self.forget(lost.name)
         while now_ms() < until_ms and any(name in self._controls for name in asked):
@@ -251,7 +286,9 @@ class Controller:
             control.close()  # a worker ends when its control pipe does
         self._watch.close()
         deadline = now_ms() + 1e3 * END_S
-        started = [p for p in self._processes.values() if p.pid is not None]
+        started = [
+            p for p in self._processes.values() if isinstance(p, RemoteProcess) or p.pid is not None
+        ]
         for process in started:
             process.join(max(0.0, (deadline - now_ms()) / 1e3))
         for process in started:
@@ -260,17 +297,18 @@ class Controller:
                 process.join()
         self._processes.clear()
         self._controls.clear()
+        self._fleet.close()
 
     # --- talking to workers ----------------------------------------------------------------------
 
     def _ask(self, name: str, kind: type[Asked]) -> Asked:
-        self.order(name, Ask(kind))
+        self.order(name, Ask(kind.__name__))  # type: ignore[arg-type]  # one of the three
         return self._answer(name, kind)
 
-    def order(self, name: str, order: Listen | Connect | Open | Lose | Ask) -> None:
+    def order(self, name: str, order: Order) -> None:
         """Tell a worker something. Raises ``LostWorkerError`` if it is gone or takes nothing."""
-        data, control = ForkingPickler.dumps(order), self._controls[name]
-        if len(data) < PIPE_TAKES_BYTES:
+        data, control = ORDERS.encoded(order), self._controls[name]
+        if len(data) < PIPE_TAKES_BYTES or isinstance(control, Line):
             self._send_bytes(name, control, data)
             return
         # The pipe holds no more than a stopped worker could leave in it: watch while it fills.
@@ -284,7 +322,7 @@ class Controller:
                     raise
             sending.result()
 
-    def _send_bytes(self, name: str, control: Connection, data: Any) -> None:
+    def _send_bytes(self, name: str, control: Connection | Line, data: bytes) -> None:
         try:
             control.send_bytes(data)
         except ConnectionError:
@@ -316,15 +354,22 @@ class Controller:
         if until_ms is not None:
             left = min(left, max(0.0, until_ms - now_ms()) / 1e3)
         self._watch.look()
-        for pipe in wait(list(pipes), left):
-            assert isinstance(pipe, Connection)
-            self._kept[pipes[pipe]].append(self._receive(pipes[pipe], pipe))
+        for pipe in wait(list[Any](pipes), left):
+            assert isinstance(pipe, Connection | Line)
+            said = self._receive(pipes[pipe], pipe)
+            if isinstance(said, Wanted):
+                data = self._fleet.chunk(pipes[pipe], said)
+                self.order(pipes[pipe], Chunk(data))
+            else:
+                self._kept[pipes[pipe]].append(said)
 
-    def _receive(self, name: str, control: Connection) -> Any:
+    def _receive(self, name: str, control: Connection | Line) -> Any:
         try:
-            said = control.recv()
+            said = ANSWERS.decoded(control.recv_bytes())
         except (EOFError, ConnectionResetError):
             raise self._died(name) from None
+        except BrokenRecordError:
+            raise WorkerError(name, "said what no worker says") from None
         if not isinstance(said, Failed):
             return said
         if said.by_user:
@@ -332,8 +377,11 @@ class Controller:
         raise WorkerError(name, f"failed: {said.sentence}")
 
     def _died(self, name: str) -> LostWorkerError:
-        self._processes[name].join(END_S)
-        return LostWorkerError(name, f"died (exit code {self._processes[name].exitcode})")
+        process = self._processes[name]
+        process.join(END_S)
+        if isinstance(process, RemoteProcess) and process.exitcode is None:
+            return LostWorkerError(name, f"is lost: {process.why}")
+        return LostWorkerError(name, f"died (exit code {process.exitcode})")
 
 
 class _Run:

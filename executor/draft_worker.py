@@ -22,7 +22,7 @@ from treepipe.core.requests import (
 )
 from treepipe.core.words import NodeNotes
 from treepipe.executor.computing import DTYPES, Ferry
-from treepipe.executor.control import Finished, Open
+from treepipe.executor.control import ANSWERS, Finished, Open
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.sources import open_source
 from treepipe.executor.stage_model import TargetEnds
@@ -288,5 +288,5 @@ class DraftWorker:
         self._recorder.finished(trace.session, trace.prompt_tokens, trace.tokens)
         recorded = self._recorder.recording.requests.pop(trace.session)
         self._station.turn_to("control")
-        self._station.control.send(Finished(trace, recorded))
+        self._station.control.send_bytes(ANSWERS.encoded(Finished(trace, recorded)))
         self._station.turn_to("desk")

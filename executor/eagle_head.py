@@ -14,7 +14,13 @@ import torch
 from torch import nn
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource, check_finite, open_shard
+from treepipe.executor.checkpoint import (
+    Checkpoint,
+    CheckpointSource,
+    check_finite,
+    open_shard,
+    shards_of,
+)
 from treepipe.executor.families import FAMILIES, fixed_rotary
 from treepipe.executor.supported import check_rope, reason_of
 from treepipe.executor.widening import widen
@@ -129,17 +135,17 @@ def _config(directory: Path, target: Checkpoint) -> Any:
 
 def _tensors(directory: Path) -> dict[str, torch.Tensor]:
     """All of the head's weights; raises ``UserError`` if they cannot be read or are no numbers."""
-    safe, pickled = directory / "model.safetensors", directory / "pytorch_model.bin"
-    path = safe if safe.exists() else pickled
-    if safe.exists():
-        with open_shard(safe) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    elif pickled.exists():
-        tensors = _unpickled(pickled)
+    pickled = directory / "pytorch_model.bin"
+    if not (directory / "model.safetensors").exists() and pickled.exists():
+        tensors, files = _unpickled(pickled), {}
     else:
-        raise UserError(f"{directory}: holds neither {safe.name} nor {pickled.name}")
+        files, tensors = shards_of(directory, pickled.name), {}
+    for file in sorted(set(files.values())):
+        with open_shard(file) as opened:
+            names = [name for name, shard in files.items() if shard == file]
+            tensors |= {name: opened.get_tensor(name) for name in names}
     for name, tensor in tensors.items():
-        check_finite(path, name, tensor)
+        check_finite(files.get(name, pickled), name, tensor)
     return tensors
 
 

@@ -124,16 +124,23 @@ def _type_warnings(scenario: Scenario) -> Iterator[str]:
 
 
 def _check_computing(deployment: Deployment) -> None:
-    """Every role's processor and threads are there; asked before any worker starts."""
-    for placed in deployment.placed:
+    """Every role's processor and threads are there, as far as it is on this host (a worker on
+    another one asks there); asked before any worker starts."""
+    for placed in _own(deployment):
         if (fault := fault_of(placed.compute)) is not None:
             raise UserError(f"{deployment.path}: the device of {placed.name} has {fault}")
 
 
+def _own(deployment: Deployment) -> list[Placed]:
+    """Roles of this host."""
+    return [each for each in deployment.placed if each.worker is None]
+
+
 def _thread_warnings(deployment: Deployment) -> Iterator[str]:
     """Where roles have more threads than they can all have cores, each waits for its others."""
-    threads, cores = sum(each.compute.threads for each in deployment.placed), os.cpu_count() or 1
-    if threads > max(cores, len(deployment.placed)):
+    placed, cores = _own(deployment), os.cpu_count() or 1
+    threads = sum(each.compute.threads for each in placed)
+    if threads > max(cores, len(placed)):
         yield (
             f"the workers compute with {threads} threads in all on this machine's {cores} cores; "
             f"threads of a worker that wait for each other make passes many times as long"
@@ -279,6 +286,7 @@ def _roles(
             scenario.emulate,
             scenario.check_causality,
             scenario.run.timeout_s,
+            target.vocabulary,
         )
 
     roles = [settings(placed, "draft", number) for number, placed in enumerate(deployment.drafts)]

@@ -10,7 +10,7 @@ processes is in ``controller.py``.
 from __future__ import annotations
 
 import select
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +27,10 @@ from treepipe.core.requests import numbered
 from treepipe.executor.checkpoint import CheckpointSource
 from treepipe.executor.clock import DeviceClock, now_ms
 from treepipe.executor.computing import DTYPES
+from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.ledger import Ledger
+from treepipe.executor.limits import MessageLimits
+from treepipe.executor.manifest import everything
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Gate, Inbox, Outbox, Received
 from treepipe.physics.timing import IdleFactor, LinkTimes
@@ -39,6 +42,7 @@ from treepipe.scenario.schema import DEFAULT_TIMEOUT_S
 WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
 GAUGE_ROWS, GAUGE_SHAPE = 8, (4096, 1024)
 """A few milliseconds of one core."""
+STRANGER = "came from who does not hold the run's key"
 MOST_TOGETHER = 256
 """A message holds rows of at most so many requests, or of all that there are."""
 
@@ -60,7 +64,9 @@ class RoleSettings:
         emulate: pad work and delay messages to the profiles.
         check_causality: assert what every row attends to.
         timeout_s: how long a worker may be silent.
+        vocabulary: of the target; no token's id is beyond it.
         token: the run's secret; only its workers know it.
+        key: the run's, where other hosts can reach its ports; None on the loopback.
     """
 
     placed: Placed
@@ -75,7 +81,48 @@ class RoleSettings:
     emulate: bool = False
     check_causality: bool = False
     timeout_s: float = DEFAULT_TIMEOUT_S
+    vocabulary: int = 2**31
     token: bytes = field(default=b"", repr=False)
+    key: KeyPair | None = field(default=None, repr=False)
+
+    @property
+    def travelling(self) -> RoleSettings:
+        """The same without what no worker asks: prompts (a draft server is told each with its
+        request), what hosts cost, and how sure anything is."""
+        deployment = self.deployment
+        requests = tuple(replace(request, prompt=()) for request in deployment.requests)
+        machines = tuple(replace(machine, costs=None) for machine in deployment.machines)
+        kept = replace(deployment, requests=requests, machines=machines, estimates={}, warnings=())
+        return replace(self, deployment=kept)
+
+    @property
+    def models(self) -> tuple[tuple[CheckpointSource, Callable[[str], bool]], ...]:
+        """What it reads: the target, and a draft's own model, each with which of its tensors."""
+        found = [(self.target, self._reads)]
+        if self.kind == "draft" and self.source.model is not None:
+            found.append((self.source.model, everything))
+        return tuple(found) if self.kind != "switch" else ()
+
+    def with_models(self, models: Sequence[CheckpointSource]) -> RoleSettings:
+        """The same with these in place of its own, in the same order; each as wide as that."""
+        found = [
+            replace(new, widen=old.widen) for new, (old, _) in zip(models, self.models, strict=True)
+        ]
+        source = replace(self.source, model=found[1]) if len(found) > 1 else self.source
+        return replace(self, target=found[0] if found else self.target, source=source)
+
+    def _reads(self, tensor: str) -> bool:
+        """Whether it reads this tensor of the target."""
+        if self.kind == "draft":
+            ends = self.deployment.ends == "draft" or self.source.kind == "eagle"
+            return ends and not tensor.startswith("model.layers.")
+        assert self.pipeline is not None  # as every stage's
+        first, last = self.number == 1, self.deployment.verifies(self.pipeline, self.number)
+        if tensor.startswith("model.layers."):
+            return int(tensor.split(".")[2]) in self.placed.layers
+        if tensor.startswith("model.embed_tokens."):  # the projection, too, where it is tied
+            return last or (first and self.deployment.ends == "pipeline")
+        return last
 
     def as_switch(self) -> RoleSettings:
         """The settings of a switch beside workers like this one."""
@@ -102,7 +149,11 @@ class RoleSettings:
         together = max(MOST_TOGETHER, len(deployment.requests))
         most_rows, dtype = self.capacity * together, DTYPES[deployment.dtype]
         width = deployment.width
-        return Gate(self.token, senders, receivers, kinds, width, most_rows, bare, dtype)
+        entries = self.capacity + deployment.bounds.tree_tokens + deployment.bounds.scratch_tokens
+        counts = len(deployment.drafts), len(deployment.pipelines)
+        limits = MessageLimits(self.vocabulary, entries, most_rows, *counts)
+        ends = senders, receivers, kinds
+        return Gate(self.token, *ends, width, most_rows, bare, dtype, limits, self.emulate)
 
 
 @dataclass
@@ -114,6 +165,7 @@ class Station:
     inbox: Inbox
     context: Any
     clock: DeviceClock
+    porter: Porter | None = None
     outboxes: dict[str, Outbox] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
@@ -124,12 +176,13 @@ class Station:
     _next_gauge_ms: float = -inf
 
     @classmethod
-    def open(cls, settings: RoleSettings, control: Connection) -> Station:
-        context = zmq.Context()
-        name = settings.placed.name
-        inbox = Inbox(context, settings.port, name, gate=settings.gate())
+    def open(cls, settings: RoleSettings, control: Connection, host: str) -> Station:
+        """Args: ``host``: the address to listen on."""
+        context, name, key = zmq.Context(), settings.placed.name, settings.key
+        porter = None if key is None else Porter(context, key)
+        inbox = Inbox(context, settings.port, name, host, gate=settings.gate(), key=key)
         inbox.watch(control.fileno())
-        station = cls(settings, control, inbox, context, DeviceClock(settings.emulate))
+        station = cls(settings, control, inbox, context, DeviceClock(settings.emulate), porter)
         inbox.turn_to = station.turn_to
         return station
 
@@ -145,12 +198,15 @@ class Station:
             delayed = self.settings.emulate and not self.settings.deployment.queues_transfers
             wire = Wire(links[name], np.random.default_rng(child)) if delayed else None
             ends = self.settings.placed.name, name
-            self.outboxes[name] = Outbox(self.context, address, ends, wire, self.settings.token)
+            token, key = self.settings.token, self.settings.key
+            self.outboxes[name] = Outbox(self.context, address, ends, wire, token, key)
 
     def close(self) -> None:
         for outbox in self.outboxes.values():
             outbox.close()
         self.inbox.close()
+        if self.porter is not None:
+            self.porter.close()
         self.context.destroy(linger=0)
 
     # --- messages --------------------------------------------------------------------------------
@@ -200,7 +256,9 @@ class Station:
         envelope, message = received.envelope, received.message
         rows = message.rows if isinstance(message, Flight | Verified) else 0
         device = f"{envelope.sender}->{self.settings.placed.name}"
-        due = envelope.due_ms if self.settings.emulate else self.clock.now_ms()
+        # Another host's clock is not known exactly, and nothing arrives before it was sent.
+        now = max(envelope.sent_ms, self.clock.now_ms())
+        due = envelope.due_ms if self.settings.emulate else now
         _, number = numbered(message.session)
         self.spans.append(Span(device, "transfer", envelope.sent_ms, due, number, rows))
 
@@ -265,6 +323,8 @@ class Station:
         """How many messages were not let in since the last time, by the reason."""
         dropped = dict(self.inbox.dropped)
         self.inbox.dropped.clear()
+        if self.porter is not None and (refused := self.porter.take_refused()):
+            dropped[STRANGER] = refused
         return dropped
 
     def take_spans(self) -> list[Span]:

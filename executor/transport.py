@@ -27,6 +27,8 @@ import zmq
 from treepipe.core.errors import ProtocolError, UserError
 from treepipe.core.messages import Beat, Close, Flight, Message, Verified
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
+from treepipe.executor.keys import KeyPair, tcp
+from treepipe.executor.limits import MessageLimits
 from treepipe.physics.transfers import Wire
 
 LOOPBACK = "127.0.0.1"
@@ -135,6 +137,9 @@ class Gate:
         most_rows: that one message can hold.
         bare: senders whose flights hold no hidden states, since the first stage embeds.
         dtype: of the hidden states.
+        limits: on the numbers of what a message says.
+        waits: a message is held until it is due; else it is there when it comes, whatever clocks of
+            other hosts say.
     """
 
     token: bytes
@@ -145,6 +150,8 @@ class Gate:
     most_rows: int
     bare: frozenset[str] = frozenset()
     dtype: torch.dtype = torch.float32
+    limits: MessageLimits | None = None
+    waits: bool = True
 
     @property
     def most_bytes(self) -> int:
@@ -159,6 +166,9 @@ class Gate:
         body = envelope.body
         if not isinstance(body, self.kinds):
             return "says what this worker is never told"
+        assert not isinstance(body, Ping)  # no run's worker is ever told one
+        if self.limits is not None and not self.limits.hold(body):
+            return "holds numbers that this run has not"
         rows = 0
         if isinstance(body, Verified):
             rows = body.state_rows
@@ -179,13 +189,18 @@ class Outbox:
         ends: tuple[str, str],
         wire: Wire | None,
         token: bytes = b"",
+        key: KeyPair | None = None,
     ) -> None:
         """Args:
         ends: sender and receiver.
         wire: to emulate, None to deliver at once.
         token: of the run, in front of every header.
+        key: of the run, where other hosts can reach its ports.
         """
         self._socket = context.socket(zmq.PUSH)
+        self._socket.setsockopt(zmq.IPV6, "[" in address)
+        if key is not None:
+            key.enter(self._socket)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.connect(address)
@@ -242,6 +257,7 @@ class Inbox:
         host: str = LOOPBACK,
         asked_by: str = "key base_port",
         gate: Gate | None = None,
+        key: KeyPair | None = None,
     ) -> None:
         """Args:
             port: 0 for none: on the loopback a socket of this host alone, which takes two thirds
@@ -249,6 +265,7 @@ class Inbox:
             host: the address of this host to listen on.
             asked_by: start of the error's sentence.
             gate: None outside a run: every well-formed message is let in.
+            key: who does not hold it is refused by the context's ``Porter``; None: nobody is.
 
         Raises:
             UserError: the port is in use, or this host has no such address.
@@ -256,13 +273,16 @@ class Inbox:
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.IPV6, ":" in host)
+        if key is not None:
+            key.open(self._socket)
         if gate is not None:
             self._socket.setsockopt(zmq.MAXMSGSIZE, gate.most_bytes)
         try:
             if not port and host == LOOPBACK and UNNAMED:
                 self._socket.bind(f"ipc://@treepipe-{secrets.token_hex(8)}")
             else:
-                self._socket.bind(f"tcp://{host}:{port or '*'}")
+                self._socket.bind(tcp(host, port or "*"))
         except zmq.ZMQError as error:
             fault = f"{host} is no address that {worker} could listen on: {error}"
             if error.errno == zmq.EADDRINUSE:
@@ -334,7 +354,10 @@ class Inbox:
             self.dropped[received] += 1
             return
         self.count += 1
-        heapq.heappush(self._held, (received.envelope.due_ms, self.count, received))
+        due = received.envelope.due_ms
+        if self._gate is not None and not self._gate.waits:
+            due = min(due, now_ms())
+        heapq.heappush(self._held, (due, self.count, received))
 
     def _admitted(self, frames: Sequence[bytes | memoryview]) -> Received | str:
         """The message, or why it is not let in."""

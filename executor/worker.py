@@ -1,6 +1,6 @@
 """The body of every worker process: it opens its place, serves, and answers the controller.
 
-Law of this file: a worker ends when its control pipe does, and a failure is said once, on it.
+Law of this file: a worker ends when its control line does, and a failure is said once, on it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ import resource
 import signal
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from treepipe.core.errors import UserError
-from treepipe.executor.clock import LOOK_MS
+from treepipe.executor.clock import LOOK_MS, set_ahead
 from treepipe.executor.control import (
+    ANSWERS,
+    ORDERS,
     Ask,
+    Become,
+    Chunk,
     Connect,
+    Equipped,
     Failed,
     Holdings,
     Listen,
@@ -28,36 +35,58 @@ from treepipe.executor.control import (
     Notes,
     Open,
     OpenTexts,
+    Order,
+    SetClock,
+    Wanted,
 )
 from treepipe.executor.fork_server import end_with_fork_server
+from treepipe.executor.manifest import found_or_received
 from treepipe.executor.pulse import Pulse
 from treepipe.executor.station import RoleSettings, Station
+from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.computing import Compute
 
+Told = TypeVar("Told", Become, Chunk, Listen, Connect)
 
-def worker_main(role: RoleSettings, control: Connection, pulse_pipe: Connection) -> None:
-    """Serve one role until the controller is gone."""
+
+def worker_main(
+    control: Connection,
+    pulse_pipe: Connection,
+    elsewhere: bool = False,
+    models: Path | None = None,
+) -> None:
+    """Serve one role until the controller is gone.
+
+    Args:
+        elsewhere: the controller is on another host, whose folders mean nothing here.
+        models: this host's folder of checkpoints then.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends us
     end_with_fork_server()
-    pulse = Pulse(pulse_pipe, role.timeout_s)
     from treepipe.executor.computing import use
 
     try:
+        become = _told(control, Become)
+        role, pulse = become.role, Pulse(pulse_pipe, become.role.timeout_s)
+        if elsewhere:
+            role = _at_home(become, control, models)
+        _say(control, Equipped())
         use(role.placed.compute)
-        assert isinstance(_told(control), Listen)
-        station = Station.open(role, control)
+        listen = _told(control, Listen)
+        set_ahead(listen.ahead_ms)
+        station = Station.open(role, control, listen.host)
         try:
-            control.send(Listening(station.inbox.address))
-            connect: Connect = _told(control)
+            _say(control, Listening(station.inbox.address))
+            connect = _told(control, Connect)
             station.connect(connect.addresses, connect.links)
             worker = _worker(station)
             pulse.idle = station.inbox.rests
             gc.freeze()  # the libraries' objects, a million, are not looked through in a run
-            control.send(Loaded())
+            _say(control, Loaded())
             while True:
                 worker.serve()
                 station.turn_to("control")
-                _obey(station, worker, control.recv())
+                _obey(station, worker, ORDERS.decoded(control.recv_bytes()))
         finally:
             station.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -72,14 +101,43 @@ def worker_main(role: RoleSettings, control: Connection, pulse_pipe: Connection)
 
 def _report(control: Connection, failure: Failed) -> None:
     with contextlib.suppress(OSError):  # nobody may be there to hear it
-        control.send(failure)
+        _say(control, failure)
 
 
-def _told(control: Connection) -> Any:
+def _say(control: Connection, answer: object) -> None:
+    control.send_bytes(ANSWERS.encoded(answer))
+
+
+def _told(control: Connection, kind: type[Told]) -> Told:
     """What the controller says next; waiting for it looks up now and then (``pulse.py``)."""
     while not control.poll(LOOK_MS / 1e3):
         pass
-    return control.recv()
+    order = ORDERS.decoded(control.recv_bytes())
+    assert isinstance(order, kind)
+    return order
+
+
+def _at_home(become: Become, control: Connection, models: Path | None) -> RoleSettings:
+    """The role with this host's own checkpoints, and what is missing received; raises
+    ``UserError``."""
+    from treepipe.executor.computing import fault_of
+
+    role = become.role
+    if (fault := fault_of(role.placed.compute)) is not None:
+        raise UserError(f"{role.placed.worker}, which {role.placed.name} is on, has {fault}")
+
+    def ask(model: int, piece: int, offset: int) -> bytes:
+        _say(control, Wanted(model, piece, offset))
+        return _told(control, Chunk).data
+
+    try:
+        found = [
+            found_or_received(manifest, [REFERENCE], models, partial(ask, number))
+            for number, manifest in enumerate(become.models)
+        ]
+    except UserError as error:
+        raise UserError(f"{role.placed.worker}: {error}") from None
+    return role.with_models(found)
 
 
 def _worker(station: Station) -> Any:
@@ -99,15 +157,17 @@ def _worker(station: Station) -> Any:
             return SwitchWorker(station)
 
 
-def _obey(station: Station, worker: Any, order: Open | Lose | Ask) -> None:
+def _obey(station: Station, worker: Any, order: Order) -> None:
     """Carry out one order of the controller."""
     match order:
+        case SetClock(ahead_ms):
+            set_ahead(ahead_ms)
         case Open():
             worker.open(order)
         case Lose(pipeline, lost):
             worker.lose(pipeline, lost)
         case Ask(kind):
-            station.control.send(ANSWERS[kind](station, worker))
+            _say(station.control, ASKED[kind](station, worker))
 
 
 def _notes(station: Station, worker: Any) -> Notes:
@@ -115,10 +175,10 @@ def _notes(station: Station, worker: Any) -> Notes:
     return Notes(station.take_spans(), turns, station.take_dropped())
 
 
-ANSWERS: dict[type, Callable[[Station, Any], OpenTexts | Notes | Holdings]] = {
-    OpenTexts: lambda station, worker: OpenTexts(worker.texts()),
-    Notes: _notes,
-    Holdings: lambda station, worker: Holdings(
+ASKED: dict[str, Callable[[Station, Any], OpenTexts | Notes | Holdings]] = {
+    "OpenTexts": lambda station, worker: OpenTexts(worker.texts()),
+    "Notes": _notes,
+    "Holdings": lambda station, worker: Holdings(
         peak_memory(station.settings.placed.compute), worker.open_sessions
     ),
 }

@@ -139,7 +139,8 @@ class PoolOracle:
 
     def _rows(self, added: list[ScratchNode[tuple[int, int, int]]]) -> list[int]:
         """Rows of the pool that answer for new scratch nodes."""
-        pool, rows = self._pool, list[int]()
+        off_path, rows = self._pool.off_path_rows, list[int]()
+        beyond = len(off_path) - 1
         root = self._scratch.read - self._prompt - 1, 0, self._salt
         for node in added:
             token, parent = node.token, node.parent
@@ -151,9 +152,10 @@ class PoolOracle:
                     rows.append(self._row(index + 1))
                     continue
                 key = _mix(key, index)
-            off, key = off + 1, _mix(key, token)
-            node.payload = index, off, key
-            rows.append(pool.off_path_row(off, key))
+            first, count = off_path[off if off < beyond else beyond]
+            key = _mix(key, token)
+            node.payload = index, off + 1, key
+            rows.append(first + key % count)
         return rows
 
     def _draw_blocks(self) -> None:

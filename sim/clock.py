@@ -15,6 +15,9 @@ from typing import Any, TypeAlias
 
 import simpy
 
+from treepipe.core.messages import Flight, Message
+from treepipe.results.trace import Kind
+
 Callback: TypeAlias = Callable[[Any], None]
 """Called with SimPy's event, which means nothing here."""
 
@@ -38,10 +41,34 @@ class Clock(simpy.Environment):  # type: ignore[misc]
         What is due at the same time as the callback asked for just before shares its event:
         nothing could come between the two.
         """
-        due = self.now + delay_ms
+        due = self._now + delay_ms
         latest = self._latest
         if latest is None or due != self._due_ms or latest.callbacks is None:
             self._due_ms = due
-            latest = self._latest = self.timeout(delay_ms)
+            latest = self._latest = simpy.Timeout(self, delay_ms)
             self.events += 1
         latest.callbacks.append(callback)
+
+    # What released what is told here, to nobody unless the clock listens (``causes.py``).
+
+    def bound(self, callback: Callback) -> Callback:
+        """The callback for what goes on with this moment, whenever it is called."""
+        return callback
+
+    def spent(self, place: str, kind: Kind, begin_ms: float) -> None:
+        """What was let begin at ``begin_ms`` has just ended."""
+
+    def waited(self, place: str, kind: Kind, since_ms: float) -> None:
+        """What begins now was ready before."""
+
+    def ready(self, place: str, message: Message) -> None:
+        """A flight is at a stage, or computed there, and may have to wait."""
+
+    def taken(self, place: str, flight: Flight) -> None:
+        """Its waiting is over."""
+
+    def transferred(
+        self, link: str, begin_ms: float, free_ms: float, due_ms: float, arrive: Callback
+    ) -> Callback:
+        """``arrive`` for a message that is sent now."""
+        return arrive

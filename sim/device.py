@@ -42,9 +42,12 @@ class RolePlace:
 class SharedPlace(RolePlace):
     """A place on a machine with waiting or an idle effect."""
 
-    def __init__(self, clock: Clock, machine: SharedMachine, *, always_fresh: bool) -> None:
+    def __init__(
+        self, clock: Clock, role: str, machine: SharedMachine, *, always_fresh: bool
+    ) -> None:
         """Args: ``always_fresh``: each piece of work stands for itself (a stage's pass)."""
         super().__init__(clock)
+        self.role = role
         self._machine, self._always_fresh = machine, always_fresh
         self._factor = 1.0
 
@@ -68,27 +71,31 @@ class SharedMachine:
         self._capacity, self._idle = machine.capacity, IdleFactor(machine.idle_factor)
         self._busy = 0
         self._ended_ms = -inf
-        self._waiting: deque[tuple[SharedPlace, float, Callback]] = deque()
+        self._waiting: deque[tuple[SharedPlace, float, Callback, float]] = deque()
 
     def ask(self, place: SharedPlace, duration_ms: float, done: Callback) -> None:
         """Work as soon as there is room for it."""
         if self._busy < self._capacity:
             self._begin(place, duration_ms, done)
         else:
-            self._waiting.append((place, duration_ms, done))
+            self._waiting.append((place, duration_ms, done, self._clock.now))
 
     def _begin(self, place: SharedPlace, duration_ms: float, done: Callback) -> None:
         gap = 0.0 if self._busy else self._clock.now - self._ended_ms
         factor = place.begin(gap, self._idle)
         self._busy += 1
-        self._clock.after(factor * duration_ms, partial(self._end, done))
+        self._clock.after(factor * duration_ms, partial(self._end, place, done))
 
-    def _end(self, done: Callback, event: object) -> None:
+    def _end(self, place: SharedPlace, done: Callback, event: object) -> None:
         """A role that waits goes before what the role that has just ended asks for next."""
         self._busy -= 1
         self._ended_ms = self._clock.now
+        done = self._clock.bound(done)
         if self._waiting:
-            self._begin(*self._waiting.popleft())
+            self._clock.spent(place.role, "compute", place.started_ms)
+            first, duration_ms, first_done, asked_ms = self._waiting.popleft()
+            self._clock.waited(first.role, "compute", asked_ms)
+            self._begin(first, duration_ms, first_done)
         done(event)
 
 
@@ -111,7 +118,7 @@ class HostedPlace(RolePlace):
         if now > self._ended_ms:
             self._cold = costs.idle(now - self._ended_ms)
         factor = self._cold * costs.draw(self._rng)
-        self._host.begin(duration_ms * factor, partial(self._end, done))
+        self._host.begin(duration_ms * factor, self._clock.bound(partial(self._end, done)))
 
     def _end(self, done: Callback, event: object) -> None:
         self._ended_ms = self._clock.now
@@ -183,5 +190,6 @@ def places(
             continue
         if machine.name not in shared:
             shared[machine.name] = SharedMachine(clock, machine)
-        found[role] = SharedPlace(clock, shared[machine.name], always_fresh=role in always_fresh)
+        fresh = role in always_fresh
+        found[role] = SharedPlace(clock, role, shared[machine.name], always_fresh=fresh)
     return found

@@ -21,23 +21,37 @@ StartTransfer: TypeAlias = Callable[[], float]
 """Begins a transfer now; returns until when it has to itself what it holds (ms)."""
 
 
+class Pending(NamedTuple):
+    """A transfer that is wanted since then."""
+
+    link: str
+    begin: StartTransfer
+    since_ms: float
+
+
 class Traffic:
     """Transfers that wait for each other."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._queue: TransferQueue[StartTransfer] = TransferQueue()
+        self._queue: TransferQueue[Pending] = TransferQueue()
 
-    def ask(self, held: Held, begin: StartTransfer) -> None:
+    def ask(self, held: Held, link: str, begin: StartTransfer) -> None:
         """Begin as soon as all of ``held`` is free."""
-        self._begin(self._queue.ask(held, begin))
+        self._begin(self._queue.ask(held, Pending(link, begin, self._clock.now)))
 
-    def _begin(self, started: list[tuple[Held, StartTransfer]]) -> None:
-        for held, begin in started:
-            until = begin()
-            self._clock.after(until - self._clock.now, partial(self._end, held))
+    def _begin(self, started: list[tuple[Held, Pending]]) -> None:
+        for held, asked in started:
+            self._clock.bound(partial(self._start, held, asked))(None)
 
-    def _end(self, held: Held, _: object) -> None:
+    def _start(self, held: Held, asked: Pending, _: object) -> None:
+        now = self._clock.now
+        self._clock.waited(asked.link, "transfer", asked.since_ms)
+        until = asked.begin()
+        self._clock.after(until - now, partial(self._end, held, asked.link, now))
+
+    def _end(self, held: Held, link: str, since_ms: float, _: object) -> None:
+        self._clock.spent(link, "transfer", since_ms)
         self._begin(self._queue.end(held))
 
 
@@ -65,8 +79,10 @@ class SimulatedLink(Generic[Item]):
         rng: np.random.Generator,
         claim: Claim | None = None,
         note: Callable[[Item, float, float], None] | None = None,
+        name: str = "link",
     ) -> None:
         """Args: ``note``: told when each message's transfer begins and is delivered (ms)."""
+        self._name = name
         self._clock, self._deliver, self._claim, self._note = clock, deliver, claim, note
         self._wire = Wire(times, rng)
         self._under_way: deque[Item] = deque()
@@ -75,13 +91,16 @@ class SimulatedLink(Generic[Item]):
 
     def _ask(self, item: Item, size_bytes: int) -> None:
         assert self._claim is not None
-        self._claim.traffic.ask(self._claim.held, partial(self._begin, item, size_bytes))
+        begin = partial(self._begin, item, size_bytes)
+        self._claim.traffic.ask(self._claim.held, self._name, begin)
 
     def _begin(self, item: Item, size_bytes: int) -> float:
-        now = self._clock.now
+        clock = self._clock
+        now = clock.now
         begin, free, due = self._wire.transfer(now, size_bytes)
         self._under_way.append(item)
-        self._clock.after(due - now, self._arrive)
+        arrive = clock.transferred(self._name, begin, free, due, self._arrive)
+        clock.after(due - now, arrive)
         if self._note is not None:
             self._note(item, begin, due)
         return due if self._claim is not None and self._claim.until_delivered else free

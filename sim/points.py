@@ -22,7 +22,8 @@ from joblib.externals.loky.backend import resource_tracker  # type: ignore[impor
 
 from treepipe.interruption import children_shielded
 from treepipe.profiles.library import LIBRARY
-from treepipe.results.estimates import observe
+from treepipe.results.critical_path import CriticalPath
+from treepipe.results.estimates import critical_path, observe
 from treepipe.results.statistics import Interval
 from treepipe.results.steady import steady
 from treepipe.scenario.scenario import Scenario
@@ -39,11 +40,13 @@ class Point:
     Attributes:
         label: for the study itself.
         steady: only the part of each run in which all pipelines are at work counts (``steady.py``).
+        paths: the outcome tells of the critical path.
     """
 
     label: str
     scenario: Scenario
     steady: bool = False
+    paths: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,14 @@ class Outcome:
     Attributes:
         observations: of every metric, one per run (or batch of a single run), to compare points
             in pairs.
+        path: where a token's time goes, if that was asked for.
     """
 
     metrics: Mapping[str, Interval]
     utilization: Mapping[str, Interval]
     warnings: tuple[str, ...] = ()
     observations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    path: CriticalPath | None = None
 
 
 def simulate_points(
@@ -78,6 +83,7 @@ def simulate_points(
             _fingerprint(point.scenario),
             point.scenario.path,
             point.steady,
+            point.paths,
         )
         for point in points
     ]
@@ -96,17 +102,18 @@ def _content(scenario: Scenario) -> str:
     return scenario.model_dump_json(exclude_unset=True)
 
 
-def _simulate(content: str, fingerprint: str, path: Path, cut: bool) -> Outcome:
+def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool) -> Outcome:
     """Args: ``fingerprint``: of everything else that the outcome depends on, for the cache;
     ``path``: of the scenario, for the names in it; ``cut``: to the steady part."""
     scenario = Scenario.of(json.loads(content), path)
-    traces = predict(scenario)
+    traces = predict(scenario, paths=paths)
     if cut:
         traces = [steady(trace) for trace in traces]
     estimates = observe(traces, scenario.workload.warmup_requests)
     warnings = {*(w for trace in traces for w in trace.warnings), *estimates.warnings}
     observations = {name: tuple(values.tolist()) for name, values in estimates.metrics.items()}
-    return Outcome(*estimates.intervals, tuple(sorted(warnings)), observations)
+    found = critical_path(traces, estimates.warmup) if paths else None
+    return Outcome(*estimates.intervals, tuple(sorted(warnings)), observations, found)
 
 
 def _memory() -> Memory:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import TimeTable
+from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.fitting import fitting
+from treepipe.scenario.making import making_warnings
 from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scale import scaled_hits
@@ -22,6 +24,7 @@ from treepipe.scenario.schema import HitRatio, PoolSection, Replay
 from treepipe.scenario.unread import computing_warnings, sampling_warnings
 from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
+from treepipe.sim.blocks import block_length
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.pool import Pool
 from treepipe.sim.replay import ReplaySource
@@ -33,8 +36,13 @@ MADE_BLOCK = 1
 """Positions of a made pool are independent, so they are drawn one by one."""
 
 
-def predict(scenario: Scenario, progress: Callable[[], None] = lambda: None) -> list[Trace]:
+def predict(
+    scenario: Scenario, progress: Callable[[], None] = lambda: None, *, paths: bool = False
+) -> list[Trace]:
     """Simulate all runs of a scenario; ``progress`` is called after each.
+
+    Args:
+        paths: whether the traces tell of the requests' critical paths.
 
     Raises:
         UserError: something the scenario names is wrong.
@@ -47,23 +55,19 @@ def predict(scenario: Scenario, progress: Callable[[], None] = lambda: None) -> 
         recording = Recording.load(path.parent / acceptance.file)
         deployment = fitting(deployment.asked(_recorded_requests(recording, scenario)))
         replay = ReplaySource(recording)
-        traces = [_simulate(deployment, replay, scenario.path, progress)]
+        traces = [_simulate(deployment, replay, progress, paths=paths)]
         traces[0].warnings += replay.warnings()
     else:
+        acceptance_warnings(scenario)  # refused before the work
         pool, block, ratio = acceptance_pool(scenario)
         source = PoolSource(pool, block, scenario.seed, ratio)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             deployment = fitting(deployment.asked(draw_requests(scenario, seed), seed))
-            traces.append(_simulate(deployment, source.reseeded(seed), scenario.path, progress))
-    rule = scenario.sampling.rule
+            own = source.reseeded(seed)
+            traces.append(_simulate(deployment, own, progress, paths=paths))
     for trace in traces:
-        if rule in ("relaxed_top_p", "adaptive"):
-            trace.warnings.append(
-                f"sampling.rule = {rule!r}: the simulator takes acceptance as it was recorded; use "
-                f"a recording made with this rule"
-            )
-        trace.warnings += [*sampling_warnings(scenario), *computing_warnings(deployment)]
+        trace.warnings += [*acceptance_warnings(scenario), *computing_warnings(deployment)]
         _refuse_far(deployment, trace)
         trace.warnings += extrapolation_warnings(deployment, trace)
         trace.warnings += input_warnings(scenario, deployment)
@@ -72,25 +76,34 @@ def predict(scenario: Scenario, progress: Callable[[], None] = lambda: None) -> 
 
 
 def _simulate(
-    deployment: Deployment, source: AcceptanceSource, path: Path, progress: Callable[[], None]
+    deployment: Deployment,
+    source: AcceptanceSource,
+    progress: Callable[[], None],
+    *,
+    paths: bool,
 ) -> Trace:
-    trace = simulate(deployment, source)
+    trace = simulate(deployment, source, record_paths=paths)
     if not isfinite(max((span.end_ms for span in trace.spans), default=0.0)):
         raise UserError(
-            f"{path}: the times of devices and links add up beyond all numbers; give smaller times "
-            f"or larger bandwidths"
+            f"{deployment.path}: the times of devices and links add up beyond all numbers; give "
+            f"smaller times or larger bandwidths"
         )
     progress()
     return trace
 
 
 @lru_cache(maxsize=2)
-def _recorded_pool(file: Path, written_ns: int, depth_loss: float, sharpness: float) -> Pool:
-    """Remembered, as many points of a study draw from the same pool.
+def _recorded_pool(
+    file: Path, written_ns: int, depth_loss: float, sharpness: float, off_path: float | None
+) -> tuple[Pool, int]:
+    """A pool, and how many of its positions are to be drawn together.
+
+    Remembered, as many points of a study draw from the same pool.
 
     Args: ``written_ns``: when the file was written last, as it may be written again.
     """
-    return Pool.load(file, depth_loss).sharpened(sharpness)
+    pool = Pool.load(file, depth_loss).sharpened(sharpness, off_path)
+    return pool, block_length(pool)
 
 
 def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] | None]:
@@ -101,15 +114,37 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] 
     if isinstance(acceptance, PoolSection):
         file = scenario.path.parent / acceptance.file
         written_ns = file.stat().st_mtime_ns if file.is_file() else 0
-        pool = _recorded_pool(file, written_ns, acceptance.depth_loss, acceptance.sharpness)
+        sharpness, off_path = acceptance.sharpness, acceptance.off_path_sharpness
+        pool, block = _recorded_pool(file, written_ns, acceptance.depth_loss, sharpness, off_path)
         hits = acceptance.hit_ratio
         if scenario.scale.misses != 1:
             hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})
-        return pool, acceptance.block, hits
+        return pool, acceptance.block or block, hits
     if isinstance(acceptance, HitRatio):
-        return hit_ratio_pool(scaled_hits(scenario, acceptance.table)), MADE_BLOCK, None
+        table = acceptance.table
+        by_depth = [
+            scaled_hits(scenario, {k: at_depth(shares, depth) for k, shares in table.items()})
+            for depth in range(depths_of(table))
+        ]
+        return hit_ratio_pool({k: [each[k] for each in by_depth] for k in table}), MADE_BLOCK, None
     beta = 1.0 if acceptance is None else scaled_hits(scenario, {1: acceptance.beta})[1]
     return bernoulli_pool(beta), MADE_BLOCK, None
+
+
+def acceptance_warnings(scenario: Scenario) -> list[str]:
+    """How the acceptance goes with the scenario's sampling and drafts; raises ``UserError`` if it
+    does not."""
+    acceptance = scenario.acceptance
+    if isinstance(acceptance, PoolSection) and scenario.schedule.system.drafts:
+        made = acceptance_pool(scenario)[0].made
+        return making_warnings(scenario, made) if made is not None else []
+    found, rule = sampling_warnings(scenario), scenario.sampling.rule
+    if acceptance is not None and rule in ("relaxed_top_p", "adaptive"):
+        found.append(
+            f"sampling.rule = {rule!r}: the simulator takes acceptance as key acceptance gives it: "
+            f"it must be of this rule"
+        )
+    return found
 
 
 def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[RequestSpec, ...]:

@@ -65,14 +65,13 @@ class Verification:
     def begin(self) -> bool:
         """Returns whether it takes time; nothing is called if it does not."""
         times, rows = self.placed.times, sum([len(each) for each in self.answers])
-        costs: list[tuple[Kind, float]] = [
-            ("evaluate", times.evaluate(rows)),
-            ("decide", times.decide),
-        ]
+        evaluate, decide = times.evaluate(rows), times.decide
+        if not (evaluate or decide):
+            return False
+        costs: list[tuple[Kind, float]] = [("evaluate", evaluate), ("decide", decide)]
         parts = [(kind, cost) for kind, cost in costs if cost]
-        if parts:
-            self.place.work(parts[0][1], partial(self._spent, rows, parts))
-        return bool(parts)
+        self.place.work(parts[0][1], partial(self._spent, rows, parts))
+        return True
 
     def _spent(self, rows: int, parts: list[tuple[Kind, float]], event: object) -> None:
         """A part of the time is over."""
@@ -91,7 +90,7 @@ class Role:
     def __init__(self, world: World, placed: Placed, place: RolePlace) -> None:
         self._world, self._placed, self._place = world, placed, place
         self._unread: deque[tuple[Message, int]] = deque()
-        self._idle = True
+        self._idle, self._records = True, world.records
 
     def hear(self, row_bytes: int, message: Message) -> None:
         """Take a message that has to be unpacked. Args: ``row_bytes``: of its sender's rows."""
@@ -146,7 +145,8 @@ class Role:
 
     def _spent(self, kind: Kind, session: int, tokens: int) -> None:
         """Note the piece of work that has just ended."""
-        self._world.note(self._placed.name, kind, self._place.started_ms, session, tokens)
+        if self._records:
+            self._world.note(self._placed.name, kind, self._place.started_ms, session, tokens)
 
 
 class StageRole(Role):
@@ -172,6 +172,7 @@ class StageRole(Role):
 
     def deliver(self, message: Message) -> None:
         """Take a message; it is acted upon when the stage is idle."""
+        self._world.clock.ready(self._placed.name, message)
         self._desk.receive(message)
         if self._accepted is not None and isinstance(message, Close):
             self._accepted.close(message.session)
@@ -192,9 +193,12 @@ class StageRole(Role):
                 if times.prune:
                     place.work(times.prune, partial(self._pruned, action))
                     return
-                now = self._world.clock.now
-                self._world.note(self._placed.name, "prune", now, action.session, len(action.keep))
-            elif isinstance(action, Send):
+                if self._records:
+                    now, kept = self._world.clock.now, len(action.keep)
+                    self._world.note(self._placed.name, "prune", now, action.session, kept)
+                continue
+            self._world.clock.taken(self._placed.name, action.flight)
+            if isinstance(action, Send):
                 if self._send(action.flight):
                     return
             elif tokens := action.tokens:
@@ -207,7 +211,7 @@ class StageRole(Role):
                 nothing = ((),) * len(action.flight.segments)
                 if self._send(Verified(action.flight, nothing)):
                     return
-            elif desk.computed(action.flight) and self._send(action.flight):
+            elif self._pass_on(action.flight):
                 return
         self._idle = True
 
@@ -223,8 +227,15 @@ class StageRole(Role):
             if Verification(self._world, self._placed, self._place, flight, answers, done).begin():
                 return
             done(event)
-        elif not (self._desk.computed(flight) and self._send(flight)):
+        elif not self._pass_on(flight):
             self._go_on(event)
+
+    def _pass_on(self, flight: Flight) -> bool:
+        """Send on what is computed, or hold it; returns whether that takes time of the stage."""
+        if self._desk.computed(flight):
+            return self._send(flight)
+        self._world.clock.ready(self._placed.name, flight)
+        return False
 
     def _verified(self, flight: Flight, answers: Answers, event: object) -> None:
         """The target's tokens travel back, with the states that a draft reads."""
@@ -315,7 +326,7 @@ class DraftServer(Role):
                 else:
                     desk.arrive(back, None, arrived_ms)
             work = desk.next(clock.now)
-            if not self._world.records:
+            if not self._records:
                 desk.turns.clear()
             if work is None:
                 self._idle = True
@@ -329,6 +340,8 @@ class DraftServer(Role):
                 self._place.work(duration, partial(self._drafted, work, rows))
                 return
             self._place.fresh = True  # a turn begins
+            if desk.turn_asked_ms is not None:
+                clock.waited(self._placed.name, "draft", desk.turn_asked_ms)
             if isinstance(work, WarmUp):
                 self._place.work(self._placed.times.draft(1), self._warmed)
                 return
@@ -394,9 +407,10 @@ class DraftServer(Role):
         then goes on by itself. Args: ``rows``: that the decision was on."""
         costs = self._place.costs
         if costs is None:
-            for receivers, message in self._letters(orders):
-                self._world.send(self._placed.name, receivers, message)
-            self._finish(orders)
+            if not orders.nothing:
+                for receivers, message in self._letters(orders):
+                    self._world.send(self._placed.name, receivers, message)
+                self._finish(orders)
         else:
             self._place.work(costs.desk(rows), partial(self._decided, orders, costs))
         return costs is not None

@@ -15,9 +15,11 @@ from simpy.core import EmptySchedule
 from treepipe.core.errors import RunError
 from treepipe.core.messages import Flight, Message, Verified
 from treepipe.core.requests import Assignment, RequestTrace, numbered
+from treepipe.results.critical_path import ARRIVALS, edges
 from treepipe.results.trace import Kind, Span, Trace
 from treepipe.scenario.deployment import Deployment, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource
+from treepipe.sim.causes import ListeningClock, critical_path
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import places
 from treepipe.sim.link import Claim, SimulatedLink, Traffic
@@ -28,9 +30,13 @@ class Simulation(World):
     """One run of a deployment: a closed loop of requests, or requests that arrive."""
 
     def __init__(
-        self, deployment: Deployment, source: AcceptanceSource, record_spans: bool
+        self,
+        deployment: Deployment,
+        source: AcceptanceSource,
+        record_spans: bool,
+        record_paths: bool = False,
     ) -> None:
-        self.clock = Clock()
+        self.clock = ListeningClock() if record_paths else Clock()
         self.deployment = deployment
         self._front = deployment.front_desk()
         self.trace = Trace(
@@ -39,7 +45,7 @@ class Simulation(World):
             requests=self._front.over,
             paged=deployment.serving.cache == "paged",
         )
-        self.records = record_spans
+        self.records = record_spans or record_paths  # paths are made of what is noted
         self._row_bytes = {name: deployment.sent_row_bytes(name) for name in deployment.devices}
         staged = {stage.name for stages in deployment.pipelines for stage in stages}
         machines = {name: deployment.machine(name) for name in deployment.devices}
@@ -83,15 +89,16 @@ class Simulation(World):
         return self.clock.events
 
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
-        size = self.size(sender, message)
+        size, links = message_bytes(message, self._row_bytes[sender]), self._links
         for receiver in receivers:
-            self._links[sender, receiver].send(message, size)
+            links[sender, receiver].send(message, size)
 
     def size(self, sender: str, message: Message) -> int:
         """Bytes, as links count them."""
         return message_bytes(message, self._row_bytes[sender])
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
+        self.clock.spent(device, kind, start_ms)
         if self.records:
             self._span(device, kind, start_ms, self.clock.now, session, tokens)
 
@@ -99,14 +106,18 @@ class Simulation(World):
         return self.drafts[flight.draft].answers(flight)
 
     def finished(self, request: RequestTrace) -> None:
+        if isinstance(self.clock, ListeningClock):
+            self.trace.paths += critical_path(self.clock.cause, request.session, edges(request))
         self._open(self._front.finished(request))
 
     def _await_arrival(self) -> None:
         at = self._front.next_arrival_ms
         if at is not None:
-            self.clock.after(max(0.0, at - self.clock.now), self._arrive)
+            now = self.clock.now
+            self.clock.after(max(0.0, at - now), partial(self._arrive, now))
 
-    def _arrive(self, _: object) -> None:
+    def _arrive(self, since_ms: float, _: object) -> None:
+        self.clock.spent(ARRIVALS, "wait", since_ms)
         self._open(self._front.arrive())
         self._await_arrival()
 
@@ -146,16 +157,22 @@ class Simulation(World):
                 np.random.default_rng(seed),
                 Claim(traffic, held, deployment.central_transfers) if held else None,
                 partial(self._note_transfer, "->".join(pair)) if self.records else None,
+                "->".join(pair),
             )
         return links
 
 
 def simulate(
-    deployment: Deployment, source: AcceptanceSource, *, record_spans: bool = True
+    deployment: Deployment,
+    source: AcceptanceSource,
+    *,
+    record_spans: bool = True,
+    record_paths: bool = False,
 ) -> Trace:
     """Simulate a deployment once; the same deployment and source seed give an equal trace.
 
     Args:
         record_spans: False leaves the trace's spans empty (then no utilization is known).
+        record_paths: whether the trace tells of each request's critical path.
     """
-    return Simulation(deployment, source, record_spans).run()
+    return Simulation(deployment, source, record_spans, record_paths).run()

@@ -12,7 +12,6 @@ import argparse
 import json
 import platform
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,8 @@ from treepipe.executor.launch import Launch, prepare
 from treepipe.results.show import Progress
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
-from treepipe.studies.message_cost import message_cost, step_cost
+from treepipe.studies.message_cost import curve_cost, message_cost, step_cost
+from treepipe.studies.real_speed import generate_rate, whole_model
 from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.demo import run_demo
@@ -44,7 +44,7 @@ def main() -> None:
         rows = run_demo(say)
         figures = _demo_figures(rows)
         say("running without emulation", 7)
-        figures += message_cost()
+        figures += [*message_cost(), *curve_cost()]
         figures += step_cost(_launch({"schedule.name": "pp"}))
         say("", 1)
         figures += _split(say)
@@ -100,7 +100,11 @@ def _real_time(say: Callable[[str, int], None]) -> list[Figure]:
     seconds = sum(r.finished_ms - r.started_ms for r in trace.requests) / 1e3
     ours = sum(len(r.tokens) for r in trace.requests) / seconds
     say("", 1)
-    plain, assisted = _generate(launch, assisted=False), _generate(launch, assisted=True)
+    requests = launch.deployment.requests
+    assert launch.draft is not None, "the demonstration's draft is a model"
+    target, draft = whole_model(launch.target), whole_model(launch.draft)
+    plain = generate_rate(target, None, requests, 1)
+    assisted = generate_rate(target, draft, requests, 1)
     say("", 2)
     return [
         figure("no emulation: naive_pp, 1 stage", ours, "tokens/s"),
@@ -108,33 +112,6 @@ def _real_time(say: Callable[[str, int], None]) -> list[Figure]:
         figure("no emulation: assisted generate()", assisted, "tokens/s"),
         figure("no emulation: naive_pp / generate()", ours / plain, "1"),
     ]
-
-
-def _generate(launch: Launch, assisted: bool) -> float:
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    models = [
-        AutoModelForCausalLM.from_pretrained(each.directory, dtype=torch.float32).eval()
-        for each in (launch.target, launch.draft)
-        if each is not None
-    ]
-    extra = {"assistant_model": models[1]} if assisted else {}
-    tokens, start = 0, time.perf_counter()
-    for request in launch.deployment.requests:
-        ids = torch.tensor([request.prompt])
-        text = models[0].generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=request.max_new_tokens,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=0,
-            **extra,
-        )
-        tokens += text.shape[1] - ids.shape[1]
-    return tokens / (time.perf_counter() - start)
 
 
 def _sampling_overhead(say: Callable[[str, int], None]) -> list[Figure]:

@@ -10,6 +10,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
@@ -20,12 +21,15 @@ from treepipe.core.messages import Flight, Segment
 from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
 from treepipe.executor.fork_server import fork_server
+from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.launch import Launch
 from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox
 from treepipe.results.trace import BUSY, Trace
 from treepipe.studies.simulator_speed import Figure, figure
 
 ROWS, WIDTH, TIMES = 81, 192, 500
+SIZES = {"64 B": 64, "64 KiB": 2**16, "1 MiB": 2**20}
+"""Of what CURVE is timed with."""
 PLACES = tuple(range(ROWS))
 FLIGHT = Flight(0, 0, (Segment(1, 7, 3, 2, 0, PLACES, PLACES, tuple(range(-1, ROWS - 1))),))
 TOKEN = bytes(TOKEN_BYTES)
@@ -42,6 +46,22 @@ def message_cost() -> list[Figure]:
         *_figures(f"{name}, one way between processes", _one_way(_our_ends)),
         *_figures(f"{name}, one way, bare ZeroMQ", _one_way(_bare_ends)),
     ]
+
+
+def curve_cost() -> list[Figure]:
+    """What CURVE adds to a message between two processes of this host, over TCP, one way."""
+    found = []
+    for name, size in SIZES.items():
+        plain, guarded = (
+            _one_way(partial(_sized_ends, size, key)) for key in (None, KeyPair.new())
+        )
+        label = f"message of {name}, one way over TCP"
+        found += [
+            figure(f"{label}: median", statistics.median(plain), "ms"),
+            figure(f"{label}, with CURVE: median", statistics.median(guarded), "ms"),
+            figure(f"{label}, CURVE adds at least", min(guarded) - min(plain), "ms"),
+        ]
+    return found
 
 
 def step_cost(launch: Launch) -> list[Figure]:
@@ -145,6 +165,17 @@ def _our_ends(context: Any, name: str) -> Ends:
         assert inbox.get() is not None
 
     return inbox.address, connect, send, wait
+
+
+def _sized_ends(size: int, key: KeyPair | None, context: Any, name: str) -> Ends:
+    """Bare sockets, closed by a key or not."""
+    pull, push, frame = context.socket(zmq.PULL), context.socket(zmq.PUSH), bytes(size)
+    if key is not None:
+        Porter(context, key)
+        key.open(pull)
+        key.enter(push)
+    port = pull.bind_to_random_port(f"tcp://{LOOPBACK}")
+    return f"tcp://{LOOPBACK}:{port}", push.connect, lambda: push.send(frame, copy=False), pull.recv
 
 
 def _bare_ends(context: Any, name: str) -> Ends:

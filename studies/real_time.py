@@ -3,7 +3,8 @@
 Draft and two stages are processes of this machine. Its device profile is measured with one process
 alone, its host's profile with ``pp`` and ``naive_pp`` of the same workers on other prompts; every
 schedule is predicted from these before it runs. The heavy pair is the bundled one opened many times
-as wide, which says the same and takes milliseconds a pass.
+as wide, which says the same and takes milliseconds a pass. With it plans are searched, too, and run
+beside ``generate()`` (``real_speed.py``).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
+from treepipe.studies.real_speed import Speeds, speeds
 from treepipe.studies.study import Entry, StudyResult
 from treepipe.validation.cells import CALIBRATED_ON
 from treepipe.validation.comparison import Case, compared
@@ -74,6 +76,9 @@ class Settings:
 
     Attributes:
         stages: numbers of them; the host's terms are fitted on the first.
+        plans: of different schedules that are run beside ``generate()`` with the first pair, per
+            number of stages; 0: none.
+        rounds: how often each of these continues its prompts.
     """
 
     pairs: Sequence[Pair] = (HEAVY, LIGHT)
@@ -84,6 +89,8 @@ class Settings:
     device_seconds: float = 45.0
     host_seconds: float = 45.0
     stages: Sequence[int] = (2,)
+    plans: int = 5
+    rounds: int = 3
 
 
 FULL = Settings(requests=6, device_seconds=90.0, host_seconds=90.0, stages=(2, 3))
@@ -97,16 +104,28 @@ def run(say: Say, full: bool) -> StudyResult:
 def study(settings: Settings, say: Say) -> StudyResult:
     """Calibrate, predict and run, a pair after the other."""
     rows: dict[str, Row] = {}
+    speed: Speeds | None = None
     with TemporaryDirectory() as folder:
         for pair in settings.pairs:
             base = _calibrated(pair, Path(folder), settings, say)
             rows |= compared(_cases(pair, base, settings), say)
+            if settings.plans and speed is None:
+                asked = base.with_(runs=4, workload=_workload(settings, settings.kinds[0]))
+                speed = speeds(asked, settings.plans, settings.rounds, say)
     return StudyResult(
         NAME,
-        [*_entries(rows), *(entry for pair in settings.pairs for entry in _summary(pair, rows))],
-        [_sheet(rows)],
+        [
+            *_entries(rows),
+            *(entry for pair in settings.pairs for entry in _summary(pair, rows)),
+            *(speed.entries if speed else ()),
+        ],
+        [_sheet(rows), *([speed.sheet] if speed else ())],
         {NAME: _figure(rows)},
-        [_finding(pair, rows) for pair in settings.pairs] + warnings_of(rows),
+        [
+            *(_finding(pair, rows) for pair in settings.pairs),
+            *([speed.finding] if speed else ()),
+            *warnings_of(rows),
+        ],
         faults_of(rows),
     )
 
@@ -161,9 +180,7 @@ def _cases(pair: Pair, base: Scenario, settings: Settings) -> list[Case]:
                         "schedule": {"name": name, **keys},
                         "runs": 4,
                         "workload": {
-                            "requests": settings.requests,
-                            "new_tokens": settings.new_tokens,
-                            "prompts": f"reference:heldout:{kind}",
+                            **_workload(settings, kind),
                             "concurrency": settings.requests if name == "specpipe_db" else 1,
                         },
                     }
@@ -171,6 +188,14 @@ def _cases(pair: Pair, base: Scenario, settings: Settings) -> list[Case]:
                 tail = "" if stages == settings.stages[0] else f", {stages} stages"
                 found.append(Case(f"{pair.name}/{name}/{kind}{tail}", scenario, CALIBRATED_ON))
     return found
+
+
+def _workload(settings: Settings, kind: str) -> dict[str, Any]:
+    return {
+        "requests": settings.requests,
+        "new_tokens": settings.new_tokens,
+        "prompts": f"reference:heldout:{kind}",
+    }
 
 
 def _entries(rows: Mapping[str, Row]) -> list[Entry]:

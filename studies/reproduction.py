@@ -8,11 +8,15 @@ of a trivial predictor, which it must beat to be worth anything.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import exp, hypot, log
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import numpy as np
+from scipy import stats
 
 from treepipe.files.toml_file import read_toml
 from treepipe.results.sheet import Column, Sheet
@@ -50,6 +54,29 @@ def calibrated(key: str, unit: str, value: Interval | float, published: float) -
         interval.high,
         published=published,
         role="calibrated",
+    )
+
+
+def t_spread(errors: Sequence[float]) -> float:
+    """Half-width of a 95 % interval of a prediction's logarithm, from relative errors of figures
+    that were left out (Student's t around 0, as many degrees of freedom as figures)."""
+    logs = np.log1p(errors)
+    return float(stats.t.ppf(0.975, len(logs)) * np.sqrt(np.mean(np.square(logs))))
+
+
+def widened(entry: Entry, spread: float) -> Entry:
+    """An entry whose interval also holds an independent error: its logarithm's half-width is
+    ``spread``, and the two are added as variances are.
+
+    An entry without an interval of its own gets this one.
+    """
+    value = entry.predicted
+    if not value or value < 0:
+        return entry
+    low = log(value / entry.low) if entry.low and entry.low > 0 else 0.0
+    high = log(entry.high / value) if entry.high else 0.0
+    return replace(
+        entry, low=value * exp(-hypot(low, spread)), high=value * exp(hypot(high, spread))
     )
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import Found
+    from treepipe.planner.sensitivity import Sensitivity
+    from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
     from treepipe.validation.judgement import Row
     from treepipe.validation.validation import BusyShares, MetricErrors
@@ -59,15 +61,13 @@ def simulate(
     ('ms', 8, True)
     """
     from treepipe.results.result import make_result
-    from treepipe.sim.predict import predict
 
     chosen = _changed(scenario, runs, seed)
-    say("simulating", chosen.runs)
     return make_result(
         "simulation",
         chosen.name,
         chosen.seed,
-        predict(chosen, lambda: say("", 1)),
+        _predicted(chosen, say, paths=True),
         lossless=chosen.sampling.lossless,
         warmup=chosen.workload.warmup_requests,
     )
@@ -177,8 +177,8 @@ def compare(
     a = _changed(a, runs, None)
     b = named_apart(a, _changed(b, runs, a.seed), changed)
     check_pairs(a, b)
-    first, second = (simulate(each, say=say) for each in (a, b))
-    return make_comparison(Side(a, first.traces), Side(b, second.traces))
+    first, second = (_predicted(each, say, paths=False) for each in (a, b))
+    return make_comparison(Side(a, first), Side(b, second))
 
 
 @dataclass(frozen=True)
@@ -314,6 +314,17 @@ class Plan:
             if goal in each.outcome.metrics
         ]
 
+    def sensitivity(self, say: Say = silent) -> list[Sensitivity]:
+        """What 10 % less and more of each input does to the best plan's goal, largest first; none
+        where no plan keeps the limits.
+
+        Raises:
+            UserError: an input cannot be so much larger.
+        """
+        from treepipe.planner.sensitivity import sensitivities
+
+        return sensitivities(self.found, say)
+
     def to_json(self) -> dict[str, Any]:
         """The content of the file ``treepipe.plan/1``."""
         from treepipe.planner.report import plan_content
@@ -408,6 +419,13 @@ device, draft, draft_widen, dtype, force, layers, model, seconds, threads, token
     force = options.pop("force", False)
     measure(request(**options), file, say, force=force)
     return file
+
+
+def _predicted(scenario: Scenario, say: Say, *, paths: bool) -> list[Trace]:
+    from treepipe.sim.predict import predict
+
+    say("simulating", scenario.runs)
+    return predict(scenario, lambda: say("", 1), paths=paths)
 
 
 def _changed(scenario: Scenario, runs: int | None, seed: int | None) -> Scenario:

@@ -21,6 +21,7 @@ import zmq
 from treepipe.core.errors import UserError
 from treepipe.executor.fork_server import fork_server
 from treepipe.executor.transport import LOOPBACK, Inbox, Outbox, Ping
+from treepipe.scenario.schema import endpoint
 
 ANY_TIME = 0.0
 END_S = 5.0
@@ -35,10 +36,10 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     Raises:
         UserError: it is something else.
     """
-    host, _, port = text.removeprefix("tcp://").rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise UserError(f"{option} {text}: must be HOST:PORT, e.g. 192.168.1.20:5555")
-    return host, int(port)
+    try:
+        return endpoint(text.removeprefix("tcp://"))
+    except ValueError:
+        raise UserError(f"{option} {text}: must be HOST:PORT, e.g. 192.168.1.20:5555") from None
 
 
 def numeric(host: str, option: str) -> str:

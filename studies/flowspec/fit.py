@@ -1,14 +1,15 @@
 """The few parameters that are fitted: service times, the draft's loss with depth, its accuracy.
 
 Law of this file: only what ``published.toml`` holds goes in, and each parameter has a meaning. The
-7B models' times come from the three rows of Vicuna 7B at temperature 0, the 13B models' from their
-one PipeDec cell each, and each cell's accuracy from its naive_pp figure.
+7B models' times come from the three rows of Vicuna 7B at temperature 0, the 13B models' from them
+by the bytes of a pass (``testbed.py``), and each cell's accuracy from its naive_pp figure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import TypeAlias
 
 import numpy as np
@@ -34,8 +35,6 @@ ROWS = ("naive_pp", "pipedec", "flowspec")
 LOSSES = (0.0, 0.03, 0.1)
 """Of positions per unverified token beyond recorded depths; the one that fits best is taken."""
 LOWEST, HIGHEST = Times(30.0, 0.0, 5.0), Times(200.0, 100.0, 60.0)
-SLOWDOWNS = (2.0, 9.0)
-"""Where the 13B models' factor is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +52,17 @@ class Fit:
     misfit: float
 
 
-def fit(surrogate: Surrogate, table: Rows, datasets: Sequence[str]) -> Fit:
-    """Times and depth loss with the least squared relative errors over these datasets' cells.
+def fits(surrogate: Surrogate, table: Rows, datasets: Sequence[str]) -> list[Fit]:
+    """Times with the least squared relative errors over these datasets' cells, for every depth
+    loss; the best one first.
 
     They must also let the draft reach every naive_pp figure of the 7B models: what lies beyond the
     accuracies that the recorded pool can be tilted to counts as an error.
 
     Args: ``table``: Table 1 by ``MODEL/tT/METHOD``.
     """
-    return min((_fit_times(surrogate, table, datasets, loss) for loss in LOSSES), key=_misfit)
+    found = [_fit_times(surrogate, table, datasets, loss) for loss in LOSSES]
+    return sorted(found, key=_misfit)
 
 
 def fitted_rows(table: Rows) -> Rows:
@@ -114,14 +115,34 @@ def predict_rows(
     datasets: Sequence[str],
 ) -> dict[tuple[str, str], float]:
     """Tokens per second by method and dataset, the accuracies from the naive_pp figures."""
-    curves = {method: surrogate.curve(method, times, loss) for method in ROWS}
     cells = {}
     for dataset in datasets:
-        prefill = surrogate.prefill(prompt_tokens(FITTED_MODEL, dataset), times)
-        top1 = curves["naive_pp"].accuracy(tbt_of(naive[dataset], prefill))
-        for method in ROWS:
-            cells[method, dataset] = tokens_per_s(curves[method](top1), prefill)
+        prompt = prompt_tokens(FITTED_MODEL, dataset)
+        found = predict_cells(surrogate, times, loss, naive[dataset], prompt)
+        cells.update({(method, dataset): value for method, value in found.items()})
     return cells
+
+
+def predict_cells(
+    surrogate: Surrogate, times: Times, loss: float, naive: float, prompt: int
+) -> dict[str, float]:
+    """Tokens per second by method, the accuracy from naive_pp's."""
+    prefill = surrogate.prefill(prompt, times)
+    curves = {method: surrogate.curve(method, times, loss) for method in ROWS}
+    top1 = curves["naive_pp"].accuracy(tbt_of(naive, prefill))
+    return {method: tokens_per_s(curve(top1), prefill) for method, curve in curves.items()}
+
+
+def form_spread(
+    surrogate: Surrogate, found: Sequence[Fit], naive: float, prompt: int
+) -> dict[str, float]:
+    """How far, by method, the logarithm of a 7B cell's prediction moves at most if another depth
+    loss is taken, with the times that fit best then.
+
+    Args: ``found``: as ``fits`` returns them.
+    """
+    best, *others = (predict_cells(surrogate, f.times, f.depth_loss, naive, prompt) for f in found)
+    return {m: max((abs(log(o[m] / best[m])) for o in others), default=0.0) for m in ROWS}
 
 
 def leave_one_out(surrogate: Surrogate, table: Rows) -> dict[tuple[str, str], float]:
@@ -129,41 +150,8 @@ def leave_one_out(surrogate: Surrogate, table: Rows) -> dict[tuple[str, str], fl
     rows, datasets = fitted_rows(table), list(table[f"{FITTED_MODEL}/t0/naive_pp"])
     errors = {}
     for left in datasets:
-        found = fit(surrogate, table, [d for d in datasets if d != left])
+        found = fits(surrogate, table, [d for d in datasets if d != left])[0]
         cells = predict_rows(surrogate, found.times, found.depth_loss, rows["naive_pp"], [left])
         for method in ROWS[1:]:
             errors[method, left] = cells[method, left] / rows[method][left] - 1
     return errors
-
-
-def fit_slowdown(
-    surrogate: Surrogate, found: Fit, cells: Mapping[str, tuple[float, float]]
-) -> float:
-    """The factor by which all times of the 13B models are longer than those of the 7B models.
-
-    With it, naive_pp and PipeDec of MT-bench agree best. Both models have the same layers on the
-    same devices, so one factor is found for all ``cells``; one cell gives its model's own.
-
-    Args: ``cells``: naive_pp and pipedec by model.
-    """
-
-    def misfit(factor: float) -> float:
-        times = found.times.slower(factor)
-        return sum(
-            _log_error(surrogate, found.depth_loss, times, model, *cell) ** 2
-            for model, cell in cells.items()
-        )
-
-    best = optimize.minimize_scalar(misfit, bounds=SLOWDOWNS, method="bounded")
-    return float(best.x)
-
-
-def _log_error(
-    surrogate: Surrogate, loss: float, times: Times, model: str, naive: float, pipedec: float
-) -> float:
-    """The error of PipeDec on MT-bench at these times, with the accuracy from naive_pp."""
-    prefill = surrogate.prefill(prompt_tokens(model, "mt_bench"), times)
-    curve = surrogate.curve("naive_pp", times, loss)
-    top1 = curve.accuracy(tbt_of(naive, prefill))
-    reached = tokens_per_s(surrogate.curve("pipedec", times, loss)(top1), prefill)
-    return float(np.log(reached / pipedec))

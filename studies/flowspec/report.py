@@ -22,6 +22,7 @@ from treepipe.studies.flowspec.testbed import (
     MODELS,
     PROMPT_TOKENS,
     TEMPLATE_TOKENS,
+    UNPACKING,
     WITHOUT_SLIP,
     Size,
     Times,
@@ -40,8 +41,8 @@ from treepipe.studies.study import Entry, StudyResult
 NAME = "flowspec-table"
 PAGE = Path(__file__).with_name("page.md")
 METHODS = ROWS[1:]
-KNOWN = {"ablation": "Table 2", "table3": "Table 3"}
-"""The paper's tables by the beginning of their entries' keys."""
+KNOWN = {"13b": "13B models", "ablation": "Table 2", "table3": "Table 3"}
+"""Where else figures are known, by what their entries' keys contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,6 @@ class Findings:
     Attributes:
         left_out: errors of Vicuna 7B's cells at temperature 0 whose dataset was not fitted to.
         times, curves: by the models' size.
-        own_slowdown: the 13B models' factor if only one model's cell is taken.
         table, ablation, third, sweep: entries of Tables 1, 2, 3 and of the bandwidths.
         grid: FlowSpec's tokens per second by d0 and d_exp.
     """
@@ -59,7 +59,6 @@ class Findings:
     fit: Fit
     left_out: Mapping[tuple[str, str], float]
     times: Mapping[Size, Times]
-    own_slowdown: Mapping[str, float]
     curves: Mapping[Size, Curves]
     table: Sequence[Entry]
     ablation: Sequence[Entry]
@@ -72,7 +71,8 @@ def report(found: Findings, facts: Mapping[str, Any]) -> StudyResult:
     """Entries, tables, plots and sentences."""
     rows = facts["table1"]
     crossed = _crossed(found, rows)
-    known = [e for e in (*found.ablation, *found.third) if e.published is not None]
+    larger = [e for e in found.table if "13b" in e.key]
+    known = [e for e in (*larger, *found.ablation, *found.third) if e.published is not None]
     grid = [
         predicted(f"d0={d0}/d_exp={d_exp}/flowspec", "tokens/s", value)
         for (d0, d_exp), value in sorted(found.grid.items())
@@ -95,8 +95,8 @@ def report(found: Findings, facts: Mapping[str, Any]) -> StudyResult:
             ),
             comparison_sheet(
                 f"{NAME}-known",
-                "Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, the rest "
-                "predicted",
+                "13B models, Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, "
+                "the rest predicted",
                 known,
             ),
             comparison_sheet(
@@ -121,7 +121,10 @@ def _fields(
     """What the page says beyond the entries."""
     pairs = _pairs(found.table)
     ahead = [pair[0].key.replace("/pipedec/", " ") for pair in pairs if _is_ahead(pair)]
-    known = [pair for pair in _pairs([*crossed, *found.third]) if all(e.published for e in pair)]
+    larger = [e for e in found.table if "13b" in e.key]
+    known = [
+        pair for pair in _pairs([*crossed, *found.third, *larger]) if all(e.published for e in pair)
+    ]
     sampled = {
         method: [e for e in found.table if e.key.startswith(f"{FITTED_MODEL}/t1/{method}/")]
         for method in METHODS
@@ -140,6 +143,15 @@ def _fields(
         "best": max(found.grid, key=lambda depths: found.grid[depths]),
         "best_rate": max(found.grid.values()),
         "factor": found.times["13b"].stage_ms / found.times["7b"].stage_ms,
+        "unpacking": UNPACKING,
+        "larger": {
+            method: " and ".join(
+                f"{relative_error(e):+.1%}"
+                for e in larger
+                if e.published and f"/{method}/" in e.key
+            )
+            for method in METHODS
+        },
         "roofline": roofline_times(),
         "rms": sqrt(fmean(error**2 for error in found.fit.errors.values())),
         "fitted_cells": len(ROWS) * len(PROMPT_TOKENS),
@@ -195,7 +207,7 @@ def _scores(crossed: Sequence[Entry], known: Sequence[Entry], rows: Rows) -> Sco
     naive = {e.key: e.published or 0.0 for e in known if "/naive_pp/" in e.key}
     methods = dict.fromkeys(e.key.split("/")[-2] for e in known)
     for (table, name), method in product(KNOWN.items(), methods):
-        mine = [e for e in known if e.key.startswith(table) and f"/{method}/" in e.key]
+        mine = [e for e in known if table in e.key and f"/{method}/" in e.key]
         sheet.add(f"{method}, {name}", score(mine))
         if method in METHODS:
             ratio = exp(fmean(_log_ratios(rows, method).values()))

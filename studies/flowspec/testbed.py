@@ -34,6 +34,11 @@ KNOTS = (1, 8, 16, 32, 64, 96, 128)
 SEGMENT, TREE_LAYER = 16, 10
 """Tokens of a usual pass of a stage, and of the draft: where a time parameter applies."""
 
+UNPACKING = (0.5 + 2 + 2) / 2
+"""Bytes that a pass moves per 4-bit weight, over those of a float16 weight: bitsandbytes reads half
+a byte, writes two of float16, and the product reads these two. Passes of few tokens are bound by
+memory."""
+
 MODELS: dict[str, tuple[Size, str]] = {
     "vicuna-7b-v1.3": ("7b", "vicuna"),
     "vicuna-13b-v1.3": ("13b", "vicuna"),
@@ -82,9 +87,6 @@ class Times:
     stage_ms: float
     sync_ms: float
     draft_ms: float
-
-    def slower(self, factor: float) -> Times:
-        return Times(self.stage_ms * factor, self.sync_ms * factor, self.draft_ms * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,18 @@ def roofline_times() -> Times:
     return Times(_stage("7b")(SEGMENT), 0.0, _draft("7b")(TREE_LAYER))
 
 
+def larger(times: Times) -> Times:
+    """The 13B models' times, from the 7B models' by what a pass moves.
+
+    The target's layers are unpacked at every pass (``UNPACKING``), on top of their larger number
+    and size; the EAGLE head is not quantized, so that it is slower by its size alone; a step's
+    synchronisation does not depend on the model.
+    """
+    stages = _stage("13b")(SEGMENT) / _stage("7b")(SEGMENT)
+    heads = _draft("13b")(TREE_LAYER) / _draft("7b")(TREE_LAYER)
+    return Times(times.stage_ms * stages * UNPACKING, times.sync_ms, times.draft_ms * heads)
+
+
 def _devices(times: Times, size: Size) -> dict[str, Any]:
     """The roofline's curves, scaled to the fitted times."""
     evaluate = _service().evaluation(_model(PROFILES[size][0]))
@@ -158,7 +172,7 @@ def _scaled(curve: TimeTable, tokens: int, ms: float) -> dict[int, float]:
 
 @cache
 def _stage(size: Size) -> TimeTable:
-    """The profile's times for float16: 4-bit weights are unpacked for every pass, of any length."""
+    """The profile's times for float16; that 4-bit weights are unpacked is told in ``larger``."""
     model = _model(PROFILES[size][0])
     return _service().stage(model, model.shape.layers // STAGES)
 

@@ -20,6 +20,7 @@ from treepipe.studies.layered import (
     metric_entries,
     right,
     shared_fields,
+    with_model,
 )
 from treepipe.studies.page import result
 from treepipe.studies.pipedec.figures import grid_figure, speedup_figure, together_figure
@@ -123,7 +124,7 @@ def _entries(found: Found) -> list[Entry]:
     entries += metric_entries(cases, METRIC)
     entries += metric_entries(grid, METRIC, "hit_rate")
     entries += metric_entries(together, THROUGHPUT)
-    return entries
+    return with_model(entries, found.levels)
 
 
 def _speedup_entry(key: str, value: Interval) -> Entry:

@@ -28,7 +28,8 @@ from treepipe.studies.layered import (
 from treepipe.studies.reproduction import simulated
 
 STATIC = {"schedule.name": "specinfer"}
-"""STPP: PipeDec does not say which static tree; SpecInfer's is taken."""
+"""STPP: PipeDec does not say which static tree, nor that it is drafted ahead; SpecInfer's is
+taken, in sequence."""
 METHODS: dict[str, dict[str, Any]] = {
     "pp": {"schedule.name": "pp"},
     "stpp": STATIC,

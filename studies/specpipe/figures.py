@@ -19,6 +19,7 @@ NAMES = {
     "eagle": "EAGLE tree, drafting\ntakes a pipeline pass",
     "eagle_own_device": "EAGLE tree,\nhead on its own device",
     "specinfer": "SpecInfer's tree",
+    "specinfer_draft_in_sequence": "SpecInfer's tree,\ndrafted in sequence",
     "specinfer_hidden_draft": "SpecInfer's tree,\ndrafting hidden",
     "specpipe": "SpecPipe",
 }

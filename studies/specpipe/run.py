@@ -1,7 +1,7 @@
 """SpecPipe, reproduced: eight stages of RTX 3090, the width of a layer, and who is faster.
 
-Two published times are calibrated on, the plain pipeline's and SpecPipe's on HumanEval-X;
-SpecInfer's tree, an EAGLE tree, two servers, widths and batches are predictions.
+Three published times are calibrated on, the plain pipeline's, SpecInfer's and SpecPipe's on
+HumanEval-X; an EAGLE tree, two servers, widths and batches are predictions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from treepipe.studies.layered import (
     WIDTH,
     CardCluster,
     Effort,
+    Levels,
+    code_times,
     draft_overhead_ms,
     ends,
     error_sheets,
@@ -29,6 +31,7 @@ from treepipe.studies.layered import (
     shared_fields,
     speed_ups,
     unscaled_ms,
+    with_model,
 )
 from treepipe.studies.page import listed, result
 from treepipe.studies.reproduction import (
@@ -40,9 +43,11 @@ from treepipe.studies.reproduction import (
 )
 from treepipe.studies.specpipe.figures import batch_figure, schedule_figure, width_figure
 from treepipe.studies.specpipe.testbed import (
+    AS_CALIBRATED,
     EAGLE_PASSES,
     EAGLE_ROWS,
     FLAT,
+    INGREDIENTS,
     Found,
     Server,
     Settings,
@@ -76,6 +81,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
             _code_sheet(found),
             _width_sheet(found),
             _batch_sheet(found),
+            _ingredient_sheet(found),
             _sensitivity_sheet(found),
         ],
         {
@@ -149,6 +155,7 @@ def _fields(found: Found) -> dict[str, Any]:
         "hump": (min(hump), max(hump)),
         "eagle_rows": EAGLE_ROWS,
         "eagle_passes": EAGLE_PASSES,
+        "ingredients": found.ingredients,
         **shared_fields(found.levels),
     }
 
@@ -160,6 +167,13 @@ def _entries(found: Found) -> list[Entry]:
     entries = [
         calibrated(f"one-server/pp/{METRIC}", "ms", one.plain_ms, plain),
         calibrated(f"one-server/specpipe/{METRIC}", "ms", one.code["specpipe"], stepped),
+        calibrated(
+            f"one-server/specinfer/{METRIC}",
+            "ms",
+            one.code["specinfer"],
+            facts["specinfer_tbt_ms_humaneval_x"],
+        ),
+        *_left_out(found.levels),
         predicted(
             f"one-server/specpipe_at_pipedec_best_level/{METRIC}", "ms", one.specpipe[-1], stepped
         ),
@@ -176,13 +190,10 @@ def _entries(found: Found) -> list[Entry]:
             facts["target_tbt_ms_4xL40"],
         ),
         predicted(f"two-server/pp/{METRIC}", "ms", found.servers["two-server"].plain_ms),
-        predicted(
-            f"two-server/specpipe/{METRIC}", "ms", found.servers["two-server"].code["specpipe"]
-        ),
     ]
     for name, server in found.servers.items():
         for schedule, time in server.code.items():
-            if schedule != "specpipe":
+            if f"{name}/{schedule}" not in ("one-server/specpipe", "one-server/specinfer"):
                 entries.append(predicted(f"{name}/{schedule}/{METRIC}", "ms", time))
         entries += _ratios(name, server)
     for width, outcome in found.widths.items():
@@ -192,7 +203,16 @@ def _entries(found: Found) -> list[Entry]:
     entries += metric_entries({f"children={n}": each for n, each in found.children.items()}, METRIC)
     entries.append(predicted("best_width", "nodes", found.best_width))
     batches = {f"batch={n}/specpipe_db": each for n, each in found.batches.items()}
-    return [*entries, *metric_entries(batches, "throughput_tokens_s", METRIC)]
+    entries += metric_entries(batches, "throughput_tokens_s", METRIC)
+    return with_model(entries, found.levels)
+
+
+def _left_out(levels: Levels) -> list[Entry]:
+    """Each of the two times on HumanEval-X from the other one's level."""
+    return [
+        predicted(f"left-out/{name}/{METRIC}", "ms", levels.left_out[name], fact)
+        for name, fact in code_times().items()
+    ]
 
 
 def _ratios(name: str, server: Server) -> list[Entry]:
@@ -288,6 +308,31 @@ def _batch_sheet(found: Found) -> Sheet:
     return sheet
 
 
+def _ingredient_sheet(found: Found) -> Sheet:
+    published_ms = code_times()
+    sheet = Sheet(
+        "specpipe-width-ingredients",
+        "HumanEval-X, one server: the acceptance model and the static tree, one ingredient changed "
+        "and nothing calibrated again (intervals: of the samples)",
+        [
+            Column("changed"),
+            *estimate("SpecInfer", "ms"),
+            *estimate("SpecPipe", "ms"),
+            Column("SpecInfer over SpecPipe", shown=".2f"),
+        ],
+    )
+    tree_ms, stepped_ms = (published_ms[name] for name in ("specinfer", "specpipe"))
+    nothing = (None, None)
+    sheet.add("(published)", tree_ms, *nothing, stepped_ms, *nothing, tree_ms / stepped_ms)
+    for name in INGREDIENTS:
+        tree = found.ingredients[f"specinfer/{name}"]
+        stepped = found.ingredients.get(
+            f"specpipe/{name}", found.ingredients[f"specpipe/{AS_CALIBRATED}"]
+        )
+        sheet.add(name, *cells(tree), *cells(stepped), tree.mean / stepped.mean)
+    return sheet
+
+
 def _sensitivity_sheet(found: Found) -> Sheet:
     sheet = Sheet(
         "specpipe-width-sensitivity",
@@ -295,7 +340,7 @@ def _sensitivity_sheet(found: Found) -> Sheet:
         [Column("changed"), *estimate("TBT", "ms")],
     )
     code = found.servers["one-server"].code
-    unchanged = {f"{name}, nothing": code[name] for name in ("specpipe", "specinfer")}
+    unchanged = {"specpipe, nothing": code["specpipe"]}
     for name, time in {**unchanged, **found.sensitivity}.items():
         sheet.add(name, *cells(time))
     return sheet

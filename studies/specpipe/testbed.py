@@ -15,6 +15,8 @@ from treepipe.sim.points import Outcome
 from treepipe.sim.theory.layered import specpipe_even_tbt_ms
 from treepipe.studies.layered import (
     PRUNE_MS,
+    SHARPNESS,
+    SPECINFER,
     SPECPIPE,
     CardCluster,
     Effort,
@@ -25,12 +27,12 @@ from treepipe.studies.layered import (
     one_server,
     pass_ms,
     plain_ms,
+    right,
     two_servers,
 )
 from treepipe.studies.reproduction import published, simulated
 from treepipe.studies.study import Measuring
 
-SPECINFER = {"schedule.name": "specinfer"}
 EAGLE_ROWS = 60
 """Of an EAGLE-2 tree, with the root."""
 EAGLE = {
@@ -64,7 +66,11 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that was simulated."""
+    """All that was simulated.
+
+    Attributes:
+        ingredients: by schedule and ingredient.
+    """
 
     levels: Levels
     servers: Mapping[str, Server]
@@ -72,6 +78,7 @@ class Found:
     children: Mapping[int, Outcome]
     batches: Mapping[int, Outcome]
     sensitivity: Mapping[str, Interval]
+    ingredients: Mapping[str, Interval]
     cluster: CardCluster
 
     @property
@@ -125,6 +132,7 @@ def find(settings: Settings, say: Say) -> Found:
         scenarios |= _cluster(name, cluster, levels)
     scenarios |= _sweep(one, settings, acceptance(fmean(levels.six)))
     scenarios |= _sensitivity(one, levels.humaneval_x)
+    scenarios |= _ingredients(one, levels.humaneval_x)
     scenarios = {label: scenario.with_(**effort) for label, scenario in scenarios.items()}
     scenarios |= _batches(one, settings, acceptance(levels.humaneval_x))
     outcomes = simulated(scenarios, say)
@@ -135,6 +143,11 @@ def find(settings: Settings, say: Say) -> Found:
         _numbered(outcomes, "children", settings.children),
         _numbered(outcomes, "batch", settings.batches),
         {name: outcomes[f"sensitivity/{name}"].metrics[METRIC] for name in SENSITIVITY},
+        {
+            label.removeprefix("ingredient/"): outcome.metrics[METRIC]
+            for label, outcome in outcomes.items()
+            if label.startswith("ingredient/")
+        },
         one,
     )
 
@@ -149,6 +162,7 @@ def _cluster(name: str, cluster: CardCluster, levels: Levels) -> dict[str, Scena
     found = {
         "specpipe": cluster.scenario(**SPECPIPE, **code),
         "specinfer": cluster.scenario(**SPECINFER, **code),
+        "specinfer_draft_in_sequence": cluster.scenario(**IN_SEQUENCE, **code),
         "specinfer_hidden_draft": hidden.scenario(**SPECINFER, **code),
         "eagle": through.scenario(**EAGLE),
         "eagle_own_device": beside.scenario(**EAGLE),
@@ -172,8 +186,6 @@ def _sweep(cluster: CardCluster, settings: Settings, level: dict[str, Any]) -> d
 
 
 SENSITIVITY = (
-    "specpipe, draft as unsure as recorded",
-    "specinfer, draft as unsure as recorded",
     "specpipe, width 32",
     "specpipe, pruning costs nothing",
     "specpipe, drafted by the 8B model",
@@ -181,18 +193,48 @@ SENSITIVITY = (
 
 
 def _sensitivity(cluster: CardCluster, level: float) -> dict[str, Scenario]:
-    """What the calibration's assumptions are worth, on HumanEval-X."""
-    code, unsure = acceptance(level), acceptance(level, sharpness=1.0)
+    """What the calibration's other assumptions are worth, on HumanEval-X."""
+    code = acceptance(level)
     larger_ms = published()["specpipe"]["draft_tbt_ms"]["llama-3.1-8b"]
     free, slow = replace(cluster, prune_ms=0.0), replace(cluster, draft_ms={1: larger_ms})
     variants = (
-        cluster.scenario(**SPECPIPE, **unsure),
-        cluster.scenario(**SPECINFER, **unsure),
         cluster.scenario(**{**SPECPIPE, **code, "schedule.width": 32}),
         free.scenario(**SPECPIPE, **code),
         slow.scenario(**SPECPIPE, **code),
     )
     return {f"sensitivity/{n}": each for n, each in zip(SENSITIVITY, variants, strict=True)}
+
+
+IN_SEQUENCE = {**SPECINFER, "schedule.draft_ahead": False}
+AS_CALIBRATED = "nothing"
+INGREDIENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    AS_CALIBRATED: ({}, {}),
+    "off the path as sure as on it": ({"off_path_sharpness": SHARPNESS}, {}),
+    "off the path as sure as recorded": ({"off_path_sharpness": 1.0}, {}),
+    "on the path, too, as unsure as recorded": ({"sharpness": 1.0}, {}),
+    "a look at one position does not tell of the next": ({"block": 1}, {}),
+    "further candidates as the bundled pair's": ({"shape": 1}, {}),
+    "drafted in sequence": ({}, {"schedule.draft_ahead": False}),
+    "a tree of 4 levels": ({}, {"schedule.branching": (1, 1, 3, 1)}),
+}
+"""What is changed of the acceptance, and of SpecInfer's schedule; the last two leave SpecPipe as it
+is."""
+
+
+def _ingredients(cluster: CardCluster, level: float) -> dict[str, Scenario]:
+    """Both schedules on HumanEval-X with one ingredient changed and nothing calibrated again."""
+    found = {}
+    for name, (guessing, tree) in INGREDIENTS.items():
+        changes = dict(guessing)
+        if changes.pop("shape", None):
+            changes["hit_ratio"] = {1: right(level)}
+        levelled = acceptance(level, **changes)
+        found[f"ingredient/specinfer/{name}"] = cluster.scenario(
+            **{**SPECINFER, **tree}, **levelled
+        )
+        if not tree:
+            found[f"ingredient/specpipe/{name}"] = cluster.scenario(**SPECPIPE, **levelled)
+    return found
 
 
 def _batches(
@@ -228,6 +270,7 @@ def _server(
             schedule: outcomes[f"{name}/{schedule}"].metrics[METRIC]
             for schedule in (
                 "specinfer",
+                "specinfer_draft_in_sequence",
                 "specinfer_hidden_draft",
                 "eagle",
                 "eagle_own_device",

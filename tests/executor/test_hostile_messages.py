@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from tests.worlds.tiny_models import greedy
 from treepipe.core.messages import Beat, Close, Flight, Segment, Word
 from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
+from treepipe.executor.limits import MessageLimits
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import (
     KINDS,
@@ -33,6 +36,7 @@ from treepipe.executor.transport import (
     Ping,
     Received,
 )
+from treepipe.results.trace import Trace
 
 TOKEN = bytes(range(TOKEN_BYTES))
 WIDTH, ROWS = 32, 2
@@ -44,7 +48,8 @@ EVERY_KIND = (Flight, Beat, Close)
 
 def a_gate(kinds: tuple[type, ...] = EVERY_KIND) -> Gate:
     names = frozenset(["draft0"]), frozenset(["stage1"])
-    return Gate(TOKEN, *names, kinds, WIDTH, most_rows=300)
+    limits = MessageLimits(vocabulary=61, entries=300, rows=300, drafts=1, pipelines=1)
+    return Gate(TOKEN, *names, kinds, WIDTH, most_rows=300, limits=limits)
 
 
 @pytest.fixture
@@ -98,9 +103,10 @@ def changed_segment(frames: list[bytes], **values: object) -> list[bytes]:
 
 def changed_word(frames: list[bytes], **values: object) -> list[bytes]:
     word = {"session": 1, "round": 0, "number": 0, "retained": [0], "accepted": 1}
+    draft = values.pop("draft", 0)
     whole = {**word, "ends_round": True, "lock_step": False, **values}
     beat = [TOKEN + bytes([KINDS.index(Beat)]) + frames[0][BODY:]]
-    return changed(beat, body={"draft": 0, "words": [whole]}, rows=0, width=0)
+    return changed(beat, body={"draft": draft, "words": [whole]}, rows=0, width=0)
 
 
 DEEP = msgspec.Raw(b"\x91" * 100_000 + b"\xc0")
@@ -112,6 +118,7 @@ BROKEN = "has a broken header"
 SHAPE = "does not hold the hidden states of its rows"
 TIMES = "has impossible times"
 ENDS = "names other ends"
+LIMIT = "holds numbers that this run has not"
 ATTACKS: dict[str, tuple[str, Attack]] = {
     # Without the token nothing is read, however well it is forged.
     "nothing": (FORGED, lambda frames: [b""]),
@@ -150,6 +157,17 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
     "too few floats": (SHAPE, lambda frames: [frames[0], frames[1][:-4]]),
     "no floats": (SHAPE, lambda frames: frames[:1]),
     "three frames": (SHAPE, lambda frames: [*frames, b"more"]),
+    "a token beyond the vocabulary": (LIMIT, lambda f: changed_segment(f, tokens=[3, 61])),
+    "a negative token": (LIMIT, lambda frames: changed_segment(frames, tokens=[-1, 3])),
+    "a position of another world": (LIMIT, lambda f: changed_segment(f, positions=[0, 2**40])),
+    "a parent that is not there": (LIMIT, lambda f: changed_segment(f, parents=[-1, 9])),
+    "a parent before all": (LIMIT, lambda f: changed_segment(f, parents=[-1, -2])),
+    "a negative session": (LIMIT, lambda frames: changed_segment(frames, session=-1)),
+    "a session beyond all": (LIMIT, lambda frames: changed_segment(frames, session=2**63)),
+    "a start beyond the cache": (LIMIT, lambda frames: changed_segment(frames, start=10**9)),
+    "an unknown draft": (LIMIT, lambda f: changed_word(f, draft=3)),
+    "a node that no tree has": (LIMIT, lambda f: changed_word(f, retained=[10**9])),
+    "a word before the first": (LIMIT, lambda f: changed_word(f, number=-1)),
     "committed rows without states": (SHAPE, lambda f: changed(f[:1], rows=0, width=0)),
 }
 
@@ -287,44 +305,79 @@ def _ports(roles: list[RoleSettings]) -> dict[str, str]:
     return {r.placed.name: f"tcp://{LOOPBACK}:{base + n}" for n, r in enumerate(roles)}
 
 
+FUZZED = 100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 2_000
+
+
+def malformed(rng: np.random.Generator, good: list[bytes]) -> list[bytes]:
+    """A message that no worker may take: noise, or a good one changed where it must be noticed, by
+    who has the run's token and by who has not."""
+    token, header, rest = good[0][:TOKEN_BYTES], good[0][TOKEN_BYTES:], good[1:]
+    match rng.integers(8):
+        case 0:
+            return [rng.bytes(rng.integers(400))]
+        case 1:
+            flipped = bytearray(token)
+            flipped[rng.integers(TOKEN_BYTES)] ^= 1 << int(rng.integers(8))
+            return [bytes(flipped) + header, *rest]
+        case 2:
+            return [token + header[: rng.integers(len(header))], *rest]
+        case 3:
+            return [token + header[:1] + rng.bytes(rng.integers(400)), *rest]
+        case 4:
+            key = rng.choice(["sender", "receiver", "rows", "width", "due_ms", "sent_ms"])
+            wrong = {"sender": "x" * int(rng.integers(99)), "receiver": "", "due_ms": float("nan")}
+            return changed(good, **{str(key): wrong.get(str(key), -int(rng.integers(1, 2**40)))})
+        case 5:
+            key = rng.choice(["session", "round", "version", "ticket", "start"])
+            return changed_segment(good, **{str(key): -int(rng.integers(1, 2**62))})
+        case 6:
+            key = rng.choice(["tokens", "positions"])
+            return changed_segment(good, **{str(key): [0, int(rng.integers(2**31, 2**62))]})
+        case _:
+            return [*good, *[rng.bytes(rng.integers(99))] * int(rng.integers(1, 9))]
+
+
 @pytest.mark.processes
 def test_a_run_under_attack_ends_with_its_text_and_a_warning(
     pair: tuple[Path, Path], context: Any
 ) -> None:
-    """All at once, at every worker, while it decodes."""
+    """All at once, at every worker, while it decodes; every message is counted."""
     deployment = small_deployment("flowspec")
     roles = worker_roles(pair, deployment, emulate=False)
     addresses = _ports(roles)
     roles = [replace(r, port=int(addresses[r.placed.name].split(":")[-1])) for r in roles]
-    forged = [
-        frames_of(Close(1), None, context, ("draft0", "pipeline0.stage1"), bytes(TOKEN_BYTES)),
-        frames_of(FLIGHT, HIDDEN, context, ("draft0", "pipeline0.stage1"), bytes(TOKEN_BYTES)),
-        changed(frames_of(FLIGHT, HIDDEN, context), due_ms=1e25),
-        [b"\xff" * 400],
-    ]
-    strangers: list[Any] = []
+    rng, strangers = np.random.default_rng(3), list[Any]()
 
-    def attack() -> None:
-        for address in addresses.values():
+    def attack(token: bytes) -> None:
+        for name, address in addresses.items():
+            good = frames_of(FLIGHT, HIDDEN, context, ("draft0", name), token)
             strangers.append(raw(address, b"A" * 2**20))
             pusher = context.socket(zmq.PUSH)
             pusher.setsockopt(zmq.LINGER, 0)
+            pusher.setsockopt(zmq.SNDHWM, 0)
             pusher.connect(address)
             strangers.append(pusher)
-            for frames in forged * 5:
-                pusher.send_multipart(frames)
+            for _ in range(FUZZED // len(addresses)):
+                pusher.send_multipart(malformed(rng, good))
 
     with Controller(roles, deployment) as running:
-        attacker = threading.Thread(target=attack)
+        attacker = threading.Thread(target=attack, args=(running._roles[0].token,))
         attacker.start()
-        first, _ = running.run(deployment)
+        traces = [running.run(deployment)[0]]
         attacker.join()
-        second, _ = running.run(deployment)
+        while _dropped(traces) < FUZZED // len(addresses) * len(addresses):
+            traces.append(running.run(deployment)[0])
     for stranger in strangers:
         stranger.close()
-    for trace in (first, second):
+    for trace in traces:
         for request, spec in zip(trace.requests, deployment.requests, strict=True):
             assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
-    said = [*first.warnings, *second.warnings]
+    said = [sentence for trace in traces for sentence in trace.warnings]
     for name in addresses:
-        assert any(f"were dropped by {name}, each of which {FORGED}" in each for each in said)
+        for reason in (FORGED, BROKEN):
+            assert any(f"were dropped by {name}, each of which {reason}" in each for each in said)
+
+
+def _dropped(traces: list[Trace]) -> int:
+    said = [re.match(r"(\d+) foreign", each) for trace in traces for each in trace.warnings]
+    return sum(int(each[1]) for each in said if each is not None)

@@ -124,6 +124,19 @@ def test_planning_alone_needs_no_executor_libraries() -> None:
     )
 
 
+@pytest.mark.processes
+def test_starting_loads_no_more_than_it_needs() -> None:
+    """``treepipe --help`` no numbers, a simulation nothing slow to load that it does not use."""
+    _python(
+        "import sys, treepipe.cli.main\n"
+        "bad = {'numpy', 'scipy', 'simpy', 'pydantic'} & set(sys.modules)\n"
+        "assert not bad, bad\n"
+        "import treepipe.sim.predict, treepipe.results.show, treepipe.results.result\n"
+        "slow = {'scipy.stats', 'scipy.optimize', 'matplotlib', 'pandas', 'joblib'}\n"
+        "assert not slow & set(sys.modules), slow & set(sys.modules)"
+    )
+
+
 LOAD_ALL = f"""
 import importlib, pkgutil, treepipe
 for info in pkgutil.walk_packages(treepipe.__path__, 'treepipe.'):

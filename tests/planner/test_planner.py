@@ -103,6 +103,17 @@ def test_throughput_is_better_large(tmp_path: Path) -> None:
     assert ranking[-1].gap.mean < 0
 
 
+def test_every_ranked_plan_says_what_binds() -> None:
+    """A token's time by the path; throughput by the busiest device."""
+    for settings in ((), ("search.goal=throughput_tokens_s",)):
+        for entry in plan_content(found(*settings))["ranking"]:
+            assert sum(entry["critical_path"].values()) == pytest.approx(1)
+            assert sum(entry["critical_path_reasons"].values()) == pytest.approx(1)
+            busy = {name: share["mean"] for name, share in entry["utilization"].items()}
+            shares = busy if settings else entry["critical_path"]
+            assert shares[entry["binds"]] == max(shares.values())
+
+
 def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> None:
     """A chain shared by one target is StarSD's."""
     text = CLUSTER.split("[search]")[0]

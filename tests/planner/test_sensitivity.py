@@ -5,36 +5,25 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
+from treepipe.library import Plan
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import Found, search
+from treepipe.planner.halving import Found
 from treepipe.planner.report import plan_content
 from treepipe.planner.sensitivity import RATE, Sensitivity, sensitivities
 from treepipe.scenario.scenario import Scenario
+from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.points import Point, simulate_points
 
-CLUSTER = {
-    "name": "hangs on",
-    "runs": 3,
-    "target": {"layers": 4, "hidden_size": 1000},
-    "drafts": [{"device": {"draft_ms": {1: 5.0}}}],
-    "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0, 64: 40.0}}, "count": 2}]}],
-    "links": {"default": {"latency_ms": 3.0, "bandwidth_mbit_s": 8.0}},
-    "acceptance": {"source": "bernoulli", "beta": 0.6},
-    "workload": {"new_tokens": 12},
-    "search": {"schedules": ["pp"]},
-}  # fmt: skip
 CHAIN = {"search.schedules": ["chain"], "search.grid": {"schedule.gamma": [3]}}
-METRIC = "time_between_tokens_ms"
-
-
-def found(**changes: object) -> Found:
-    return search(Cluster.of(CLUSTER).with_(**changes), say)
 
 
 def by_key(each: Found) -> dict[str, Sensitivity]:
@@ -78,6 +67,36 @@ def test_factors_are_those_of_other_inputs_by_brute_force() -> None:
         assert rows[key].up == pytest.approx(outcome.metrics[METRIC].mean / stated - 1, abs=1e-9)
     assert rows["scale.misses"].up > 0.005
     assert rows["scale.drafts"].up > 0.005
+
+
+def test_a_derivative_is_the_share_of_the_critical_path() -> None:
+    """Two ways to one number: what a tenth changes, both sides, and who is on the path."""
+    each = found(**{"search.schedules": ["flowspec"], "search.grid": {"schedule.tree_size": [12]}})
+    rows, places = by_key(each), each.best.path.places
+    stages = sum(share for name, share in places.items() if name.startswith("pipeline0.stage"))
+    links = sum(share for name, share in places.items() if "->" in name)
+    stages -= sum(s for name, s in places.items() if name.startswith("pipeline0") and "->" in name)
+    slope = {key: (row.up - row.down) / 0.2 for key, row in rows.items()}
+    assert slope["scale.drafts"] == pytest.approx(places["draft0"], abs=0.02)
+    assert slope["scale.stages"] == pytest.approx(stages, abs=0.02)
+    assert slope["scale.latency"] - slope["scale.bandwidth"] == pytest.approx(links, abs=0.02)
+    assert 0.1 < stages < 0.9
+
+
+def test_who_is_hit_with_more_misses_is_hit_with_fewer() -> None:
+    """Of made pools; so misses are paired as closely as all other inputs."""
+    for made in (bernoulli_pool, lambda hit: hit_ratio_pool({1: hit, 4: (1 + hit) / 2})):
+        texts = []
+        for hit in (0.6, 0.56):
+            oracle = PoolSource(made(hit), 1, 7).open(1, 4)
+            texts.append(np.array([oracle.truth(index) for index in range(500)]))
+        assert np.all(texts[0] <= texts[1])
+        assert 0 < np.mean(texts[0] < texts[1]) < 0.15
+
+
+def test_the_library_tells_the_same_rows() -> None:
+    each = found()
+    assert Plan(each).sensitivity() == sensitivities(each, say)
 
 
 def test_rows_are_sorted_and_hold_their_intervals() -> None:
@@ -137,7 +156,7 @@ def test_command_tells_it_in_a_table_a_picture_and_json(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--plot", "t.png"], "--plot draws the sensitivity; add --sensitivity"),
+        (["--plot", "t.png"], "--plot draws the sensitivity or a map; add"),
         (["--sensitivity", "--quiet"], "--sensitivity --quiet shows nothing; add --json or --plot"),
     ],
 )

@@ -110,6 +110,7 @@ OTHER: dict[str, Any] = {
     "groups": 2,
     "overlapped_pruning": True,
     "draft_reuse": False,
+    "draft_ahead": True,
     "index_slip": True,
     "central_transfers": False,
     "parallel_prefill": False,

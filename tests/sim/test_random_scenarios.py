@@ -62,6 +62,7 @@ schedule = st.fixed_dictionaries(
         "width": few,
         "children": few,
         "draft_reuse": st.booleans(),
+        "draft_ahead": st.booleans(),
         "central_transfers": st.booleans(),
         "batch": few,
         "prefill_chunk": st.integers(1, 64),

@@ -18,6 +18,7 @@ from treepipe.studies.layered import (
     fourteen,
     one_server,
     plain_ms,
+    solve_all,
     twenty_one,
     two_servers,
 )
@@ -27,7 +28,7 @@ from treepipe.studies.study import STUDIES, StudyResult
 
 pytestmark = pytest.mark.processes
 
-LEVELS = Levels(0.6, (1.6, 0.4))
+LEVELS = Levels(0.6, (1.6, 0.4), {"specinfer": 120.0, "specpipe": 55.0})
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -123,6 +124,34 @@ def test_the_plain_pipeline_is_met() -> None:
 @pytest.mark.parametrize("cards", [one_server(), two_servers(), fourteen(), twenty_one()])
 def test_clusters_hold_the_whole_target(cards: tuple[Card, ...]) -> None:
     assert sum(card.layers for card in cards) == 80
+
+
+def test_a_predicted_time_s_interval_holds_what_was_left_out(specpipe: StudyResult) -> None:
+    rows = {row.key: row for row in specpipe.rows}
+    row = rows["one-server/eagle/time_between_tokens_ms"]
+    assert row.low is not None
+    assert row.high is not None
+    assert row.predicted is not None
+    logs = np.log([120.0 / 117.92, 55.0 / 54.67])
+    half = 4.303 * np.sqrt(np.mean(logs**2))  # Student's t, two degrees of freedom
+    assert np.log(row.high / row.predicted) >= half * 0.999
+    assert np.log(row.predicted / row.low) >= half * 0.999
+    assert {rows[f"one-server/{n}/time_between_tokens_ms"].role for n in ("specinfer", "pp")} == {
+        "calibrated"
+    }
+
+
+def test_a_level_between_two_curves_serves_both() -> None:
+    curves = {level: 100.0 * level for level in (0.5, 1.0, 2.0)}
+    assert solve_all([(curves, 80.0), (curves, 125.0)]) == pytest.approx(1.0, abs=0.01)
+
+
+def test_off_the_path_a_pool_is_sharpened_otherwise() -> None:
+    recorded = Pool.load(Path(POOL))
+    changed, alike = recorded.sharpened(2.25, 0.1), recorded.sharpened(2.25)
+    here, off = slice(0, len(recorded)), slice(len(recorded), None)
+    assert np.array_equal(changed.vectors[here], alike.vectors[here])
+    assert np.diff(changed.vectors[off]) == pytest.approx(0.1 * np.diff(recorded.vectors[off]))
 
 
 def test_a_sharpened_pool_is_surer_and_proposes_the_same() -> None:

@@ -12,7 +12,7 @@ from treepipe.studies.real_time import LIGHT, Settings, study
 
 @pytest.mark.processes
 def test_end_to_end(tmp_path: Path) -> None:
-    settings = Settings([LIGHT], ("pp",), ("code",), 3, 40, 2.0, 1.0)
+    settings = Settings([LIGHT], ("pp",), ("code",), 3, 40, 2.0, 1.0, plans=0)
     result = study(settings, say)
     rows = written(result, tmp_path / "out")
     assert not result.faults, "texts are plain greedy decoding's"

@@ -32,6 +32,7 @@ sections = st.fixed_dictionaries(
         "layers_per_step": st.integers(1, 3),
         "overlapped_pruning": st.booleans(),
         "draft_reuse": st.booleans(),
+        "draft_ahead": st.booleans(),
         "parallel_prefill": st.booleans(),
         "prefill_chunk": st.integers(1, 40),
     }

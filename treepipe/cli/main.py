@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 
 from treepipe.cli import calibrate as cli_calibrate
 from treepipe.cli import plan as cli_plan
+from treepipe.cli import worker as cli_worker
 from treepipe.cli.extras import need_executor
 from treepipe.cli.options import (
     JsonTarget,
@@ -73,6 +74,7 @@ app = typer.Typer(
 
 app.add_typer(cli_calibrate.app, name="calibrate")
 app.command()(cli_plan.plan)
+app.command()(cli_worker.worker)
 
 
 def main() -> None:
@@ -216,7 +218,7 @@ def run(
     settings: Settings = None,
     quiet: Quiet = False,
 ) -> None:
-    """Execute a scenario with real processes on this machine."""
+    """Execute a scenario with real processes, on this machine and on the workers that it names."""
     need_executor("run")
     from treepipe.executor.execute import execute
     from treepipe.results.result import make_result

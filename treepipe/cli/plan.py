@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -23,9 +24,19 @@ def plan(
         bool,
         typer.Option("--sensitivity", help="Show what 10 % of each input does to the best plan."),
     ] = False,
+    break_even: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--break-even",
+            metavar="KEY[=LOW:HIGH]",
+            help="Find where another schedule becomes the best; twice: a map over both.",
+        ),
+    ] = None,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--plot", metavar="FILE.png", help="Draw the sensitivity here (a tornado)."),
+        typer.Option(
+            "--plot", metavar="FILE.png", help="Draw the sensitivity (a tornado) or the map here."
+        ),
     ] = None,
     seed: Seed = None,
     runs: Annotated[
@@ -37,13 +48,16 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Search schedules, parameters and partitions for a cluster and a goal."""
+    from treepipe.planner.break_even import axis_of, break_evens
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import search
     from treepipe.planner.report import (
         check_feasible,
         default_out,
         plan_content,
+        regions_title,
         sensitivity_title,
+        show_break_even,
         show_plan,
         show_sensitivity,
         write_best,
@@ -58,24 +72,48 @@ def plan(
         inputs=(cluster,),
         keep=() if force else ("--out",),
     )
-    if plot is not None and not sensitivity:
-        raise UserError("--plot draws the sensitivity; add --sensitivity")
-    if sensitivity and quiet and json is None and plot is None:
-        raise UserError("--sensitivity --quiet shows nothing; add --json or --plot")
+    keys = break_even or []
+    _check_asked(keys, plot, sensitivity=sensitivity, silent=quiet and json is None)
     loaded = Cluster.load(cluster, changes(settings, seed, runs))
+    axes = [axis_of(key, loaded) for key in keys]
     with Progress(quiet) as say:
         found = search(loaded, say)
         rows = sensitivities(found, say) if sensitivity else []
+        even, mapped = break_evens(found, axes, say)
     with Faults() as faults:
         faults.attempt(write_best, found, out)
         if json is not None:
-            faults.attempt(write_json, plan_content(found, rows), json)
+            faults.attempt(write_json, plan_content(found, rows, even, mapped), json)
         if plot is not None and rows:
             from treepipe.planner.sensitivity_plot import draw_tornado
 
             title, goal = sensitivity_title(found), loaded.search.goal
             faults.attempt(draw_tornado, rows, title, goal, plot)
+        if plot is not None and mapped is not None:
+            from treepipe.planner.regions_plot import draw_regions
+
+            faults.attempt(draw_regions, mapped, regions_title(found, mapped), plot)
         if not quiet and json != "-":
             show_plan(found, out, console())
             show_sensitivity(found, rows, console())
+            show_break_even(even, console())
     check_feasible(found)
+
+
+def _check_asked(
+    keys: Sequence[str], plot: Path | None, *, sensitivity: bool, silent: bool
+) -> None:
+    """Raises ``UserError`` where options contradict each other. Args: ``silent``: nothing is told
+    but in a picture."""
+    if len(keys) > 2:
+        raise UserError("--break-even takes one input, or two for a map")
+    drawn = [sensitivity, len(keys) == 2]
+    if plot is not None and not any(drawn):
+        raise UserError(
+            "--plot draws the sensitivity or a map; add --sensitivity or a second --break-even"
+        )
+    if plot is not None and all(drawn):
+        raise UserError("--plot draws one picture: leave out --sensitivity or a --break-even")
+    if silent and plot is None and (sensitivity or keys):
+        option = "--sensitivity" if sensitivity else "--break-even"
+        raise UserError(f"{option} --quiet shows nothing; add --json or --plot")

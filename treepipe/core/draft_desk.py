@@ -107,6 +107,11 @@ class DraftDesk:
         """Whether ``next`` may find something."""
         return bool(self._passes) or len(self._queue) > 0
 
+    @property
+    def turn_asked_ms(self) -> float | None:
+        """Since when the turn that is served had waited; None between turns."""
+        return None if self._turn is None else self._turn[1]
+
     def schedule(self, session: int) -> Schedule:
         return self._sessions[session].schedule
 
@@ -129,6 +134,8 @@ class DraftDesk:
     def admit(self, now_ms: float) -> None:
         """Let requests that wait take their turn as far as there is room; who finds none keeps
         all behind it from what it lacks."""
+        if not self._waiting:
+            return
         lacking = set[int]()
         for session in [*self._waiting]:
             state = self._sessions[session]
@@ -174,8 +181,9 @@ class DraftDesk:
     def _next(self, now_ms: float) -> Work | None:
         """The next thing that is wanted."""
         self._book.look(now_ms)
-        if not all(map(self._listens, self._passes)):
-            return self._draft_next(now_ms)
+        for passes in self._passes:
+            if not self._listens(passes):
+                return self._draft_next(now_ms)
         while len(self._queue):
             queued: tuple[float, Begin | Evaluate] = self._queue.pop()
             arrived_ms, work = queued
@@ -209,7 +217,8 @@ class DraftDesk:
             self._turn = None
 
     def _listens(self, passes: tuple[tuple[int, DraftPass], ...]) -> bool:
-        return all(self._sessions[session].schedule.listens for session, _ in passes)
+        sessions = self._sessions
+        return not [each for each, _ in passes if not sessions[each].schedule.listens]
 
     # --- what was done ---------------------------------------------------------------------------
 
@@ -239,7 +248,7 @@ class DraftDesk:
             if session in self._sessions:
                 passes += self._absorb(orders, session, self._handle(session, drafted))
         self._queue_passes(passes)
-        return self._with_room(self._gathered(orders))
+        return orders if orders.nothing else self._with_room(self._gathered(orders))
 
     def lose(self, pipeline: int, worker: str) -> Orders:
         """A pipeline is gone with one of its workers: its requests end with what they have."""
@@ -326,9 +335,10 @@ class DraftDesk:
         Behind all else that the event caused: what is emitted by then is final, so no draw of the
         one that is preempted is repeated for what it gave.
         """
-        for session in self._caches.grow(orders.emitted):
-            self._leave(orders, session)
-            orders.preempted.append(session)
+        if orders.emitted:
+            for session in self._caches.grow(orders.emitted):
+                self._leave(orders, session)
+                orders.preempted.append(session)
         return orders
 
     def _close(self, orders: Orders, session: int, reason: str) -> None:

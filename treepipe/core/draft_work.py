@@ -10,16 +10,17 @@ from typing import Any, TypeAlias
 
 from treepipe.core.messages import Flight, Message
 from treepipe.core.protocol import DraftPass
+from treepipe.core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Begin:
     """A request begins."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Evaluate:
     """A flight came back: the target's tokens are to be read off its rows."""
 
@@ -27,7 +28,7 @@ class Evaluate:
     payload: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Draft:
     """Draft passes to be run as one batch."""
 
@@ -35,10 +36,13 @@ class Draft:
 
     @property
     def rows(self) -> int:
-        return sum([order.rows for _, order in self.passes])
+        passes = self.passes
+        if len(passes) == 1:  # nearly always
+            return passes[0][1].rows
+        return sum([order.rows for _, order in passes])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WarmUp:
     """A draft pass in vain, for no request; it is not reported back.
 
@@ -49,7 +53,7 @@ class WarmUp:
 Work: TypeAlias = Begin | Evaluate | Draft | WarmUp
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Turn:
     """One turn of a draft server: when it began to wait, to be served, and when it was over.
 
@@ -84,6 +88,11 @@ class Orders:
     emitted: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     finished: list[tuple[int, str]] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing to carry out, as between the draft passes of a turn."""
+        return not (self.messages or self.emitted or self.finished or self.preempted)
 
     @property
     def closed(self) -> list[int]:

@@ -8,10 +8,10 @@ counted. A ``Segment``'s indices are valid after ``Segment.version`` words.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from treepipe.core.errors import ProtocolError
+from treepipe.core.records import record
 
 NO_PARENT = -1
 """Parent of a root, and of a draft node that hangs at the newest committed token."""
@@ -25,7 +25,7 @@ def require(condition: bool, sentence: str) -> None:
         raise ProtocolError(sentence)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Segment:
     """An ordered batch of rows that enters the pipeline as one message.
 
@@ -65,7 +65,7 @@ class Segment:
         return bool(self.tokens) and not self.parents
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Word:
     """The draft's announcement to every stage: a prune, or "go on" (``retained`` is None).
 
@@ -93,7 +93,7 @@ class Word:
         require(not self.ends_round or self.accepted == kept, "an ended round keeps no live node")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Flight:
     """Segments of different sessions that travel together and are computed in one pass.
 
@@ -116,7 +116,10 @@ class Flight:
 
     @property
     def rows(self) -> int:
-        return sum([len(segment.tokens) for segment in self.segments])
+        segments = self.segments
+        if len(segments) == 1:  # nearly always
+            return len(segments[0].tokens)
+        return sum([len(segment.tokens) for segment in segments])
 
     @property
     def session(self) -> int:
@@ -124,7 +127,7 @@ class Flight:
         return self.segments[0].session if self.segments else 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verified:
     """A flight on its way back from a pipeline's end that has taken the target's tokens itself.
 
@@ -156,7 +159,7 @@ class Verified:
         return self.flight.session
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Beat:
     """Words of different sessions, broadcast together to all stages of a pipeline.
 
@@ -176,7 +179,7 @@ class Beat:
         return self.words[0].session if self.words else 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Close:
     """The session is over: free what belongs to it."""
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from treepipe.core.records import record
+
 MEMORY = 50
 """So many of the last durations count; older ones fade away."""
 LEVEL_MEMORY = 500
 """So many of the last verified tokens of a depth count."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pace:
     """A draft server's load, durations and acceptance when a segment came back.
 
@@ -103,9 +105,10 @@ class PaceBook:
             since_ms, line = self._drafting
             line.note(0, now_ms - since_ms)
             self._drafting = None
-        for session, (rows, line) in self._fed.items():
-            self._under_way[session] = rows, line, now_ms
-        self._fed.clear()
+        if self._fed:
+            for session, (rows, line) in self._fed.items():
+                self._under_way[session] = rows, line, now_ms
+            self._fed.clear()
 
     def turn(self, now_ms: float) -> None:
         """A turn begins."""
@@ -114,7 +117,7 @@ class PaceBook:
     def drafting(self, sessions: list[int], now_ms: float) -> None:
         """Draft passes of these sessions begin."""
         since_ms, self._turn_ms = self._turn_ms, None
-        if not self._reading.isdisjoint(sessions):
+        if self._reading and not self._reading.isdisjoint(sessions):
             self._reading.difference_update(sessions)
         elif since_ms is None:
             self._drafting = now_ms, self._further

@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -21,11 +20,12 @@ import numpy.typing as npt
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word, require
 from treepipe.core.pace import UNKNOWN, Pace
+from treepipe.core.records import record
 
 # --- events: world -> schedule -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Started:
     """A request begins: ``prompt`` token ids, at most ``max_new_tokens`` more are wanted.
 
@@ -41,7 +41,7 @@ class Started:
         require(self.max_new_tokens > 0, "at least one new token must be wanted")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Drafted:
     """A draft pass finished: per asked node its candidates, most probable first.
 
@@ -56,19 +56,17 @@ class Drafted:
         """Raises ``ProtocolError`` unless it answers for so many nodes, for each at length."""
         if not len(self.tokens) == len(self.log_probs) == nodes:
             raise ProtocolError("a draft pass answers for every node it was asked about")
-        widths = {*_widths(self.tokens), *_widths(self.log_probs)}
-        if len(widths) > 1 or 0 in widths:
+        tokens, log_probs = self.tokens, self.log_probs
+        if isinstance(tokens, np.ndarray) and isinstance(log_probs, np.ndarray) and nodes:
+            fits = tokens.shape[1] == log_probs.shape[1] > 0
+        else:
+            widths = {len(row) for table in (tokens, log_probs) for row in table}
+            fits = len(widths) < 2 and 0 not in widths
+        if not fits:
             raise ProtocolError("a draft pass gives every node as many log_probs as tokens, not 0")
 
 
-def _widths(table: Sequence[Sequence[Any]] | npt.NDArray[Any]) -> set[int]:
-    """How many entries the rows of a table have; an array's are equally long."""
-    if isinstance(table, np.ndarray) and len(table):
-        return {table.shape[1]}
-    return {len(row) for row in table}
-
-
-@dataclass(frozen=True, slots=True)
+@record
 class Returned:
     """A segment came back: the target's next token at each row that survived.
 
@@ -88,7 +86,7 @@ class Returned:
     pace: Pace = UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stepped:
     """A step of a pipeline in lock-step is over; told to every session that takes part in it.
 
@@ -98,7 +96,7 @@ class Stepped:
     returned: Returned | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerLost:
     """A worker is gone; the schedule ends with what is committed."""
 
@@ -111,7 +109,7 @@ Event: TypeAlias = Started | Drafted | Returned | Stepped | WorkerLost
 # --- commands: schedule -> world -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DraftPass:
     """Run the draft once; answered by ``Drafted``.
 
@@ -156,7 +154,7 @@ class DraftPass:
         return None if self.keep is None else (self.keep, self.accepted)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Feed:
     """Send a segment to the first stage; answered by ``Returned``.
 
@@ -166,21 +164,21 @@ class Feed:
     segment: Segment
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Announce:
     """Broadcast a word to every stage; not answered."""
 
     word: Word
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Emit:
     """These tokens are final; not answered."""
 
     tokens: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Judged:
     """A round's tree had ``drafted`` levels, of which the first ``accepted`` were accepted: what
     the draft server learns for all its requests; not answered."""
@@ -189,7 +187,7 @@ class Judged:
     drafted: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finish:
     """The request is done ("length", "end of text" or "worker lost"); not answered."""
 
@@ -199,7 +197,7 @@ class Finish:
 Command: TypeAlias = DraftPass | Feed | Announce | Emit | Judged | Finish
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Offer:
     """What a verification rule may want to know of a node: its place, and its children.
 
@@ -245,7 +243,7 @@ class Schedule(Protocol):
     def rounds(self) -> Sequence[RoundRecord]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RoundRecord:
     """What one round did: tokens committed, pipeline steps, and what became of its nodes.
 

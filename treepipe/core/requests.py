@@ -211,6 +211,8 @@ class OpenRequests(Generic[Own]):
             request = self._open[session]
             request.emitted.append((now_ms, len(tokens)))
             request.tokens += tokens
+        if not (orders.preempted or orders.finished):
+            return [], []
         again = [self._open.pop(session).reopened() for session in orders.preempted]
         self._open |= {request.session: request for request in again}
         finished = [

@@ -7,11 +7,11 @@ here, so the same passes give everyone the same nodes at the same paths.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
+from treepipe.core.records import record
 
 Payload = TypeVar("Payload")
 
@@ -40,7 +40,7 @@ class ScratchNode(Generic[Payload]):
         return tuple(found[::-1])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Followed(Generic[Payload]):
     """What one pass did.
 
@@ -99,10 +99,11 @@ class Scratch(Generic[Payload]):
 
     def _cut(self, order: DraftPass) -> list[ScratchNode[Payload]]:
         """Drop what the pass does not keep; returns the nodes that it commits."""
-        if order.cut is None:
+        cut = order.cut
+        if cut is None:
             return []
-        slots, accepted = order.cut
-        kept = [self.nodes[slot] for slot in slots]
+        slots, accepted = cut
+        kept = [*map(self.nodes.__getitem__, slots)]
         self.nodes = kept[accepted:]
         if not accepted:
             return []

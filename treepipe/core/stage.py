@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from treepipe.core.barrier import Barrier
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word
+from treepipe.core.records import record
 from treepipe.core.words import WordLog
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prune:
     """Keep, of the cached tree nodes, those at ``keep``; the first ``accepted`` are committed."""
 
@@ -32,7 +32,7 @@ class Prune:
     accepted: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """Compute ``segment`` and send it on.
 
@@ -44,7 +44,7 @@ class Run:
     rows: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pass:
     """Send the emptied segment on as a marker: no compute."""
 
@@ -91,9 +91,10 @@ class StageSession:
 
     def next_action(self) -> Action | None:
         """The next thing to do, None if the stage must wait for a message."""
-        prune = self.next_prune()
-        if prune is not None:
-            return prune
+        if self._words:
+            prune = self.next_prune()
+            if prune is not None:
+                return prune
         return None if self.due is None else self._take(self._segments.popleft())
 
     def next_prune(self) -> Prune | None:
@@ -107,19 +108,17 @@ class StageSession:
     @property
     def due(self) -> Segment | None:
         """The segment that is computed next, once no word is due; None if it must wait."""
-        if self._segments and self._segment_is_due(self._segments[0]):
-            return self._segments[0]
-        return None
+        if not self._segments:
+            return None
+        segment = self._segments[0]
+        if segment.round != self.round or segment.version > self._log.version:
+            return None
+        return segment if segment.step is None or self._barrier.lets(segment.step) else None
 
     def _word_is_due(self, word: Word) -> bool:
         if not word.lock_step:
             return True
         return self._barrier.word_is_due and (word.ends_round or bool(self._segments))
-
-    def _segment_is_due(self, segment: Segment) -> bool:
-        if segment.round != self.round or segment.version > self._log.version:
-            return False
-        return segment.step is None or self._barrier.lets(segment.step)
 
     def _apply(self, word: Word) -> Prune | None:
         if word.retained is None:

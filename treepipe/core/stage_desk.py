@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 from treepipe.core.barrier import Barrier, Groups, group_sizes
 from treepipe.core.errors import ProtocolError
-from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Verified
+from treepipe.core.messages import Beat, Close, Flight, Message, Segment
+from treepipe.core.records import record
 from treepipe.core.stage import Prune, Run, StageSession
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Move:
     """Compute what is left of a flight in one pass and send it on; no rows cost nothing.
 
@@ -46,7 +47,7 @@ class Move:
         return self.flight.rows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """Send on a flight that was computed before: what the words since then have left of it.
 
@@ -61,7 +62,6 @@ class Send:
 
 
 StageWork: TypeAlias = Prune | Move | Send
-Answer = TypeVar("Answer")
 Place: TypeAlias = Literal["first", "last"]
 """Of what does not fit into a pass with the others."""
 
@@ -110,11 +110,6 @@ class _Gathering:
         self.due.pop(session, None)
 
     def move(self) -> Move:
-        if len(self.flight.segments) == 1:
-            ((segment, rows),) = self.due.values()
-            same = segment is self.flight.segments[0]
-            flight = self.flight if same else self.flight.holding((segment,))
-            return Move(flight, (rows,), tuple(self.payloads.values()))
         segments = [self.due[each.session] for each in self.flight.segments]
         return Move(
             self.flight.holding(tuple([segment for segment, _ in segments])),
@@ -131,11 +126,13 @@ class _Lane:
     beats: deque[Beat] = field(default_factory=deque)
     flights: deque[tuple[Flight, tuple[Any, ...]]] = field(default_factory=deque)
 
-    @property
-    def flight_is_due(self) -> bool:
+    def release(self) -> tuple[Flight, tuple[Any, ...]] | None:
+        """The next flight, if its step has come."""
+        if not self.flights:
+            return None
         number = self.flights[0][0].beat
         assert number is not None  # others never wait in a lane
-        return self.barrier.lets(number)
+        return self.flights.popleft() if self.barrier.lets(number) else None
 
 
 class StageDesk:
@@ -203,35 +200,52 @@ class StageDesk:
             payloads: per segment of a flight, handed back in the ``Move``; none if empty.
         """
         known = len(self._sessions)
-        if isinstance(message, Flight) and not payloads:
-            payloads = (None,) * len(message.segments)
-        if isinstance(message, Close):
-            self._close(message.session)
+        if isinstance(message, Flight):
+            payloads = payloads or (None,) * len(message.segments)
+            if message.beat is None:
+                self._release(message, payloads)
+            else:
+                lane = self._lane(message.draft)
+                lane.flights.append((message, tuple(payloads)))
+                self._advance(lane)
         elif isinstance(message, Beat):
             self._beat(message)
-        elif isinstance(message, Verified):
-            raise ProtocolError("what is verified goes to a draft server, not to a stage")
-        elif message.beat is None:
-            self._release(message, payloads)
+        elif isinstance(message, Close):
+            self._close(message.session)
         else:
-            lane = self._lane(message.draft)
-            lane.flights.append((message, tuple(payloads)))
-            self._advance(lane)
-        return list(self._sessions)[known:]
+            raise ProtocolError("what is verified goes to a draft server, not to a stage")
+        return [] if len(self._sessions) == known else list(self._sessions)[known:]
 
     def next_action(self) -> StageWork | None:
         """The next thing to do, None if the stage must wait for a message."""
         if self._idle:
             return None
-        leaving = self._released
+        leaving = None if self._held is None else self._released
         if leaving is not None:  # behind all prunes, and before the next flight is taken
             return self._next_prune() or self._send(*leaving)
         if self._ready:
             return self._take(self._leaving(self._ready.popleft()))
-        if self._batch > 1:
-            prune = self._next_prune()
-            if prune is not None:
-                return prune
+        action = self._next_alone() if self._batch == 1 else self._next_together()
+        if action is not None:
+            return action
+        if self._ready:
+            return self.next_action()
+        self._idle = True
+        return None
+
+    def _next_alone(self) -> Prune | Move | None:
+        """The first thing that a session has to do."""
+        for session in self._free():
+            action = self._act(session)
+            if action is not None:
+                return action if isinstance(action, Prune) else self._take(action)
+        return None
+
+    def _next_together(self) -> Prune | Move | None:
+        """The first prune, else one move of all flights that may be computed together."""
+        prune = self._next_prune()
+        if prune is not None:
+            return prune
         moves: list[Move] = []
         for session in self._order():
             if moves and not self._has_room(moves, session):
@@ -241,23 +255,19 @@ class StageDesk:
                 return action
             if action is not None:
                 moves.append(self._take(action))
-                if self._batch == 1 or action.flight.beat is not None:
+                if action.flight.beat is not None:
                     break
-        if moves:
-            return together(moves)
-        if self._ready:
-            return self.next_action()
-        self._idle = True
-        return None
+        return together(moves) if moves else None
 
     def _free(self) -> list[int]:
         """Sessions that have a turn, but for those whose segment waits for others of its flight."""
-        return [session for session in self._turns if session not in self._gathered]
+        gathered = self._gathered
+        if not gathered:
+            return [*self._turns]
+        return [session for session in self._turns if session not in gathered]
 
     def _order(self) -> list[int]:
         """These sessions in the order in which their segments are taken."""
-        if self._batch == 1:
-            return self._free()
         last = self._prompts == "last"
         return sorted(self._free(), key=lambda session: self._brings_prompt(session) == last)
 
@@ -282,19 +292,27 @@ class StageDesk:
 
     def _act(self, session: int) -> Prune | Move | None:
         """A session's next prune, or the move of a flight that waited for its segment alone."""
-        action = self._ask(session, StageSession.next_action)
-        if isinstance(action, Prune):
-            return action
+        state = self._sessions[session]
+        before = state.round
+        action = state.next_action()
+        if state.round > before:
+            self._forget_ended_rounds(session)
         if action is None:
             if not self._waiting[session]:
                 del self._turns[session]
             return None
+        if isinstance(action, Prune):
+            return action
         return self._gather(action.segment, action.rows if isinstance(action, Run) else ())
 
     def _next_prune(self) -> Prune | None:
         """The next word that leaves a trace, while no segment is taken."""
         for session in self._free():
-            prune = self._ask(session, StageSession.next_prune)
+            state = self._sessions[session]
+            before = state.round
+            prune = state.next_prune()
+            if state.round > before:
+                self._forget_ended_rounds(session)
             if prune is not None:
                 return prune
         return None
@@ -354,18 +372,28 @@ class StageDesk:
         return move
 
     def _gather(self, segment: Segment, rows: tuple[int, ...] | None) -> Move | None:
-        gathering = self._waiting[segment.session].pop(segment.ticket)
-        gathering.due[segment.session] = segment, rows
-        self._gathered.add(segment.session)
-        return self._leaving(gathering) if gathering.is_complete else None
+        session = segment.session
+        gathering = self._waiting[session].pop(segment.ticket)
+        flight = gathering.flight
+        if len(flight.segments) > 1:
+            gathering.due[session] = segment, rows
+            self._gathered.add(session)
+            return self._leaving(gathering) if gathering.is_complete else None
+        self._to_the_back(session)
+        if segment is not flight.segments[0]:
+            flight = flight.holding((segment,))
+        return Move(flight, (rows,), (gathering.payloads[session],))
 
     def _leaving(self, gathering: _Gathering) -> Move:
         """The move of a flight whose segments are all due; its sessions go to the back."""
         for session in gathering.due:
             self._gathered.discard(session)
-            del self._turns[session]
-            self._turns[session] = None
+            self._to_the_back(session)
         return gathering.move()
+
+    def _to_the_back(self, session: int) -> None:
+        del self._turns[session]
+        self._turns[session] = None
 
     def _beat(self, beat: Beat) -> None:
         if beat.number is None:
@@ -385,15 +413,6 @@ class StageDesk:
                 self._session(word.session).receive(word)
                 self._turns.setdefault(word.session)
 
-    def _ask(self, session: int, what: Callable[[StageSession], Answer]) -> Answer:
-        """Ask a session what is next; what it says may end a round."""
-        state = self._sessions[session]
-        before = state.round
-        answer = what(state)
-        if state.round > before:
-            self._forget_ended_rounds(session)
-        return answer
-
     def _forget_ended_rounds(self, session: int) -> None:
         """Segments of ended rounds will never be due; the others of their flights go on."""
         current = self._sessions[session].round
@@ -408,34 +427,37 @@ class StageDesk:
             if lane.beats and lane.barrier.word_is_due:
                 self._tell(lane.beats.popleft())
                 lane.barrier.applied += 1
-            elif lane.flights and lane.flight_is_due:
-                self._release(*lane.flights.popleft())
+            elif (released := lane.release()) is not None:
+                self._release(*released)
             else:
                 return
 
     def _lane(self, draft: int) -> _Lane:
-        return self._lanes.setdefault(draft, _Lane(Barrier(self._free_beats)))
+        lane = self._lanes.get(draft)
+        if lane is None:
+            lane = self._lanes[draft] = _Lane(Barrier(self._free_beats))
+        return lane
 
     def _release(self, flight: Flight, payloads: Sequence[Any]) -> None:
         self._idle = False
-        alive = [
-            (segment, payload)
-            for segment, payload in zip(flight.segments, payloads, strict=True)
-            if segment.session not in self._closed
-            and segment.round >= self._session(segment.session).round
-        ]
-        segments = tuple([segment for segment, _ in alive])
+        segments, given = list[Segment](), dict[int, Any]()
+        for segment, payload in zip(flight.segments, payloads, strict=True):
+            session = segment.session
+            if session not in self._closed and segment.round >= self._session(session).round:
+                segments.append(segment)
+                given[session] = payload
         if not segments:
             if flight.beat is not None:
                 self._ready.append(_Gathering(flight.holding(()), {}))
             return
         if len(segments) < len(flight.segments):
-            flight = flight.holding(segments)
-        gathering = _Gathering(flight, {s.session: payload for s, payload in alive})
+            flight = flight.holding(tuple(segments))
+        gathering = _Gathering(flight, given)
         for segment in segments:
-            self._waiting[segment.session][segment.ticket] = gathering
-            self._sessions[segment.session].receive(segment)
-            self._turns.setdefault(segment.session)
+            session = segment.session
+            self._waiting[session][segment.ticket] = gathering
+            self._sessions[session].receive(segment)
+            self._turns.setdefault(session)
 
     def _session(self, number: int) -> StageSession:
         state = self._sessions.get(number)

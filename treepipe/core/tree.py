@@ -8,11 +8,15 @@ schedule, a stage or a model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.messages import NO_PARENT
+
+SORTED_WHOLE = 256
+"""So many scores are sorted faster than the best of them are found first."""
 
 
 class TokenTree:
@@ -63,11 +67,11 @@ class TokenTree:
         Raises:
             ValueError: as in ``append``; nothing is changed then.
         """
-        known = range(len(self.tokens))
-        if parents and not (min(parents) in known and max(parents) in known):
+        known, first = range(len(self.tokens)), min(parents, default=0)
+        if parents and not (first in known and max(parents) in known):
             raise ValueError(f"a parent is not among the {len(known)} nodes before the layer")
         new = set(zip(parents, tokens, strict=True))
-        fresh = set(parents).isdisjoint(self.parents)  # nearly always: parents without children
+        fresh = max(self.parents) < first  # nearly always: below the deepest layer
         if len(new) < len(tokens) or not (
             fresh or new.isdisjoint(zip(self.parents, self.tokens, strict=True))
         ):
@@ -124,13 +128,14 @@ class TokenTree:
             raise ValueError("a tree keeps at least its root")
         new_index = dict(zip(kept, range(len(kept)), strict=True))
         try:
-            parents = [NO_PARENT] + [new_index[self.parents[old]] for old in kept[1:]]
+            above = map(self.parents.__getitem__, kept[1:])
+            parents = [NO_PARENT, *map(new_index.__getitem__, above)]
         except KeyError as missing:
             raise ValueError(f"node {missing} is dropped, but a child of it is retained") from None
         base = self.depths[kept[0]]
-        self.tokens = [self.tokens[old] for old in kept]
+        self.tokens = [*map(self.tokens.__getitem__, kept)]
         self.depths = [self.depths[old] - base for old in kept]
-        self.scores = [self.scores[old] for old in kept]
+        self.scores = [*map(self.scores.__getitem__, kept)]
         self.parents = parents
 
     def reroot(self, node: int) -> tuple[int, ...]:
@@ -152,19 +157,18 @@ class TokenTree:
         """
         first = last = len(self.tokens)
         known = dict(zip(zip(self.parents, self.tokens, strict=True), range(first), strict=True))
-        here, added = [0], []
-        for token, old_parent in zip(tokens[1:], parents[1:], strict=True):
-            place = here[old_parent], token
-            node = known.setdefault(place, last)
+        here, depths = [0], self.depths
+        below = zip(tokens[1:], parents[1:], scores[1:], strict=True)
+        for token, old_parent, score in below:
+            parent = here[old_parent]
+            node = known.setdefault((parent, token), last)
             if node == last:
-                added.append((*place, len(here)))
+                self.tokens.append(token)
+                self.parents.append(parent)
+                depths.append(depths[parent] + 1)
+                self.scores.append(score)
                 last += 1
             here.append(node)
-        for parent, token, index in added:
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.depths.append(self.depths[parent] + 1)
-            self.scores.append(scores[index])
         return range(first, last)
 
     def ancestor_mask(self) -> npt.NDArray[np.bool_]:
@@ -180,12 +184,10 @@ def subtree(parents: Sequence[int], node: int) -> list[int]:
     """
     inside = [False] * len(parents)
     inside[node] = True
-    kept = [node]
     for index, parent in enumerate(parents[node + 1 :], start=node + 1):
         if inside[parent]:
             inside[index] = True
-            kept.append(index)
-    return kept
+    return [*compress(range(len(parents)), inside)]
 
 
 def ancestor_mask(parents: Sequence[int]) -> npt.NDArray[np.bool_]:
@@ -211,9 +213,11 @@ def best(scores: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.intp]:
     [0, 2, 3]
     """
     falling = -scores
-    if not 0 < size < len(scores) // 4:
+    if not SORTED_WHOLE < len(scores) > 4 * size > 0:
         return falling.argsort(kind="stable")[:size]
-    bound = np.partition(falling, size - 1)[size - 1]
+    ordered = falling.copy()
+    ordered.partition(size - 1)
+    bound = ordered[size - 1]
     among: npt.NDArray[np.intp] = (falling <= bound).nonzero()[0]
     chosen: npt.NDArray[np.intp] = among[falling[among].argsort(kind="stable")[:size]]
     return chosen

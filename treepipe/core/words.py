@@ -65,16 +65,17 @@ class WordLog:
 
         None stands for all rows. The segment's round must be the current one.
         """
-        self.forget(segment.version)
+        if segment.version > self._first:
+            self.forget(segment.version)
         if segment.version == self.version:
             return segment, None
         old, missed = segment, self._words
         rows, start = self.survivors(old.version, old.start, len(old.tokens))
         tokens, positions, parents = old.tokens, old.positions, old.parents
         if rows is not None:
-            tokens = tuple([tokens[i] for i in rows])
-            positions = tuple([positions[i] for i in rows])
-            parents = _renumber([parents[i] for i in rows], missed)
+            tokens = tuple(map(tokens.__getitem__, rows))
+            positions = tuple(map(positions.__getitem__, rows))
+            parents = _renumber([*map(parents.__getitem__, rows)], missed)
         segment = Segment(
             old.session,
             old.ticket,
@@ -96,8 +97,10 @@ def _renumber(parents: list[int], missed: Sequence[Word]) -> tuple[int, ...]:
     """
     for word in missed:
         kept, accepted = word.retained, word.accepted
-        if kept is not None:
-            parents = [p if p == NO_PARENT else bisect_left(kept, p) - accepted for p in parents]
+        if kept is not None:  # many rows share few parents
+            places = {parent: bisect_left(kept, parent) - accepted for parent in {*parents}}
+            places[NO_PARENT] = NO_PARENT
+            parents = [*map(places.__getitem__, parents)]
     return tuple(parents)
 
 

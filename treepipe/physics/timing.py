@@ -158,6 +158,11 @@ class ServiceTable(TimeTable):
     def last_context(self) -> int | None:
         return self.contexts[-1] if len(self.contexts) > 1 else None
 
+    @property
+    def by_context(self) -> dict[int, TimeTable]:
+        """The table of each context; what another one is made of."""
+        return dict(zip(self.contexts, self._tables, strict=True))
+
     def over(self, parts: Sequence[tuple[int, int]]) -> float:
         """Milliseconds for one pass over (tokens, context) of several requests.
 
@@ -177,7 +182,7 @@ class ServiceTable(TimeTable):
         return ServiceTable(
             {
                 context: table.times(factor, knots).points
-                for context, table in zip(self.contexts, self._tables, strict=True)
+                for context, table in self.by_context.items()
             }
         )
 

@@ -29,6 +29,7 @@ class Wire:
         """Args: ``rng``: of this link alone."""
         self._times, self._rng = times, rng
         self._steady = not (times.loss or times.jitter_ms)
+        self._occupied_ms: dict[int, float] = {}  # by bytes; few sizes come again and again
         self._free_ms = 0.0
         self._last_due_ms = 0.0
 
@@ -39,7 +40,9 @@ class Wire:
         is counted right behind the first try. A lost message holds up those behind it.
         """
         times = self._times
-        occupied, delay = times.occupied_ms(size_bytes), times.latency_ms
+        occupied, delay = self._occupied_ms.get(size_bytes), times.latency_ms
+        if occupied is None:
+            occupied = self._occupied_ms[size_bytes] = times.occupied_ms(size_bytes)
         if not self._steady:
             again = int(self._rng.geometric(1.0 - times.loss)) - 1 if times.loss else 0
             occupied *= 1 + again

@@ -11,7 +11,7 @@ from math import expm1, log, sqrt
 from typing import TypeAlias
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from treepipe.results.statistics import CONFIDENCE, ROUNDING, Interval
 
@@ -45,7 +45,7 @@ def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
         return Interval(expm1(middle), None, None)  # a figure that some of the runs have not
     apart = b / b.mean() - a / a.mean()
     apart[abs(apart) <= ROUNDING] = 0.0
-    quantile = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * comparisons), len(a) - 1))
+    quantile = float(stdtrit(len(a) - 1, 1 - (1 - CONFIDENCE) / (2 * comparisons)))
     half = quantile * float(apart.std(ddof=1)) / sqrt(len(a))
     return Interval(expm1(middle), _bound(middle - half), _bound(middle + half))
 

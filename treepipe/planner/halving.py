@@ -18,9 +18,13 @@ from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import may_be_equal, relative_gap
 from treepipe.planner.limits import Miss, is_least_best, misses
 from treepipe.planner.uncertain import Cases, in_cases
+from treepipe.results.critical_path import CriticalPath
 from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Outcome, Point, simulate_points
+
+OF_ALL_TOGETHER = ("throughput_tokens_s", "usd_per_million_tokens", "joules_per_token")
+"""Goals that another token at the same time brings nearer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,20 @@ class Ranked:
     gap: Interval | None
     tied: bool
     misses: tuple[Miss, ...] = ()
+
+    @property
+    def path(self) -> CriticalPath:
+        """The shares of a token's time by place, and by reason."""
+        assert self.outcome.path is not None  # as in all outcomes of the last rung
+        return self.outcome.path
+
+    def binds(self, goal: str) -> str | None:
+        """What the goal hangs on most: the place with the largest share of the critical path, and
+        for goals of many requests together the busiest device. None where no time passes."""
+        busy = self.outcome.utilization
+        if goal in OF_ALL_TOGETHER and busy:
+            return max(busy, key=lambda name: busy[name].mean)
+        return self.path.binds
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +123,7 @@ def search(cluster: Cluster, say: Callable[[str, int], None]) -> Found:
     rungs, runs, last = list[Rung](), cluster.search.first_runs, cluster.runs
     while True:
         rungs.append(Rung(len(alive), runs))
-        outcomes = _simulated(alive, cluster, runs, say)
+        outcomes = _simulated(alive, cluster, runs, say, paths=runs == last)
         if runs == last:
             break
         alive = _survivors(alive, outcomes, cluster)
@@ -130,8 +148,13 @@ def _simulated(
     cluster: Cluster,
     runs: int,
     say: Callable[[str, int], None],
+    *,
+    paths: bool,
 ) -> list[Outcome]:
-    points = [Point(str(i), each.scenario.with_(runs=runs)) for i, each in enumerate(candidates)]
+    points = [
+        Point(str(i), each.scenario.with_(runs=runs), paths=paths)
+        for i, each in enumerate(candidates)
+    ]
     outcomes = list(simulate_points(points, say, f"{len(points)} plans, {runs} runs").values())
     for candidate, outcome in zip(candidates, outcomes, strict=True):
         if cluster.search.goal not in outcome.metrics:

@@ -15,6 +15,7 @@ from rich.table import Table
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
+from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.limits import is_least_best
@@ -30,9 +31,14 @@ NAMED = 4
 """More plans that cannot be told apart are counted, as the table marks them."""
 
 
-def plan_content(found: Found, rows: Sequence[Sensitivity] = ()) -> dict[str, Any]:
-    """The content of the JSON file; keys as in ``docs/planning.md``. Args: ``rows``: what inputs do
-    to the best plan, where that was asked for."""
+def plan_content(
+    found: Found,
+    rows: Sequence[Sensitivity] = (),
+    even: BreakEven | None = None,
+    mapped: Regions | None = None,
+) -> dict[str, Any]:
+    """The content of the JSON file; keys as in ``docs/planning.md``. Args: ``rows``, ``even``,
+    ``mapped``: what inputs do to the best plan and to its rank, where that was asked for."""
     search = found.cluster.search
     return {
         "schema": SCHEMA,
@@ -46,6 +52,8 @@ def plan_content(found: Found, rows: Sequence[Sensitivity] = ()) -> dict[str, An
         "comparisons": found.comparisons,
         "uncertain_inputs": {} if found.cases is None else _uncertain_inputs(found, found.cases),
         "sensitivity": [row.as_dict() for row in rows],
+        "break_even": None if even is None else even.as_dict(),
+        "break_even_map": None if mapped is None else mapped.as_dict(),
         "ranking": [_entry(each, search.goal) for each in found.ranking],
         "refused": [
             {
@@ -98,6 +106,8 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
         "lossless": candidate.scenario.sampling.lossless,
         "metrics": {name: value.as_dict() for name, value in outcome.metrics.items()},
         "utilization": {name: value.as_dict() for name, value in outcome.utilization.items()},
+        **ranked.path.to_json(),
+        "binds": ranked.binds(goal),
         "warnings": list(outcome.warnings),
     }
 
@@ -105,7 +115,7 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
 def show_plan(found: Found, out: Path, console: Console) -> None:
     """Print the ranking, what was refused, and the verdict."""
     print_table(console, _ranking_table(found) if found.feasible else _misses_table(found))
-    for sentence in verdict(found):
+    for sentence in [*verdict(found), *_binding(found.best, found.cluster.search.goal)]:
         console.print(sentence, highlight=False)
     for (schedule, reason), count in _refusals(found).items():
         plans = "" if count == 1 else f" ({count} plans)"
@@ -133,6 +143,31 @@ def show_sensitivity(found: Found, rows: Sequence[Sensitivity], console: Console
     print_table(console, table)
 
 
+def show_break_even(even: BreakEven | None, console: Console) -> None:
+    """Print where the best schedule changes; nothing where that is not asked for."""
+    if even is None:
+        return
+    axis = even.axis
+    if even.value is None:
+        ends = f"{number(axis.low)} to {number(axis.high)}"
+        sentence = f"{even.before} is the best schedule for {axis.key} from {ends}"
+    else:
+        low = "" if even.low is None else f"beyond doubt below {number(even.low)}"
+        high = "" if even.high is None else f"beyond doubt above {number(even.high)}"
+        sentence = (
+            f"break-even: {axis.key} = {number(even.value)}; {even.before} is better below"
+            f"{f' ({low})' if low else ''}, {even.after} above{f' ({high})' if high else ''}"
+        )
+    stated = "" if axis.stated is None else f" (stated: {number(axis.stated)})"
+    console.print(sentence + stated, highlight=False)
+
+
+def regions_title(found: Found, mapped: Regions) -> str:
+    """What the map of best schedules is headed by."""
+    goal = found.cluster.search.goal
+    return f"{found.cluster.name}: best schedule by {goal} ({mapped.runs} runs; dotted: as stated)"
+
+
 def sensitivity_title(found: Found) -> str:
     """What the table and the plot of sensitivities are headed by."""
     goal, plan = found.cluster.search.goal, found.best.candidate.label
@@ -150,6 +185,15 @@ def verdict(found: Found) -> list[str]:
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
         sentences.append(f"its layers per stage: {dealt}")
     return sentences + _comparison(found) + _by_inputs(found)
+
+
+def _binding(best: Ranked, goal: str) -> list[str]:
+    """Where a token's time goes, and what binds; nothing where no time passes."""
+    name, busy = best.binds(goal), best.outcome.utilization
+    sentences = best.path.sentences
+    if name is not None and name != best.path.binds:
+        sentences.append(f"what binds {goal}: {name}, busy {busy[name].mean:.0%} of the time")
+    return sentences
 
 
 def _by_inputs(found: Found) -> list[str]:

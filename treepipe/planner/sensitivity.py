@@ -2,7 +2,8 @@
 
 Law of this file: an input is changed by a key of the scenario (mostly a factor of ``[scale]``), and
 simulated on the ranking's own runs and texts; so a change is due to the input alone (other misses
-draw other passages from the same seeds). Neither limits nor parameters are looked at again.
+of a recorded pool draw other passages from the same seeds). Neither limits nor parameters are
+looked at again.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from treepipe.core.errors import UserError
+from treepipe.results.critical_path import CriticalPath, PathPart, added_up
 from treepipe.results.metrics import (
     PER_TIME,
     UNITS,
@@ -114,6 +115,16 @@ class Estimates:
                     f"({', '.join(names)}); more requests or several runs (--runs) are safer"
                 )
         return found
+
+
+def critical_path(traces: Sequence[Trace], warmup: int = 0) -> CriticalPath:
+    """Where the time of the requests behind the warm-up goes, all runs together; empty where
+    traces do not tell."""
+    parts = list[PathPart]()
+    for trace in traces:
+        dropped = {*sorted(request.session for request in trace.requests)[:warmup]}
+        parts += [part for part in trace.paths if part.session not in dropped]
+    return added_up(parts)
 
 
 def summarize(

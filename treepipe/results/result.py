@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import STANDARD_OUTPUT, write_file, write_standard_output
-from treepipe.results.estimates import Estimates, observe, target_intervals
+from treepipe.results.critical_path import CriticalPath
+from treepipe.results.estimates import Estimates, critical_path, observe, target_intervals
 from treepipe.results.metrics import UNITS
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
@@ -104,6 +105,7 @@ class Result:
         memory: peak resident bytes per device, if it was measured.
         failure: why the runs ended.
         targets: what each pipeline had, by its name and the metric's; of several.
+        critical_path: where a token's time goes; of a simulation.
         traces: one per run.
     """
 
@@ -123,6 +125,7 @@ class Result:
     closed_form: Terms | None = None
     failure: str | None = None
     targets: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
+    critical_path: CriticalPath | None = None
     traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -138,6 +141,7 @@ class Result:
             "metrics": {name: metric.to_json() for name, metric in self.metrics.items()},
             "utilization": {name: share.as_dict() for name, share in self.utilization.items()},
             **self._targets_json(),
+            **({} if self.critical_path is None else self.critical_path.to_json()),
             "sessions": [session.to_json() for session in self.sessions],
             "lossless": self.lossless,
         }
@@ -280,6 +284,9 @@ def make_result(
             target: {name: Metric.of(name, interval) for name, interval in each.items()}
             for target, each in target_intervals(traces, estimates.warmup).items()
         },
+        critical_path=critical_path(traces, estimates.warmup)
+        if any(trace.paths for trace in traces)
+        else None,
         traces=tuple(traces),
     )
 

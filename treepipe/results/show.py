@@ -172,6 +172,8 @@ def show_result(
             )
         if not quiet and json != "-":
             print_result(content, console())
+            for sentence in result.critical_path.sentences if result.critical_path else ():
+                console().print(sentence, highlight=False)
             if where:
                 print_table(console(), _shares_table(found))
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import stdtrit
 
 Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
@@ -125,8 +125,8 @@ class Interval:
         mean = within.clear_of_rounding(float(np.mean(values)))
         if len(values) < 2:
             return cls(mean, None, None)
-        quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
-        half = factor * quantile * float(stats.sem(values))
+        quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))  # Student's t
+        half = factor * quantile * float(np.std(values, ddof=1) / np.sqrt(len(values)))
         if half <= ROUNDING * abs(mean):
             half = 0.0
         return cls(mean, *within.around(mean, half))

@@ -17,8 +17,10 @@ from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
+from treepipe.core.records import record
 from treepipe.core.requests import RequestTrace
 from treepipe.files.outputs import write_file
+from treepipe.results.critical_path import PathPart
 from treepipe.scenario.machines import Machine
 
 Kind: TypeAlias = Literal[
@@ -43,7 +45,7 @@ BUSY: frozenset[str] = frozenset({"compute", "draft", "evaluate", "decide", "pru
 """Kinds that are work with the models, for which a device is there."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Span:
     """A device (or a link, "a->b") was at one thing from ``start_ms`` to ``end_ms``.
 
@@ -72,7 +74,8 @@ class Trace:
 
     ``devices`` are roles; ``machines`` is what they work on, as far as it is known. A run
     that failed underway is not ``complete``: it holds requests with the text they had, no spans.
-    Requests of a ``paged`` one could be preempted.
+    Requests of a ``paged`` one could be preempted. ``paths`` are those of the requests' critical
+    paths, where they were asked for.
     """
 
     devices: tuple[str, ...]
@@ -82,6 +85,7 @@ class Trace:
     warnings: list[str] = field(default_factory=list)
     machines: tuple[Machine, ...] = ()
     complete: bool = True
+    paths: list[PathPart] = field(default_factory=list)
 
     @property
     def gauge_ms(self) -> float | None:

@@ -48,12 +48,14 @@ class Placed:
         times: what its device needs for each kind of work.
         layers: the target's layers it holds (empty for a draft).
         compute: what its worker computes with in a run.
+        worker: HOST:PORT of the worker's daemon on another host; None: a process of this one.
     """
 
     name: str
     times: DeviceTimes
     layers: range = range(0)
     compute: Compute = ONE_CORE
+    worker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,7 @@ class Deployment:
         room: for keys and values, where ``serving.cache`` shares it; ``fitting.py`` finds it.
         path: of the scenario, for errors.
         estimates: relative uncertainty of the inputs that are estimates.
+        key: file of the key that the workers on other hosts hold; None on the loopback only.
     """
 
     name: str
@@ -185,6 +188,7 @@ class Deployment:
     room: Room = Room()
     path: Path = Path("scenario")
     estimates: Mapping[Estimated, float] = field(default_factory=dict)
+    key: Path | None = None
 
     def asked(self, requests: tuple[RequestSpec, ...], seed: int | None = None) -> Deployment:
         """The deployment for a run of these requests. Args: ``seed``: None keeps its own."""

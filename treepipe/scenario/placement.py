@@ -186,7 +186,7 @@ class _Placing:
         times = self._in_place(times, draft.host)
         times = times.scaled(device_factor(self._scenario.scale, "drafts", draft.device))
         home = Home(role, device, draft.host, f"key {key}")
-        placed = Placed(role, times, compute=_compute(device, draft.model))
+        placed = Placed(role, times, compute=_compute(device, draft.model), worker=draft.worker)
         return _Role(placed, home, self._draft_footprint(draft, device, key))
 
     def stages(self, pipeline: Pipeline, name: str, key: str) -> list[_Role]:
@@ -207,7 +207,8 @@ class _Placing:
             times = times.scaled(device_factor(self._scenario.scale, "stages", stage.device))
             home = Home(role, device, stage.host, f"key {key}.stages.{index}")
             layers = range(first, first + count)
-            roles.append(_Role(Placed(role, times, layers, _compute(device, target)), home))
+            placed = Placed(role, times, layers, _compute(device, target), stage.worker)
+            roles.append(_Role(placed, home))
             first += count
         return roles
 

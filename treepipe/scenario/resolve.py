@@ -96,6 +96,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         draft_footprints=placement.draft_footprints,
         path=path,
         estimates=estimates,
+        key=None if scenario.run.key is None else path.parent / scenario.run.key,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import ipaddress
-import itertools
 import re
 from functools import cached_property
 from typing import (
@@ -30,6 +29,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, create_model, model_val
 from treepipe.core.schedules import Chosen, systems
 from treepipe.core.system import System
 from treepipe.files.section import MOST, Count, Factor, Milliseconds, Positive, Section, Several
+from treepipe.profiles.hit_ratio import Shares, check_rising
 from treepipe.profiles.schema import AnyDevice, AnyLink, Device, ExtendedLink, Link, LinkKeys
 from treepipe.profiles.shapes import DType
 from treepipe.scenario.distributions import Arrivals, Lengths
@@ -48,12 +48,34 @@ def _label(name: str) -> str:
         if not address:
             return name
     raise ValueError(
-        "a host's name is a label for roles that share a machine, not its address; runs stay on "
-        "this computer, so give it a plain name, e.g. 'orin'"
+        "a host's name is a label for roles that share a machine, not its address (which is key "
+        "worker); give it a plain name, e.g. 'orin'"
     )
 
 
 HostName: TypeAlias = Annotated[str, AfterValidator(_label)]
+
+
+def endpoint(address: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``. Raises ``ValueError`` with a clause that says what it is not.
+
+    >>> endpoint("192.168.1.21:5600"), endpoint("[fd00::1]:5600")
+    (('192.168.1.21', 5600), ('fd00::1', 5600))
+    """
+    host, _, port = address.rpartition(":")
+    plain = re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host)
+    if not plain or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 2**16:
+        raise ValueError(f"{address!r} is no HOST:PORT, e.g. 192.168.1.21:5600")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _address(address: str) -> str:
+    endpoint(address)
+    return address
+
+
+WORKER = "executor: HOST:PORT of a treepipe worker to run on; default: a process of this host"
+WorkerAddress: TypeAlias = Annotated[str, AfterValidator(_address)]
 
 
 class Pair(LinkKeys):
@@ -176,6 +198,7 @@ class DraftSection(Section):
     weight: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="hybrid: of the model")
     device: AnyDevice = Device()
     host: HostName | None = Field(None, description="the machine it shares with all that name it")
+    worker: WorkerAddress | None = Field(None, description=WORKER)
     count: Several = 1
 
 
@@ -184,6 +207,7 @@ class Stage(Section):
 
     device: AnyDevice
     host: HostName | None = Field(None, description="the machine it shares with all that name it")
+    worker: WorkerAddress | None = Field(None, description=WORKER)
     layers: Annotated[int, Field(ge=1)] | None = Field(None, description="layers of each stage")
     count: Several = 1
 
@@ -304,28 +328,31 @@ Rank: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
 
 class HitRatio(_Drawn):
     source: Literal["hit_ratio"]
-    table: dict[Rank, Annotated[float, Field(ge=0, le=1)]] = Field(min_length=1)
+    table: dict[Rank, Shares] = Field(
+        min_length=1,
+        description="by k; a share for all depths overstates rounds where it falls with depth",
+    )
 
     @model_validator(mode="after")
     def _rises(self) -> HitRatio:
-        for (low, less), (high, more) in itertools.pairwise(sorted(self.table.items())):
-            if more < less:
-                raise ValueError(
-                    f"key acceptance.table: the share falls from {less:g} at {low} to {more:g} at "
-                    f"{high}; a token among the first {low} is among the first {high}, too"
-                )
+        check_rising(self.table, "acceptance.table")
         return self
 
 
 class PoolSection(_Drawn):
     source: Literal["pool"]
     file: str
-    block: Several = Field(16, description="positions drawn together")
+    block: Several | None = Field(
+        None, description="positions drawn together; default: chosen from the pool"
+    )
     hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
         None, description="passages are drawn so that this is reached; default: as recorded"
     )
     sharpness: Annotated[float, Field(gt=0, le=1000)] = Field(
         1.0, description="power of the draft's probabilities; above 1 it is surer than recorded"
+    )
+    off_path_sharpness: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        None, description="the same where the draft follows a wrong token; default: sharpness"
     )
     depth_loss: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="share lost per unverified token beyond the recorded depths"
@@ -445,6 +472,7 @@ class SamplingSection(Section):
         return self.rule in ("exact", "rejection") or (self.rule == "adaptive" and not self.tau_max)
 
 
+GREEDY = SamplingSection()
 DEFAULT_TIMEOUT_S = 30.0
 """How long a worker may be silent in a run."""
 
@@ -468,4 +496,7 @@ class RunSection(Section):
 
     timeout_s: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         DEFAULT_TIMEOUT_S, description="executor: a worker that is silent for longer ends the run"
+    )
+    key: str | None = Field(
+        None, description="executor: file of the key that workers on other hosts hold"
     )

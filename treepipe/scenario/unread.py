@@ -36,7 +36,7 @@ DISTRIBUTION = ("temperature", "top_p", "top_k")
 def unread_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
     """Args: ``deployment``: of the scenario, for who sends messages to whom."""
     verification = _verification(scenario, deployment)
-    choices = [*_choices(scenario), *_caches(scenario, deployment)]
+    choices = [*_choices(scenario, deployment), *_caches(scenario, deployment)]
     choices += [*_batches(scenario, deployment), *_hosts(scenario), *_scale(scenario)]
     return [*_drafts(scenario), *verification, *choices, *_links(scenario, deployment)]
 
@@ -97,13 +97,15 @@ def _unverified(key: str, device: AnyDevice, deployment: Deployment) -> Iterator
             )
 
 
-def _choices(scenario: Scenario) -> Iterator[str]:
+def _choices(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
     sampling, serving = scenario.sampling, scenario.serving
     if serving.warm_up_ms is not None and not scenario.schedule.system.drafts:
         name = scenario.schedule.name
         yield f"key serving.warm_up_ms has no effect on {name}, where nothing is drafted"
     if serving.by_n_max:
         yield f"serving.admission = {serving.admission} by N_max (StarSD, section 4.2)"
+    if scenario.run.key is not None and all(each.worker is None for each in deployment.placed):
+        yield "key run.key has no effect: no draft and no stage names a worker"
     for key, rule in RULES.items():
         if key in sampling.model_fields_set and sampling.rule != rule:
             yield f"key sampling.{key} has no effect with sampling.rule = {sampling.rule!r}"

@@ -89,7 +89,7 @@ def write_report(found: Found, out: Path, size: Size, took_s: float) -> dict[str
 
 
 def machine() -> str:
-    """Processor, cores, and versions."""
+    """Processor, cores, versions, and a priority that other work cannot disturb."""
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -98,7 +98,12 @@ def machine() -> str:
         pass
     torch = importlib.metadata.version("torch")
     python = platform.python_version()
-    return f"{os.cpu_count()} cores ({model}), Python {python}, torch {torch}"
+    first = hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (
+        os.SCHED_FIFO,
+        os.SCHED_RR,
+    )
+    priority = ", workers at real-time priority" if first else ""
+    return f"{os.cpu_count()} cores ({model}), Python {python}, torch {torch}{priority}"
 
 
 def aims(summary: Mapping[str, Any]) -> list[str]:

@@ -44,7 +44,7 @@ class Asked:
         order = self._order
         if order is None or event.ticket != order.ticket:
             raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
-        nodes = 1 if order.catch_up else order.rows
+        nodes = 1 if order.catch_up else len(order.tokens)
         event.expect(nodes if order.top_k else 0)
         self._order = None
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -49,21 +50,29 @@ class TreeDraft:
     Attributes:
         tokens, parents, scores: per candidate its token id, its parent's index among the
             candidates, and the sum of log draft probabilities below the root.
+        growth: how it grows.
+        behind: scratch nodes that the draft holds before those of this tree, the root last.
     """
 
-    def __init__(self, root_token: int, catch_up: Sequence[int], growth: Growth) -> None:
-        """Args: ``catch_up``: committed tokens to read first, the root last."""
+    def __init__(
+        self, root_token: int, catch_up: Sequence[int], growth: Growth, behind: int = 0
+    ) -> None:
+        """Args:
+        catch_up: committed tokens to read first, the root last; empty if ``behind`` is given.
+        behind: how many scratch nodes, one below the other, end in the root: a token that the
+            draft guessed, and is to read first.
+        """
         self.tokens: list[int] = [root_token]
         self.parents: list[int] = [NO_PARENT]
         self._scores: list[npt.NDArray[np.float64]] = [np.zeros(1)]  # by layer
         self._catch_up = tuple(catch_up)
-        self._growth = growth
+        self.growth, self.behind = growth, behind
         self._pass = 0
         self._passes = len(growth.children)
         self._layer = range(1)
         self._asked: list[int] = []
         self._asked_scores = self._layer_scores = self._scores[0]
-        self._scratch: dict[int, int] = {0: NO_PARENT}
+        self._scratch: dict[int, int] = {0: behind - 1}
 
     @property
     def scores(self) -> npt.NDArray[np.float64]:
@@ -91,6 +100,21 @@ class TreeDraft:
             node = found[0]
         return node
 
+    def likeliest(self) -> list[int]:
+        """Candidates from the root to the best one of the deepest layer."""
+        depths = [0]
+        for parent in self.parents[1:]:
+            depths.append(depths[parent] + 1)
+        node = max(range(len(depths)), key=lambda each: (depths[each], self.scores[each]))
+        path = [node]
+        while path[-1]:
+            path.append(self.parents[path[-1]])
+        return path[::-1]
+
+    def kept_scratch(self, nodes: Sequence[int]) -> tuple[int, ...]:
+        """What the draft keeps to go on below these nodes: they, and what lies behind the tree."""
+        return (*range(self.behind), *(self._scratch[node] for node in nodes))
+
     def misses(self, path: Sequence[int]) -> bool:
         """True if no further pass can bring this path about."""
         return self.locate(path[: self._pass]) is None
@@ -101,10 +125,13 @@ class TreeDraft:
 
     def next_pass(self, ticket: int) -> DraftPass:
         """The next draft pass to run; ``absorb`` takes its answer."""
-        growth = self._growth
+        growth = self.growth
         top_k = growth.children[min(self._pass, len(growth.children) - 1)]
         if not self._pass:
             self._asked = [0]
+            if self.behind:
+                root, parent = (self.tokens[0],), (self.behind - 2,)
+                return DraftPass(ticket, (), root, parent, False, top_k, drawn=growth.drawn)
             return DraftPass(ticket, self._catch_up, (), (), True, top_k, drawn=growth.drawn)
         layer = self._layer
         self._asked, self._asked_scores = list(layer), self._layer_scores
@@ -112,11 +139,11 @@ class TreeDraft:
             chosen = best(self._layer_scores, growth.frontier)
             self._asked = (layer.start + chosen).tolist()
             self._asked_scores = self._layer_scores[chosen]
-        parents = tuple([self._scratch[self.parents[i]] for i in self._asked])
-        scratch = len(self._scratch) - 1
-        for offset, index in enumerate(self._asked):
-            self._scratch[index] = scratch + offset
-        tokens = tuple([self.tokens[i] for i in self._asked])
+        asked, places = self._asked, self._scratch
+        parents = tuple(map(places.__getitem__, map(self.parents.__getitem__, asked)))
+        scratch = self.behind + len(places) - 1
+        places.update(zip(asked, range(scratch, scratch + len(asked)), strict=True))
+        tokens = tuple(map(self.tokens.__getitem__, asked))
         return DraftPass(ticket, (), tokens, parents, False, top_k, drawn=growth.drawn)
 
     def absorb(self, drafted: Drafted) -> None:
@@ -126,8 +153,10 @@ class TreeDraft:
         tokens: list[int] = np.asarray(drafted.tokens).ravel().tolist()
         width = below.shape[1]
         flat: npt.NDArray[np.float64] = below.ravel()
-        parents = [node for node in self._asked for _ in range(width)]
-        if self._growth.drawn:  # a distribution with fewer tokens than asked for ends in -inf
+        parents = self._asked
+        if width > 1:
+            parents = [*chain.from_iterable(map(repeat, parents, repeat(width)))]
+        if self.growth.drawn:  # a distribution with fewer tokens than asked for ends in -inf
             there = np.flatnonzero(flat > -np.inf)
             tokens, parents = [tokens[i] for i in there], [parents[i] for i in there]
             flat = flat[there]
@@ -155,7 +184,8 @@ class TreeDraft:
         if not score_order:
             chosen = np.sort(chosen)
         picked: list[int] = [root, *chosen.tolist()]
-        place = {old: new for new, old in enumerate(picked)}
-        parents = [NO_PARENT] + [place[self.parents[old]] for old in picked[1:]]
+        place = dict(zip(picked, range(len(picked)), strict=True))
+        above = map(self.parents.__getitem__, picked[1:])
+        parents = [NO_PARENT, *map(place.__getitem__, above)]
         scores: list[float] = self.scores[picked].tolist()
-        return [self.tokens[old] for old in picked], parents, scores
+        return [*map(self.tokens.__getitem__, picked)], parents, scores

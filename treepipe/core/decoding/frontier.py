@@ -73,20 +73,20 @@ class Frontier:
         root = kept[0]
         path = [*accepted[1:], root]
         self._chain += [tree.tokens[node] for node in path]
-        self.candidates = [self.candidates[node] for node in kept]
+        self.candidates = [*map(self.candidates.__getitem__, kept)]
         if root not in self._slots:
             self._slots, self._accepted = [], []
             self.root_read = False
             return
         self._accepted += [self._slots.index(node) for node in path]
         moved: dict[int | None, int] = dict(zip(kept[1:], range(1, len(kept)), strict=True))
-        self._slots = [moved.get(node) for node in self._slots]
+        self._slots = [*map(moved.get, self._slots)]
 
     def take_prune(self) -> tuple[tuple[int, ...] | None, int]:
         """What the draft's cache keeps from now on, and how much of it is committed."""
-        accepted, alive = self._accepted, [i for i, n in enumerate(self._slots) if n is not None]
-        if len(alive) == len(self._slots):
+        if None not in self._slots:
             return None, 0
+        accepted, alive = self._accepted, [i for i, n in enumerate(self._slots) if n is not None]
         self._slots = [node for node in self._slots if node is not None]
         self._accepted = []
         return (*accepted, *alive), len(accepted)
@@ -96,8 +96,8 @@ class Frontier:
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Tokens and scratch parents of nodes that the draft computes for the first time."""
         above = [tree.parents[node] for node in asked]
-        first = len(self._slots)
-        while first and self._slots[first - 1] in range(min(above), asked[0]):
+        first, layer_above = len(self._slots), range(min(above), asked[0])
+        while first and self._slots[first - 1] in layer_above:
             first -= 1  # scratch nodes come in sequence order; most of them lie further up
         places: dict[int | None, int] = dict(
             zip(self._slots[first:], range(first, len(self._slots)), strict=True)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word
 from treepipe.core.protocol import Announce, Command, Feed, Offer, Returned, RoundRecord
+from treepipe.core.records import record
 from treepipe.core.tree import TokenTree
 from treepipe.core.words import WordLog
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Walk:
     """Where the verified tokens lead: the accepted nodes (root first) and the token behind them.
 

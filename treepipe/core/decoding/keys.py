@@ -70,11 +70,13 @@ class Always:
         return self.growth
 
 
-def fixed_tree(branching: Sequence[int], chunk: int, seat: Seat) -> StaticTree:
+def fixed_tree(
+    branching: Sequence[int], chunk: int, seat: Seat, kind: type[StaticTree] = StaticTree
+) -> StaticTree:
     """A schedule whose rounds all have one tree, in one batch; so many children at each depth."""
     growth = Growth(tuple(branching), None, seat.drawn)
     parameters = TreeParameters(growth.nodes, growth.nodes + 1, False, Always(growth))
-    return StaticTree(seat.session, chunk, parameters, 1)
+    return kind(seat.session, chunk, parameters, 1)
 
 
 def fixed_tree_tokens(branching: Sequence[int]) -> int:

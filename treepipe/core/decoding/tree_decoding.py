@@ -59,14 +59,14 @@ class TreeDecoding(ABC):
     def handle(self, event: Event) -> Sequence[Command]:
         if self.done:
             raise ProtocolError("the request is done")
-        if isinstance(event, Started):
-            return self._start(event)
         if isinstance(event, Drafted):
             return self._drafted(event) if self._asked.answers(event) else []
         if isinstance(event, Returned):
             return self._prefilled(event) if self._request.prefill else self._returned(event)
         if isinstance(event, Stepped):
             return self._stepped(event)
+        if isinstance(event, Started):
+            return self._start(event)
         if isinstance(event, WorkerLost):
             return self._request.lose()
         raise ProtocolError(f"{type(event).__name__} is no event of a schedule")

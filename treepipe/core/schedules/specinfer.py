@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from treepipe.core.decoding.drafted_ahead import DraftedAhead
 from treepipe.core.decoding.keys import fixed_tree, fixed_tree_tokens
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.system import Block, Load, Parameters, Seat, System, key
@@ -12,10 +13,14 @@ from treepipe.core.system import Block, Load, Parameters, Seat, System, key
 
 @dataclass(frozen=True)
 class BranchingKeys(Parameters):
-    """The tree (SpecInfer, section 6.1, for the default)."""
+    """The tree (SpecInfer, section 6.1, for the default), and when it is drafted (SpecPipe,
+    section 4.1: asynchronously, its baseline, too)."""
 
     branching: tuple[int, ...] = key(
         (1, 1, 3, 1, 1, 1, 1, 1), "children per node at each depth", least=1
+    )
+    draft_ahead: bool = key(
+        False, "the next tree is drafted meanwhile, and kept if the likeliest path was accepted"
     )
 
     def candidates(self) -> Mapping[str, int]:
@@ -23,11 +28,18 @@ class BranchingKeys(Parameters):
 
 
 def _make(parameters: BranchingKeys, seat: Seat) -> StaticTree:
-    return fixed_tree(parameters.branching, parameters.prefill_chunk, seat)
+    kind = DraftedAhead if parameters.draft_ahead else StaticTree
+    return fixed_tree(parameters.branching, parameters.prefill_chunk, seat, kind)
 
 
 def _tokens(parameters: BranchingKeys, stages: int) -> int:
     return fixed_tree_tokens(parameters.branching)
+
+
+def _scratch(parameters: BranchingKeys, stages: int) -> int:
+    """The tree's, and ahead of it the path and the guess that the next one hangs at."""
+    path = len(parameters.branching) if parameters.draft_ahead else 0
+    return _tokens(parameters, stages) + path
 
 
 def _grid(load: Load) -> Sequence[Block]:
@@ -45,6 +57,7 @@ SYSTEMS = (
         make=_make,
         tree_tokens=_tokens,
         segment_tokens=_tokens,
+        scratch_tokens=_scratch,
         drawn=True,
         grid=_grid,
     ),

@@ -1,0 +1,170 @@
+"""The other hosts of a run: met before it begins, told apart by address, and their clocks compared.
+
+A controller asks here where a worker listens, by which address another one reaches it, what it
+needs of the models, and how far its clock is ahead. Without other hosts all of it is the loopback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from treepipe.core.errors import UserError
+from treepipe.executor.clock import now_ms
+from treepipe.executor.control import Wanted
+from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
+from treepipe.executor.manifest import Manifest, ModelFiles
+from treepipe.executor.remote import Line, RemoteHost, RemoteProcess
+from treepipe.executor.session import Versions
+from treepipe.executor.station import RoleSettings
+from treepipe.executor.transport import LOOPBACK
+from treepipe.results.trace import Span
+from treepipe.scenario.schema import endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """What the spans of a run are aligned by.
+
+    Attributes:
+        start_ms, end_ms: of the run.
+        drifts_ms: by how much the clock of a worker's host got ahead of ours within it, where that
+            is more than is uncertain of it.
+        warnings: how well spans of other hosts are aligned.
+    """
+
+    start_ms: float
+    end_ms: float
+    drifts_ms: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def aligned(self, worker: str, span: Span) -> Span:
+        """A span of that worker in our time."""
+        drift = self.drifts_ms.get(worker)
+        if drift is None:
+            return span
+        rate = drift / max(1.0, self.end_ms - self.start_ms)
+
+        def ours(at_ms: float) -> float:
+            return at_ms - rate * (at_ms - self.start_ms)
+
+        return replace(span, start_ms=ours(span.start_ms), end_ms=ours(span.end_ms))
+
+
+class Fleet:
+    """The hosts that a deployment's roles name."""
+
+    def __init__(self, roles: Sequence[RoleSettings]) -> None:
+        """Raises ``UserError`` if one of them is on a loopback that another one cannot reach."""
+        self._places = {
+            role.placed.name: role.placed.worker for role in roles if role.placed.worker is not None
+        }
+        self._addresses = sorted(set(self._places.values()))
+        hosts = {address: endpoint(address)[0] for address in self._addresses}
+        self._open = any(not is_loopback(host) for host in hosts.values())
+        inner = next((a for a, host in hosts.items() if is_loopback(host)), None)
+        if self._open and inner is not None:
+            outer = next(a for a, host in hosts.items() if not is_loopback(host))
+            raise UserError(
+                f"worker = {inner!r} is on this host's loopback, which worker = {outer!r} cannot "
+                f"reach; give the first one's address on their network"
+            )
+        self._hosts: dict[str, RemoteHost] = {}
+        self._held: dict[str, list[ModelFiles]] = {}
+        self._ahead: dict[str, tuple[float, float]] = {}
+
+    def new_key(self) -> KeyPair | None:
+        """A run's own; None where nobody but this host can reach its ports."""
+        return KeyPair.new() if self._open else None
+
+    def meet(self, key_file: Path | None) -> None:
+        """Open a session with every host.
+
+        Raises:
+            UserError: there is no key where one is needed, or it cannot be read.
+            RunError: a host does not answer, or refuses.
+        """
+        if self._open and key_file is None:
+            raise UserError(
+                f"worker = {self._addresses[0]!r} needs key run.key, the file of the key that the "
+                f"worker holds (treepipe worker --make-key)"
+            )
+        key = None if key_file is None or not self._addresses else KeyPair.load(key_file)
+        for address in self._addresses:
+            self._hosts[address] = RemoteHost(address, key)
+
+    def start(self, address: str, name: str) -> tuple[RemoteProcess, Line, Connection]:
+        """A process there: its handle, its control line, and the end of its pulse."""
+        return self._hosts[address].start(name)
+
+    def manifests(self, role: RoleSettings) -> tuple[Manifest, ...]:
+        """What a worker on another host needs of its models; nothing for one of this host."""
+        if role.placed.worker is None:
+            return ()
+        held = [ModelFiles(source.directory, needs) for source, needs in role.models]
+        self._held[role.placed.name] = held
+        return tuple(each.manifest() for each in held)
+
+    def chunk(self, name: str, wanted: Wanted) -> bytes:
+        """What a worker lacks; nothing where there is no such piece."""
+        held = self._held.get(name, [])
+        if not 0 <= wanted.model < len(held) or wanted.offset < 0:
+            return b""
+        return held[wanted.model].chunk(wanted.piece, wanted.offset)
+
+    # --- addresses -------------------------------------------------------------------------------
+
+    def listens_on(self, address: str | None) -> str:
+        """The address to bind to, of a worker at ``address`` (None: on this host)."""
+        if address is not None:
+            return self._hosts[address].host
+        return ANY_HOST if self._open else LOOPBACK
+
+    def way(self, bound: str, sender: str | None) -> str:
+        """How a sender (None: on this host) reaches what is bound so."""
+        wildcard, _, port = bound.rpartition(":")
+        if wildcard != f"tcp://{ANY_HOST}":
+            return bound
+        return tcp(LOOPBACK if sender is None else self._hosts[sender].route(), port)
+
+    # --- clocks ----------------------------------------------------------------------------------
+
+    def ahead(self, name: str) -> tuple[float]:
+        """How far the clock of a worker's host is ahead of ours, in ms."""
+        address = self._places.get(name)
+        return (0.0,) if address is None else self._hosts[address].clock.at(now_ms())[:1]
+
+    def run_begins(self) -> Iterator[tuple[str, float]]:
+        """How far each worker's clock is ahead; it is told so, and keeps to it in the run."""
+        self._ahead = {a: host.clock.at(now_ms()) for a, host in self._hosts.items()}
+        return ((name, self._ahead[address][0]) for name, address in self._places.items())
+
+    def run_ends(self, start_ms: float) -> Clocks:
+        """What the spans of the run that began with ``run_begins`` are aligned by."""
+        end_ms, drifts, warnings = now_ms(), dict[str, float](), [*self._other_torches()]
+        for address, (before, unsure) in self._ahead.items():
+            after, unsure_after = self._hosts[address].clock.at(end_ms)
+            drift, worst = after - before, max(unsure, unsure_after)
+            if abs(drift) > unsure + unsure_after:
+                drifts |= {name: drift for name, at in self._places.items() if at == address}
+            warnings.append(
+                f"times of worker {address} are aligned with this host's to within {worst:.2g} ms"
+            )
+        return Clocks(start_ms, end_ms, drifts, tuple(warnings))
+
+    def _other_torches(self) -> Iterator[str]:
+        ours = Versions.here().torch
+        for address, host in self._hosts.items():
+            if host.versions.torch != ours:
+                yield (
+                    f"worker {address} has torch {host.versions.torch}, this host {ours}; sums may "
+                    f"differ in the last bits, and a text where two tokens are almost as likely"
+                )
+
+    def close(self) -> None:
+        """End all sessions."""
+        for host in self._hosts.values():
+            host.close()
+        self._hosts.clear()

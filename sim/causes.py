@@ -1,0 +1,166 @@
+"""What released what: the chain of work and transfers that led to each moment of a simulated run.
+
+Law of this file: it only listens, so a run with and without it is the same. A piece of work or a
+transfer hangs on the moment that let it begin: what was delivered, or whatever held the place
+before. So the chain behind a request's end, back to its first token, covers that time once, and is
+its critical path: to shorten a link of this chain shortens the request by as much, as long as the
+chain stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from treepipe.core.messages import Flight, Message
+from treepipe.results.critical_path import PathPart, Why
+from treepipe.results.trace import Kind
+from treepipe.sim.clock import Callback, Clock
+
+ROUNDING_MS = 1e-9
+"""A shorter time is what adding up leaves of none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cause:
+    """A place was at one thing from ``begin_ms`` to ``end_ms``, let begin by ``parent``.
+
+    One without length marks that what begins there had been ready since ``ready_ms``.
+    """
+
+    parent: Cause | None
+    place: str
+    kind: Kind
+    begin_ms: float
+    end_ms: float
+    ready_ms: float
+
+    @property
+    def waited(self) -> bool:
+        return self.begin_ms - self.ready_ms > ROUNDING_MS
+
+
+class ListeningClock(Clock):
+    """A clock that remembers with every callback under what cause it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cause: Cause | None = None
+        self._wires: dict[str, Cause] = {}
+        self._ready: dict[tuple[object, ...], float] = {}
+
+    def after(self, delay_ms: float, callback: Callback) -> None:
+        super().after(delay_ms, self.bound(callback))
+
+    def bound(self, callback: Callback) -> Callback:
+        return partial(self._resume, self.cause, callback)
+
+    def _resume(self, cause: Cause | None, callback: Callback, event: object) -> None:
+        self.cause = cause
+        callback(event)
+
+    def spent(self, place: str, kind: Kind, begin_ms: float) -> None:
+        if begin_ms < self.now:
+            self.cause = Cause(self.cause, place, kind, begin_ms, self.now, begin_ms)
+
+    def waited(self, place: str, kind: Kind, since_ms: float) -> None:
+        if since_ms < self.now:
+            before = self.cause
+            while before is not None and before.begin_ms == before.end_ms == self.now:
+                before = before.parent  # other work was ready that took no time
+            self.cause = Cause(before, place, kind, self.now, self.now, since_ms)
+
+    def ready(self, place: str, message: Message) -> None:
+        if isinstance(message, Flight):
+            for key in _keys(place, message):
+                self._ready[key] = self.now
+
+    def taken(self, place: str, flight: Flight) -> None:
+        since = [self._ready.pop(key, None) for key in _keys(place, flight)]
+        known = [each for each in since if each is not None]
+        if known:
+            self.waited(place, "compute", max(known))
+
+    def transferred(
+        self, link: str, begin_ms: float, free_ms: float, due_ms: float, arrive: Callback
+    ) -> Callback:
+        cause, now = self.cause, self.now
+        if begin_ms > now:
+            cause = Cause(self._wires[link], link, "transfer", begin_ms, begin_ms, now)
+        self._wires[link] = Cause(cause, link, "transfer", begin_ms, free_ms, begin_ms)
+        whole = Cause(cause, link, "transfer", begin_ms, due_ms, begin_ms)
+        return partial(self._resume, whole, arrive)
+
+
+def _keys(place: str, flight: Flight) -> Iterator[tuple[object, ...]]:
+    """What a flight, whatever becomes of its rows, is known by at a stage."""
+    if flight.beat is not None:
+        yield place, flight.draft, flight.beat
+    else:
+        for segment in flight.segments:
+            yield place, "session", segment.session, segment.ticket
+
+
+def critical_path(
+    last: Cause | None, session: int, edges: Sequence[tuple[float, float, Why]]
+) -> list[PathPart]:
+    """The chain behind a request's end, as the time that each place has on it, by reasons.
+
+    Args:
+        edges: times that follow each other (begin and end, ms), and why, unless something waited,
+            the chain is there.
+    """
+    found = dict[tuple[str, Why], float]()
+    for place, begin, end, waited in _waits(_chain(last, edges[0][0], edges[-1][1])):
+        for since, until, usual in edges:
+            inside = min(end, until) - max(begin, since)
+            if inside > 0:
+                key = place, waited or usual
+                found[key] = found.get(key, 0.0) + inside
+    return [PathPart(session, place, why, time) for (place, why), time in found.items()]
+
+
+def _chain(last: Cause | None, start_ms: float, end_ms: float) -> Iterator[Cause]:
+    """The causes from ``end_ms`` back to ``start_ms``, without a gap between them.
+
+    What nobody was at (an alarm ran) is the place's that it woke.
+    """
+    until, at = end_ms, last
+    while until > start_ms and at is not None:
+        parent = at.parent
+        begin = at.begin_ms if parent is None else min(at.begin_ms, until)
+        yield Cause(parent, at.place, at.kind, begin, until, at.ready_ms)
+        until = begin
+        if parent is not None and parent.end_ms < until:
+            yield Cause(parent, at.place, at.kind, parent.end_ms, until, parent.end_ms)
+            until = parent.end_ms
+        at = parent
+
+
+def _waits(chain: Iterator[Cause]) -> Iterator[tuple[str, float, float, Why | None]]:
+    """Each piece of the chain, latest first, cut where something began to wait: place, begin, end,
+    and what was waited for meanwhile.
+
+    What had waited and was let begin by a message, or by the pruning that a message asked for,
+    waited for the barrier; all else waited for its place.
+    """
+    waits = list[tuple[float, Why]]()
+    for at in chain:
+        end = at.end_ms
+        if at.waited:
+            waits.append((at.ready_ms, _reason(at)))
+        while end > at.begin_ms:
+            waits = [wait for wait in waits if wait[0] < end]
+            since, why = waits[0] if waits else (at.begin_ms, None)
+            begin = max(at.begin_ms, since)
+            yield at.place, begin, end, why
+            end = begin
+
+
+def _reason(at: Cause) -> Why:
+    before = at.parent
+    while before is not None and (before.kind == "prune" or before.begin_ms == before.end_ms):
+        before = before.parent
+    by_message = before is not None and before.kind == "transfer" and at.kind == "compute"
+    return "barrier" if by_message else "queueing"

@@ -1,0 +1,393 @@
+"""What hosts of a run say to each other: records, keys, models, clocks; in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worlds.command_line import ROOT, assert_sentence, call
+from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.hosts import at
+from tests.worlds.tiny_models import save_head, save_random_checkpoint
+from treepipe.core.errors import UserError
+from treepipe.core.messages import Flight, Segment
+from treepipe.core.schedules import systems
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.clock import now_ms
+from treepipe.executor.codec import BrokenRecordError
+from treepipe.executor.control import ANSWERS, ORDERS, Ask, Become, Failed, Notes
+from treepipe.executor.daemon import Daemon
+from treepipe.executor.eagle_head import load_head
+from treepipe.executor.fleet import Clocks, Fleet
+from treepipe.executor.keys import KeyPair, Porter
+from treepipe.executor.manifest import ModelFiles, everything, found_or_received
+from treepipe.executor.offsets import Offset, Reading
+from treepipe.executor.session import (
+    FROM_COORDINATOR,
+    FROM_DAEMON,
+    Alive,
+    Declined,
+    Hello,
+    HowAreYou,
+    Start,
+    TimeIs,
+    Versions,
+    Welcome,
+)
+from treepipe.executor.stage_model import StageModel
+from treepipe.executor.transport import TOKEN_BYTES, Gate, Inbox, Outbox
+from treepipe.physics.timing import LinkTimes, ServiceTable, TimeTable
+from treepipe.results.trace import Span
+from treepipe.scenario.resolve import resolve
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.unread import unread_warnings
+
+SCENARIO = Scenario.load(ROOT / "studies" / "scenarios" / "demo.toml")
+NAMED = "127.0.0.1:5601"
+
+# --- records -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", systems())
+def test_a_role_travels_as_it_is(pair: tuple[Path, Path], name: str) -> None:
+    links = {("draft0", "pipeline0.stage1"): LinkTimes(1.0, transfer_ms=TimeTable({1: 2.0}))}
+    deployment = replace(small_deployment(name), links=links)
+    role = worker_roles(pair, deployment)[1]
+    context = ServiceTable({0: {1: 2.0, 9: 3.0}, 100: {1: 2.5}})
+    placed = replace(role.placed, times=replace(role.placed.times, stage=context))
+    order = Become(replace(role, placed=placed, token=bytes(16)).travelling)
+    found: Become = ORDERS.decoded(ORDERS.encoded(order))
+    assert ORDERS.encoded(found) == ORDERS.encoded(order)
+    assert found.role.deployment.new_schedule == deployment.new_schedule
+    assert found.role.deployment.link(*next(iter(links))).transfer_ms is not None
+    assert found.role.placed.times.stage(5, 50) == context(5, 50)
+    assert found.role.placed.layers == role.placed.layers
+    assert found.role.source == role.source
+    assert not any(request.prompt for request in found.role.deployment.requests), "no prompts"
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_no_record(data: bytes) -> None:
+    for codec in (ORDERS, ANSWERS, FROM_COORDINATOR, FROM_DAEMON):
+        with suppress(BrokenRecordError):
+            found = codec.decoded(data)
+            assert codec.encoded(codec.decoded(codec.encoded(found))) == codec.encoded(found)
+
+
+@given(st.data())
+def test_a_changed_role_is_a_role_or_refused(data: st.DataObject) -> None:
+    """Whatever bytes are changed, it is decoded or ``BrokenRecordError``, nothing else."""
+    deployment = small_deployment("flowspec")
+    whole = bytearray(ORDERS.encoded(Become(worker_roles((Path("t"), Path("d")), deployment)[0])))
+    for _ in range(3):
+        whole[data.draw(st.integers(1, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(BrokenRecordError):
+        assert isinstance(ORDERS.decoded(bytes(whole)), Become)
+
+
+def test_secrets_are_not_shown(pair: tuple[Path, Path]) -> None:
+    key = KeyPair.new()
+    role = replace(worker_roles(pair, small_deployment("pp"))[0], key=key, token=b"secret token")
+    assert not any(each in repr(role) + repr(key) for each in (key.public, key.secret, "secret"))
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def test_a_key_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    file, key = tmp_path / "key", KeyPair.new()
+    key.save(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert KeyPair.load(file) == key
+    with pytest.raises(UserError, match="exists; a key is not overwritten"):
+        key.save(file)
+    file.chmod(0o644)
+    with pytest.raises(UserError, match=r"others can read this key; chmod 600 "):
+        KeyPair.load(file)
+    file.chmod(0o600)
+    file.write_text(file.read_text().replace(key.secret, KeyPair.new().secret))
+    with pytest.raises(UserError, match="is no key file; treepipe worker --make-key") as error:
+        KeyPair.load(file)
+    assert key.public not in str(error.value)
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        KeyPair.load(tmp_path / "none")
+
+
+FLIGHT = Flight(0, 0, (Segment(1, 7, 0, 0, 0, (3, 4), (0, 1)),))
+
+
+def test_only_who_holds_the_key_comes_in() -> None:
+    key, token = KeyPair.new(), bytes(TOKEN_BYTES)
+    gate = Gate(token, frozenset("a"), frozenset("b"), (Flight,), 8, 300)
+    with zmq.Context() as context:
+        porter = Porter(context, key)
+        inbox = Inbox(context, 0, "b", "127.0.0.2", gate=gate, key=key)
+        strangers = [Outbox(context, inbox.address, ("a", "b"), None, token)]
+        strangers += [Outbox(context, inbox.address, ("a", "b"), None, token, KeyPair.new())]
+        outbox = Outbox(context, "tcp://127.0.0.2:9", ("a", "b"), None, token, KeyPair.new())
+        outbox._socket.disconnect("tcp://127.0.0.2:9")
+        outbox._socket.curve_serverkey = key.public.encode()  # and has not its secret
+        outbox._socket.connect(inbox.address)
+        strangers.append(outbox)
+        for stranger in strangers:
+            stranger.send(FLIGHT, now_ms(), 0, torch.zeros(2, 8))
+        assert inbox.get(now_ms() + 300) is None
+        assert porter.take_refused() >= 1
+        friend = Outbox(context, inbox.address, ("a", "b"), None, token, key)
+        friend.send(FLIGHT, now_ms(), 0, torch.zeros(2, 8))
+        assert inbox.get(now_ms() + 10_000) is not None
+        assert (inbox.count, inbox.dropped) == (1, {}), "of strangers nothing was read"
+        for each in (*strangers, friend, inbox, porter):
+            each.close()
+
+
+# --- the daemon ----------------------------------------------------------------------------------
+
+
+class _Heard(Daemon):
+    """A daemon whose answers a test reads."""
+
+    def _send(self, receiver: bytes, record: Any) -> None:
+        self.answers: list[Any] = [*getattr(self, "answers", []), (receiver, record)]
+
+
+@pytest.fixture
+def daemon() -> Iterator[_Heard]:
+    made = _Heard("127.0.0.1", 0, None, None)
+    yield made
+    made.close()
+
+
+def say(daemon: _Heard, sender: bytes, record: object) -> Any:
+    """Its answer, None if there is none."""
+    daemon.answers = []
+    daemon.take(sender, [FROM_COORDINATOR.encoded(record)])
+    return daemon.answers[0][1] if daemon.answers else None
+
+
+def test_a_daemon_has_one_session_at_a_time(
+    daemon: _Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hello = Hello(Versions.here())
+    assert isinstance(say(daemon, b"one", hello), Welcome)
+    assert say(daemon, b"two", hello) == Declined("it is at work for another coordinator")
+    assert say(daemon, b"two", Start("draft0")) is None, "nobody's order"
+    assert isinstance(say(daemon, b"one", Alive(1.0)), TimeIs)
+    status = say(daemon, b"three", HowAreYou())
+    assert (status.sessions, status.roles, status.dropped) == (1, (), 1)
+    later = now_ms() + 6_000
+    monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later)
+    daemon.step(0.0)
+    assert daemon.answers[-1][1] == Declined("its coordinator was silent for 5 s")
+    assert isinstance(say(daemon, b"two", hello), Welcome)
+
+
+def test_other_versions_are_refused_naming_both_sides(daemon: _Heard) -> None:
+    ours = Versions.here()
+    refused = say(daemon, b"one", Hello(replace(ours, treepipe="9.9")))
+    sides = f"treepipe {ours.treepipe} (protocol 1)", "9.9 (protocol 1)"
+    assert refused.sentence == f"it has {sides[0]}, this coordinator {sides[1]}"
+
+
+@given(st.binary(max_size=200), st.integers(1, 3))
+def test_a_daemon_drops_noise(data: bytes, frames: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Daemon, "__init__", lambda self: None)
+        made = _Heard()  # type: ignore[call-arg]
+    made._dropped, made._sessions, made._coordinator, made._roles = 0, 0, b"another", {}
+    made._porter, made._since_ms = None, now_ms()
+    made.take(b"one", [data] * frames)
+    assert made._dropped + len(getattr(made, "answers", [])) == 1
+
+
+def test_an_address_of_the_network_needs_a_key() -> None:
+    with pytest.raises(UserError, match=r"others can reach this address, so it needs --key FILE"):
+        Daemon("0.0.0.0", 5600, None, None)
+
+
+# --- the hosts of a run --------------------------------------------------------------------------
+
+
+def test_hosts_that_cannot_reach_each_other_are_refused(pair: tuple[Path, Path]) -> None:
+    plain = small_deployment("pp")
+    named = at(plain, {"draft0": NAMED, "pipeline0.stage1": "10.0.0.7:5600"})
+    roles = [replace(role, placed=p) for role, p in zip(worker_roles(pair, named), named.placed)]  # noqa: B905
+    with pytest.raises(UserError, match=rf"'{NAMED}' is on this host's loopback, which worker ="):
+        Fleet(roles)
+    fleet = Fleet(roles[1:])
+    with pytest.raises(UserError, match=r"'10.0.0.7:5600' needs key run.key, the file of the key"):
+        fleet.meet(None)
+    assert fleet.new_key() is not None
+    assert fleet.listens_on(None) == "0.0.0.0"
+    assert fleet.way("tcp://0.0.0.0:77", None) == "tcp://127.0.0.1:77"
+    assert Fleet(roles[2:]).new_key() is None
+
+
+def test_an_offset_is_as_sure_as_the_quickest_answer() -> None:
+    """Whatever the two ways take, the truth is within the uncertainty."""
+    rng, offset, truth = np.random.default_rng(5), Offset(), 123_456.0
+    for at_ms in range(0, 30_000, 500):
+        there, back = rng.exponential(0.2, 2)
+        offset.note(Reading(at_ms, at_ms + there + truth, at_ms + there + back))
+        ahead, unsure = offset.at(at_ms)
+        assert abs(ahead - truth) <= unsure
+    assert offset.at(30_000)[1] < 0.5
+
+
+def test_spans_of_a_clock_that_drifts_are_aligned() -> None:
+    clocks = Clocks(1_000.0, 11_000.0, {"draft0": 2.0})
+    span = Span("draft0", "draft", 6_001.0, 11_002.0, 1)
+    found = clocks.aligned("draft0", span)
+    assert found.start_ms == pytest.approx(6_000.0, abs=1e-2)
+    assert found.end_ms == pytest.approx(11_000.0, abs=1e-2)
+    assert clocks.aligned("pipeline0.stage1", span) == span
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+def of_layer(number: int) -> Callable[[str], bool]:
+    return lambda tensor: tensor.startswith(f"model.layers.{number}.")
+
+
+def no_more(piece: int, offset: int) -> bytes:
+    raise AssertionError("all of it is here")
+
+
+def test_only_the_layers_that_a_worker_needs_are_sent(target: Checkpoint, tmp_path: Path) -> None:
+    held = ModelFiles(target.directory, of_layer(2))
+    manifest = held.manifest()
+    source = found_or_received(manifest, [], tmp_path, held.chunk)
+    received = source.open()
+    assert all(name.startswith("model.layers.2.") for name in received.shards)
+    for name, tensor in target.tensors("model.layers.2.").items():
+        assert torch.equal(received.tensors("model.layers.2.")[name], tensor)
+    StageModel(received, range(2, 3), 50)
+    again = found_or_received(manifest, [], tmp_path, no_more)
+    assert again == source, "nothing is sent twice"
+    here = found_or_received(manifest, [target.directory.parent], None, no_more)
+    assert here.directory == target.directory
+
+
+def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    directory = save_random_checkpoint(tmp_path / "model", layers=1, width=64, seed=3)
+    held = ModelFiles(directory, everything)
+    sent: list[tuple[int, int]] = []
+
+    def cut(piece: int, offset: int) -> bytes:
+        sent.append((piece, offset))
+        if len(sent) > 3:
+            raise ConnectionError
+        return held.chunk(piece, offset)[:100]
+
+    def whole(piece: int, offset: int) -> bytes:
+        sent.append((piece, offset))
+        return held.chunk(piece, offset)
+
+    with pytest.raises(ConnectionError):
+        found_or_received(held.manifest(), [], tmp_path / "here", cut)
+    stopped, sent = sent[-1], []
+    found_or_received(held.manifest(), [], tmp_path / "here", whole).open()
+    assert sent[0] == stopped
+    assert stopped[1] > 0
+
+
+def test_what_arrives_changed_is_refused(target: Checkpoint, tmp_path: Path) -> None:
+    held = ModelFiles(target.directory, of_layer(0))
+    broken = lambda piece, offset: bytes(len(held.chunk(piece, offset)))  # noqa: E731
+    with pytest.raises(UserError, match="has not the digest announced for it"):
+        found_or_received(held.manifest(), [], tmp_path, broken)
+    with pytest.raises(UserError, match=r"ended at 0 of \d+ bytes"):
+        found_or_received(held.manifest(), [], tmp_path, lambda piece, offset: b"")
+
+
+def test_another_model_of_that_name_is_named_on_both_sides(tmp_path: Path) -> None:
+    ours = save_random_checkpoint(tmp_path / "a" / "model", layers=2, seed=1)
+    save_random_checkpoint(tmp_path / "b" / "model", layers=2, seed=3)
+    manifest = ModelFiles(ours, of_layer(1)).manifest()
+    sentence = (
+        r"b/model holds another model than the coordinator has: \S+ has digest \w+ there, \w+"
+    )
+    with pytest.raises(UserError, match=sentence):
+        found_or_received(manifest, [], tmp_path / "b", no_more)
+    with pytest.raises(UserError, match=r"model model is not on this host, and its worker has no"):
+        found_or_received(manifest, [], None, no_more)
+
+
+def test_a_head_travels_whole(target: Checkpoint, tmp_path: Path) -> None:
+    held = ModelFiles(save_head(tmp_path / "head", target), everything)
+    source = found_or_received(held.manifest(), [], tmp_path / "here", held.chunk)
+    ours, _ = load_head(CheckpointSource(held.directory), target)
+    theirs, _ = load_head(source, target)
+    assert torch.equal(ours.fc.weight, theirs.fc.weight)
+
+
+def test_records_of_answers_are_no_orders() -> None:
+    assert ORDERS.decoded(ORDERS.encoded(Ask("Notes"))) == Ask("Notes")
+    notes = Notes([Span("a", "compute", 1.0, 2.0, 3)], [], {"x": 1})
+    assert ANSWERS.decoded(ANSWERS.encoded(notes)) == notes
+    with pytest.raises(BrokenRecordError, match="is of no known kind"):
+        FROM_DAEMON.decoded(ANSWERS.encoded(Failed("no", by_user=True)))
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "takes one of --listen, --make-key and --status"),
+        (["--status", NAMED, "--listen", NAMED], "takes one of --listen, --make-key and --status"),
+        (["--make-key", "k", "--models", "."], "treepipe worker --make-key takes no --models"),
+        (["--status", NAMED, "--models", "."], "treepipe worker --status takes no --models"),
+        (["--status", "here"], "--status here: must be HOST:PORT, e.g. 192.168.1.20:5555"),
+        (["--listen", NAMED, "--models", "none"], "--models none: there is no such folder"),
+        (["--listen", "10.0.0.7:80"], "others can reach this address, so it needs --key FILE"),
+    ],
+)
+def test_a_worker_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    assert call(monkeypatch, "worker", *arguments) == 2
+    assert_sentence(capsys.readouterr().err, sentence)
+
+
+def test_a_key_is_made_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.key"
+    assert call(monkeypatch, "worker", "--make-key", file) == 0
+    said = capsys.readouterr().out
+    assert not any(part in said for part in (KeyPair.load(file).public, KeyPair.load(file).secret))
+    assert call(monkeypatch, "worker", "--make-key", file) == 2
+    assert_sentence(capsys.readouterr().err, "exists; a key is not overwritten")
+
+
+@pytest.mark.parametrize("address", ["board", "10.0.0.7", "10.0.0.7:0", "a b:80", "tcp://h:80"])
+def test_an_address_of_a_worker_is_host_and_port(address: str) -> None:
+    with pytest.raises(UserError, match=r"is no HOST:PORT, e\.g\. 192\.168\.1\.21:5600"):
+        SCENARIO.with_(**{"drafts.0.worker": address})
+
+
+def test_a_key_without_workers_is_warned_of() -> None:
+    keyed = SCENARIO.with_(**{"run.key": "k"})
+    assert any("key run.key has no effect" in each for each in _warnings(keyed))
+    named = keyed.with_(**{"drafts.0.worker": NAMED})
+    assert not any("run.key" in w for w in _warnings(named))
+
+
+def _warnings(scenario: Scenario) -> list[str]:
+    return unread_warnings(scenario, resolve(scenario))

@@ -1,0 +1,124 @@
+"""Where another schedule becomes the best: by hand, and by simulating beside the value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.command_line import call
+from tests.worlds.searches import CLUSTER, METRIC, found
+from tests.worlds.written_studies import say
+from treepipe.core.errors import UserError
+from treepipe.files.toml_file import toml_text
+from treepipe.planner.break_even import BreakEven, axis_of, break_even, regions
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.halving import Found
+from treepipe.planner.regions_plot import regions_figure
+from treepipe.planner.report import plan_content
+from treepipe.sim.points import Point, simulate_points
+
+TWO = {"search.schedules": ["pp", "chain"], "search.grid": {"schedule.gamma": [3]}}
+ALWAYS = {
+    **TWO,
+    "acceptance.beta": 1.0,
+    "links.default": {"latency_ms": 3.0},
+    "workload.new_tokens": 13,
+    "pipelines.0.stages.0.device.stage_ms": {1: 20.0},
+}
+CLIENTS = "workload.concurrency=1:2"
+
+
+def along(key: str, each: Found) -> BreakEven:
+    return break_even(each, axis_of(key, each.cluster), say)
+
+
+def test_a_draft_that_is_never_wrong_is_worth_its_time_up_to_a_value_by_hand() -> None:
+    """A round of plain decoding is 2 x 20 + 3 x 3 = 49 ms and gives a token; a round of a chain
+    is as long and 3 draft passes of 5 ms, and gives 4. These are equal at passes 147 / 15 times
+    as long, in each run."""
+    even = along("scale.drafts=1:32", found(**ALWAYS))
+    assert (even.before, even.after) == ("chain", "pp")
+    assert even.value == pytest.approx(147 / 15, rel=1e-3)
+    assert even.low == pytest.approx(even.value)
+    assert even.high == pytest.approx(even.value)
+
+
+def test_the_best_schedule_changes_at_the_value_and_surely_beyond_the_interval() -> None:
+    each = found(**TWO, runs=6)
+    even = along("scale.drafts", each)
+    assert even.value is not None
+    assert even.low is not None
+    assert even.high is not None
+    assert even.low < even.value < even.high
+    plans = {name: ranked.candidate.scenario for name, ranked in each.best_of_each.items()}
+    for value, best in ((0.98 * even.value, even.before), (1.02 * even.value, even.after)):
+        points = [Point(n, s.with_(runs=6, **{"scale.drafts": value})) for n, s in plans.items()]
+        outcomes = simulate_points(points, say)
+        assert best == min(plans, key=lambda name: outcomes[name].metrics[METRIC].mean)
+
+
+def test_clients_are_whole_numbers() -> None:
+    """The more clients there are, the less a draft that is asked in vain is worth."""
+    goal = {"search.goal": "throughput_tokens_s", "workload.requests": 6}
+    each = found(**TWO, **goal, **{"scale.drafts": 2.5, "search.cases": 0})
+    axis = axis_of("workload.concurrency=1:3", each.cluster)
+    assert axis.values == [1, 2, 3]
+    even = break_even(each, axis, say)
+    assert (even.before, even.after, even.value) == ("chain", "pp", 2)
+
+
+def test_a_schedule_that_is_always_best_has_no_value() -> None:
+    even = along("scale.stages", found())
+    assert even.value is None
+    assert even.before == even.after == "pp"
+
+
+def test_a_map_agrees_with_the_value_along_its_axis() -> None:
+    each = found(**ALWAYS)
+    x, y = (axis_of(key, each.cluster) for key in ("scale.drafts=1:32", CLIENTS))
+    both = regions(each, x, y, say)
+    row = both.best[y.values.index(1)]
+    assert [name == "chain" for name in row] == [value < 9.8 for value in x.values]
+    drawn = regions_figure(both, "map").axes[0]
+    assert {text.get_text() for text in drawn.texts} == {"chain", "pp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("schedule.gamma", "--break-even schedule.gamma: needs an input, e.g. scale.latency"),
+        ("links.default.jitter", "states no positive number there; give a range, links.default"),
+        ("scale.latency=3", "a range looks like scale.latency=0.5:20"),
+        ("scale.latency=3:1", "a range goes from a positive number to a larger one"),
+        ("workload.concurrency=1.2:1.8", "there are no two whole numbers in this range"),
+    ],
+)
+def test_what_is_no_axis_is_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        axis_of(text, Cluster.of(CLUSTER))
+    assert sentence in str(caught.value)
+
+
+def test_a_value_that_is_refused_names_the_option() -> None:
+    with pytest.raises(UserError, match=r"acceptance.beta.*\(--break-even tries such values"):
+        along("acceptance.beta=0.5:1.5", found(**TWO))
+
+
+def test_command_says_it_and_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = tmp_path / "c.toml"
+    content = Cluster.of(CLUSTER).with_(**ALWAYS).content
+    cluster.write_text(toml_text(content, []))
+    plot, out = tmp_path / "map.png", tmp_path / "p.json"
+    keys = ("--break-even", "scale.drafts=1:32", "--break-even", CLIENTS)
+    assert call(monkeypatch, "plan", cluster, *keys, "--plot", plot, "--json", out) == 0
+    told = capsys.readouterr().out
+    assert "break-even: scale.drafts = 9.8" in told
+    assert plot.stat().st_size > 5_000
+    content = json.loads(out.read_text())
+    assert set(content["break_even"]) == {"key", "value", "low", "high", "before", "after"}
+    assert content["break_even_map"]["x"]["key"] == "scale.drafts"
+    assert plan_content(found())["break_even"] is None

@@ -1,0 +1,166 @@
+"""Where a token's time goes: by hand, and what shortening each place does to the time between
+tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worlds.command_line import SCENARIO, call
+from treepipe import Scenario, simulate
+from treepipe.results.critical_path import CriticalPath
+from treepipe.sim.predict import predict
+
+EPSILON = 1e-6
+"""So much shorter; nothing overtakes anything for it."""
+TREE = {"tree_size": 12, "tree_depth": 2, "top_k": 3, "segment_tokens": 16}
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "pp": {},
+    "naive_pp": {**TREE, "segment_tokens": 5},
+    "flowspec": {**TREE, "segment_tokens": 4},
+    "flowspec_free": {**TREE, "segment_tokens": 4},
+    "pipedec": {"width": 4, "children": 3},
+    "specpipe": {"width": 4, "children": 3},
+    "dsd": {"gamma": 4},
+    "chain": {"gamma": 3},
+}
+LINK = {"latency_ms": 1.0}
+PLACES = ("draft0", "pipeline0.stage1", "pipeline0.stage2", "pipeline0.stage3", "->")
+UNLIKE = (19.0, 7.3, 13.1)
+
+
+def scenario(
+    name: str,
+    stages: tuple[float, ...] = (19.0, 19.0, 19.0),
+    draft_ms: float = 3.0,
+    link: dict[str, float] = LINK,
+    **changes: Any,
+) -> Scenario:
+    """A request over stages whose passes each take a fixed time."""
+    return Scenario.of(
+        {
+            "name": name,
+            "target": {"layers": 12, "hidden_size": 1000},
+            "drafts": [{"device": {"draft_ms": {1: draft_ms}}}],
+            "pipelines": [{"stages": [{"device": {"stage_ms": {1: ms}}} for ms in stages]}],
+            "links": {"default": link},
+            "schedule": {"name": name, **SCHEDULES[name]},
+            "acceptance": {"source": "bernoulli", "beta": 0.8},
+            "workload": {"requests": 1, "prompt_tokens": 1, "new_tokens": 30},
+            **changes,
+        }
+    )
+
+
+def token_ms(given: Scenario) -> float:
+    return simulate(given, runs=1).metrics["time_between_tokens_ms"].mean
+
+
+def path(given: Scenario) -> CriticalPath:
+    found = simulate(given, runs=1).critical_path
+    assert found is not None
+    assert sum(found.places.values()) == pytest.approx(1)
+    assert sum(found.reasons.values()) == pytest.approx(1)
+    return found
+
+
+def links(found: CriticalPath) -> dict[str, float]:
+    return {name: share for name, share in found.places.items() if "->" in name}
+
+
+def test_a_token_of_plain_decoding_passes_each_stage_and_link_once() -> None:
+    """A round is 3 x 19 ms of stages and 4 x 1 ms of links."""
+    found = path(scenario("pp"))
+    stages = [found.places[f"pipeline0.stage{number}"] for number in (1, 2, 3)]
+    assert stages == pytest.approx([19 / 61] * 3)
+    assert links(found) == pytest.approx(
+        {
+            "draft0->pipeline0.stage1": 1 / 61,
+            "pipeline0.stage1->pipeline0.stage2": 1 / 61,
+            "pipeline0.stage2->pipeline0.stage3": 1 / 61,
+            "pipeline0.stage3->draft0": 1 / 61,
+        }
+    )
+    assert found.reasons == pytest.approx({"work": 1.0})
+
+
+def test_a_tree_in_segments_is_drafted_and_its_last_segment_waits() -> None:
+    """A round is a pass to catch up and 2 for the tree, of 3 ms each, then 3 x 19 + 4 x 1 ms. The
+    tree travels in one segment more than there are stages, so the last one waits for three others,
+    3 x 19 ms, at the first stage; all stages are equal, so it waits nowhere else."""
+    found = path(scenario("naive_pp"))
+    assert found.places["draft0"] == pytest.approx(9 / 127)
+    assert sum(links(found).values()) == pytest.approx(4 / 127)
+    assert found.reasons == pytest.approx({"work": 70 / 127, "queueing": 57 / 127})
+
+
+def test_no_time_is_spent_on_links_that_take_none() -> None:
+    assert links(path(scenario("flowspec", link={"latency_ms": 0.0}))) == {}
+
+
+@pytest.mark.parametrize("name", ["pp", "naive_pp", "flowspec", "pipedec", "specpipe"])
+def test_a_stage_ten_times_slower_binds(name: str) -> None:
+    found = path(scenario(name, (19.0, 190.0, 19.0)))
+    assert found.binds == "pipeline0.stage2"
+    assert found.places["pipeline0.stage2"] > 0.6
+
+
+@pytest.mark.parametrize("link", [LINK, {"latency_ms": 0.7, "bandwidth_mbit_s": 40.0}])
+@pytest.mark.parametrize("name", [*SCHEDULES])
+def test_a_place_a_little_faster_is_worth_its_share(name: str, link: dict[str, float]) -> None:
+    """By brute force: the time between tokens falls by share x EPSILON of it."""
+    stated = scenario(name, UNLIKE, 3.7, link)
+    found, before = path(stated), token_ms(stated)
+    for place in PLACES:
+        less = [1 - EPSILON * (place == each) for each in PLACES]
+        stages = [ms * factor for ms, factor in zip(UNLIKE, less[1:4], strict=True)]
+        faster = {key: value * less[4] for key, value in link.items() if key == "latency_ms"}
+        if "bandwidth_mbit_s" in link:
+            faster["bandwidth_mbit_s"] = link["bandwidth_mbit_s"] / less[4]
+        after = token_ms(scenario(name, (*stages,), 3.7 * less[0], faster))
+        share = sum(links(found).values()) if place == "->" else found.places.get(place, 0.0)
+        assert (before - after) / (EPSILON * before) == pytest.approx(share, abs=1e-3), place
+
+
+def test_what_waits_for_a_word_waits_for_the_barrier() -> None:
+    """FlowSpec's draft is slow, so its segments are at the stages before the words are."""
+    slow = path(scenario("flowspec", draft_ms=40.0))
+    assert slow.reasons["barrier"] > path(scenario("flowspec_free", draft_ms=40.0)).reasons.get(
+        "barrier", 0.0
+    )
+
+
+def test_who_waits_for_others_requests_queues() -> None:
+    """Plain decoding of one request is delayed by those that arrive: what was under way when it
+    asked for the shared machine was waited for, and what was not is none of its path."""
+    changes: dict[str, Any] = {
+        "workload.arrivals": {"process": "poisson", "rate_per_s": 8.0},
+        "workload.requests": 12,
+        "pipelines.0.stages.1.host": "box",
+        "pipelines.0.stages.2.host": "box",
+    }
+    loaded = scenario("pp", UNLIKE).with_(**changes)
+    alone = loaded.with_(**{"workload.arrivals.rate_per_s": 1e-3})
+    assert path(alone).reasons == pytest.approx({"work": 1.0})
+    assert path(loaded).reasons["queueing"] > 0.1
+
+
+def test_the_table_says_it_and_other_figures_do_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, target = tmp_path / "small.toml", tmp_path / "r.json"
+    file.write_text(SCENARIO)
+    assert call(monkeypatch, "simulate", file, "--json", target) == 0
+    assert "critical path of a token: " in capsys.readouterr().out
+    content = json.loads(target.read_text())
+    assert content["binds"] == next(iter(content["critical_path"]))
+    stated = Scenario.load(file)
+    plain = predict(stated)
+    told = predict(stated, paths=True)
+    for trace in told:
+        assert trace.paths
+        trace.paths.clear()
+    assert [each.dumps() for each in told] == [each.dumps() for each in plain]

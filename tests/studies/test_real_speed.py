@@ -1,0 +1,70 @@
+"""Plans beside ``generate()``: what the ratios say, and that both continue the same prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.worlds.tiny_models import greedy, save_random_checkpoint
+from tests.worlds.written_studies import say
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.scenario.scenario import Scenario
+from treepipe.studies.real_speed import AIMS, Speed, Speeds, speeds, whole_model
+
+
+def test_ratios_are_of_rounds_and_of_as_many_threads() -> None:
+    """A machine that is twice as slow in the second round changes no ratio."""
+    made = Speeds(
+        {1: Speed("plain", 0, 1, (10.0, 5.0)), 2: Speed("plain", 0, 2, (16.0, 8.0))},
+        Speed("assisted", 0, 1, (12.0, 6.0)),
+        {
+            1: [Speed("a", 1, 1, (18.0, 9.0)), Speed("b", 1, 1, (20.0, 10.0))],
+            2: [Speed("c", 2, 1, (24.0, 12.0))],
+        },
+    )
+    assert made.ratios == pytest.approx(
+        {
+            "best_over_generate": 2.0,
+            "best_over_assisted": 20 / 12,
+            "chosen_over_best": 0.9,
+            "two_stages_over_generate": 1.5,
+            "two_stages_chosen_over_best": 1.0,
+        }
+    )
+    assert {entry.key for entry in made.entries} == {f"speed/{what}" for what in AIMS}
+    assert [row[-1] for row in made.sheet.rows] == pytest.approx([1, 1, 1.2, 1.8, 2.0, 1.5])
+    assert "b on 1 stage decodes 2.00 times as fast" in made.finding
+
+
+def test_the_whole_model_is_as_wide_and_says_the_same(tmp_path: Path) -> None:
+    folder = save_random_checkpoint(tmp_path, layers=2, seed=3)
+    model = whole_model(Checkpoint.open(folder, 3))
+    ids = torch.tensor([[5, 9, 2]])
+    text = model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert text[0, 3:].tolist() == greedy(folder, [5, 9, 2], 6)
+    assert model.config.intermediate_size == 3 * Checkpoint.open(folder).config.intermediate_size
+
+
+@pytest.mark.processes
+def test_side_by_side() -> None:
+    stage = {"device": {"stage_ms": {1: 5.0, 8: 6.0}}}
+    base = Scenario.of(
+        {
+            "name": "beside generate()",
+            "emulate": False,
+            "runs": 2,
+            "target": {"checkpoint": "reference"},
+            "drafts": [{"device": {"draft_ms": {1: 1.0}}, "model": {"checkpoint": "reference"}}],
+            "pipelines": [{"stages": [stage]}],
+            "acceptance": {"source": "profile", "name": "reference"},
+            "schedule": {"name": "pp"},
+            "workload": {"prompts": "reference:heldout:code", "requests": 2, "new_tokens": 6},
+        }
+    )
+    found = speeds(base, 1, 1, say, {"cases": 0, "schedules": ["pp"]})
+    assert [len(found.generate[n].rates) for n in (1, 2)] == [1, 1]
+    assert [plans[0].label for plans in found.plans.values()] == ["pp", "pp"]
+    assert all(ratio > 0 for ratio in found.ratios.values())
+    assert found.ratios["chosen_over_best"] == 1, "there was one"

@@ -1,0 +1,122 @@
+"""Hosts for tests: workers' daemons in processes of their own, in network namespaces where asked.
+
+A daemon here forks its roles from itself instead of from a fork server of its own, which would
+import all libraries once more per host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treepipe.executor import daemon as daemon_module
+from treepipe.executor.daemon import Daemon
+from treepipe.executor.fork_server import end_with_fork_server, fork_server, start
+from treepipe.executor.keys import KeyPair
+from treepipe.executor.station import RoleSettings
+from treepipe.scenario.deployment import Deployment, Placed
+
+PORT = 5600
+BRIDGE, NETWORK = "tpbr0", "10.77.0"
+CLONE_NEWNET = 0x40000000
+
+
+def serve_in(namespace: str | None, host: str, port: int, key: Any, models: Path | None) -> None:
+    """The body of a daemon's process."""
+    end_with_fork_server()
+    if namespace is not None:
+        with open(f"/run/netns/{namespace}") as file:  # noqa: PTH123
+            assert not ctypes.CDLL(None).setns(file.fileno(), CLONE_NEWNET)
+    daemon_module.fork_server = lambda: multiprocessing.get_context("fork")  # type: ignore[assignment, return-value]
+    with Daemon(host, port, key, models) as serving:
+        serving.serve()
+
+
+@contextmanager
+def serving(
+    namespace: str | None, host: str, port: int, key: KeyPair | None, models: Path | None = None
+) -> Iterator[str]:
+    """A daemon's address while it serves."""
+    process = fork_server().Process(target=serve_in, args=(namespace, host, port, key, models))
+    start(process)
+    try:
+        yield f"{host}:{port}"
+    finally:
+        process.kill()
+        process.join()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def at(deployment: Deployment, addresses: dict[str, str]) -> Deployment:
+    """The deployment with these roles on workers at these addresses."""
+
+    def placed(role: Placed) -> Placed:
+        return replace(role, worker=addresses.get(role.name))
+
+    return replace(
+        deployment,
+        drafts=tuple(map(placed, deployment.drafts)),
+        pipelines=tuple(tuple(map(placed, stages)) for stages in deployment.pipelines),
+    )
+
+
+def roles_at(roles: list[RoleSettings], deployment: Deployment) -> list[RoleSettings]:
+    """The roles as this deployment places them."""
+    places = {placed.name: placed for placed in deployment.placed}
+    return [replace(role, placed=places[role.placed.name], deployment=deployment) for role in roles]
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+def skip_without_namespaces() -> None:
+    """Skip the test, with the reason, where this machine does not let us make them."""
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+        pytest.skip("network namespaces need root, ip and tc")
+    tried = subprocess.run(["ip", "netns", "add", "tp-try"], capture_output=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"network namespaces are not permitted: {tried.stderr.decode().strip()}")
+    _ip("netns", "del", "tp-try")
+
+
+@contextmanager
+def namespaces(count: int, mbit: int) -> Iterator[list[tuple[str, str]]]:
+    """(Namespace, its address) of hosts on one bridge, each with so many Mbit/s out; this host is
+    the bridge's own."""
+    with ExitStack() as made:
+        _ip("link", "add", BRIDGE, "type", "bridge")
+        made.callback(_ip, "link", "del", BRIDGE)
+        _ip("addr", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
+        _ip("link", "set", BRIDGE, "up")
+        found = []
+        for number in range(count):
+            name, host = f"tp{number}", f"{NETWORK}.{10 + number}"
+            _ip("netns", "add", name)
+            made.callback(_ip, "netns", "del", name)
+            _ip("link", "add", f"tpv{number}", "type", "veth", "peer", "eth0", "netns", name)
+            _ip("link", "set", f"tpv{number}", "master", BRIDGE, "up")
+            _ip("-n", name, "addr", "add", f"{host}/24", "dev", "eth0")
+            for link in ("eth0", "lo"):
+                _ip("-n", name, "link", "set", link, "up")
+            limit = ["rate", f"{mbit}mbit", "burst", "128kb", "latency", "50ms"]
+            qdisc = ["qdisc", "add", "dev", "eth0", "root", "tbf", *limit]
+            subprocess.run(["tc", "-n", name, *qdisc], check=True, capture_output=True)
+            found.append((name, host))
+        yield found

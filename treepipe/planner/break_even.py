@@ -1,0 +1,312 @@
+"""At which value of one input another schedule becomes the best, and over two inputs, which is
+the best where.
+
+Law of this file: the best plan of each schedule is simulated again with other values of a key of
+the scenario, on the ranking's runs and texts; so a change is due to the input alone. Neither limits
+nor parameters are looked at again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from treepipe.core.errors import UserError
+from treepipe.planner.gaps import Runs, relative_gap
+from treepipe.planner.halving import Found
+from treepipe.planner.limits import is_least_best
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import ScheduleName
+from treepipe.sim.points import Point, simulate_points
+
+Say: TypeAlias = Callable[[str, int], None]
+REACH = 8.0
+"""The range is from the stated value over this to the value times this, unless it is given."""
+STEPS = 4
+"""Values on each side of the stated one, each as many times the last one."""
+HALVINGS = 5
+"""Of the interval in which the best schedule changes."""
+NOT_INPUTS = ("name", "seed", "runs", "search", "schedule")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An input and the values that are tried.
+
+    Attributes:
+        key: dotted, of the scenario.
+        stated: the scenario's own value; None where it states none.
+        whole: only whole numbers make sense.
+    """
+
+    key: str
+    low: float
+    high: float
+    stated: float | None
+    whole: bool
+
+    @property
+    def values(self) -> list[float]:
+        """Ascending, each as many times the one before on either side of the stated value."""
+        ends = [self.low, self.high]
+        if self.stated is not None and self.low < self.stated < self.high:
+            ends.insert(1, self.stated)
+        steps = 2 * STEPS // (len(ends) - 1)
+        tried = [np.geomspace(a, b, steps + 1).tolist() for a, b in pairwise(ends)]
+        exact = {self._rounded(value) for part in tried for value in part[1:-1]} | {*ends}
+        return sorted(exact)
+
+    def between(self, low: float, high: float) -> float | None:
+        """The value in the middle, None if there is none."""
+        middle = self._rounded(math.sqrt(low * high))
+        return middle if low < middle < high else None
+
+    def _rounded(self, value: float) -> float:
+        return float(round(value)) if self.whole else value
+
+    def given(self, value: float) -> float:
+        """The value as a file would say it."""
+        return int(value) if self.whole else value
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Where the best schedule changes along an axis, nearest to the stated value.
+
+    Attributes:
+        value: of the key; of a whole number the first at which ``after`` is the best. None where
+            one schedule is the best in the whole range.
+        low: below it ``before`` is better beyond doubt (95 %); None where no value tried is.
+        high: above it ``after`` is; None where no value tried is.
+        before: the best schedule below the value.
+        after: the best one above it; ``before`` where there is no value.
+    """
+
+    axis: Axis
+    value: float | None
+    low: float | None
+    high: float | None
+    before: ScheduleName
+    after: ScheduleName
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "key": self.axis.key,
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "before": self.before,
+            "after": self.after,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The best schedule at values of two inputs; ``best``: a row for each value of ``y``."""
+
+    x: Axis
+    y: Axis
+    best: Sequence[Sequence[ScheduleName]]
+    runs: int
+
+    def as_dict(self) -> dict[str, Any]:
+        axes = {
+            name: {"key": axis.key, "values": [axis.given(value) for value in axis.values]}
+            for name, axis in (("x", self.x), ("y", self.y))
+        }
+        return {**axes, "best": [list(row) for row in self.best], "runs": self.runs}
+
+
+Goals: TypeAlias = Mapping[ScheduleName, Runs]
+"""The goal in every run, by schedule."""
+
+
+def axis_of(text: str, scenario: Scenario) -> Axis:
+    """An axis from ``KEY`` or ``KEY=LOW:HIGH``; raises ``UserError`` if that is none."""
+    key, equals, ends = (part.strip() for part in text.partition("="))
+    option = f"--break-even {text}"
+    if not key or key.split(".")[0] in NOT_INPUTS:
+        raise UserError(f"{option}: needs an input, e.g. scale.latency or workload.concurrency")
+    stated = _stated(scenario, key)
+    if equals:
+        try:
+            low, high = (float(end) for end in ends.split(":"))
+        except ValueError:
+            raise UserError(f"{option}: a range looks like {key}=0.5:20") from None
+        if not 0 < low < high < math.inf:
+            raise UserError(f"{option}: a range goes from a positive number to a larger one")
+    elif stated is None or stated <= 0:
+        raise UserError(
+            f"{option}: the cluster states no positive number there; give a range, {key}=LOW:HIGH"
+        )
+    else:
+        low, high = stated / REACH, stated * REACH
+        if key.startswith("acceptance.") and stated < 1:
+            high = 1 - (1 - stated) / REACH  # a share: the misses are so much fewer
+    whole = isinstance(stated, int)
+    if whole:
+        low, high = float(max(1, math.ceil(low))), float(math.floor(high))
+    if not low < high:
+        raise UserError(f"{option}: there are no two whole numbers in this range")
+    return Axis(key, low, high, stated, whole)
+
+
+def break_evens(
+    found: Found, axes: Sequence[Axis], say: Say
+) -> tuple[BreakEven | None, Regions | None]:
+    """The break-even along the first axis, and the map over both if there are two; none where
+    that is not asked for, or no plan keeps the limits.
+
+    Raises:
+        UserError: a value is refused.
+        RunError: as ``simulate_points``.
+    """
+    if not axes or not found.feasible:
+        return None, None
+    both = regions(found, axes[0], axes[1], say) if axes[1:] else None
+    return break_even(found, axes[0], say), both
+
+
+def break_even(found: Found, axis: Axis, say: Say) -> BreakEven:
+    """Find the value nearest to the stated one at which the best schedule changes.
+
+    Raises:
+        UserError: a value is refused.
+        RunError: as ``simulate_points``.
+    """
+    tried = dict[float, Goals]()
+
+    def look(values: Iterable[float]) -> None:
+        found_there = _simulated(
+            found, [{axis.key: axis.given(v)} for v in values], found.runs, say
+        )
+        tried.update(zip(values, found_there, strict=True))
+
+    look(axis.values)
+    best = {value: _best(found, tried[value]) for value in axis.values}
+    changes = [(a, b) for a, b in pairwise(axis.values) if best[a] != best[b]]
+    if not changes:
+        only = best[axis.low]
+        return BreakEven(axis, None, None, None, only, only)
+    stated = axis.low if axis.stated is None else axis.stated
+    low, high = min(changes, key=lambda ends: abs(math.log(ends[0] * ends[1] / stated**2)))
+    for _ in range(64 if axis.whole else HALVINGS):
+        middle = axis.between(low, high)
+        if middle is None:
+            break
+        look([middle])
+        low, high = (middle, high) if _best(found, tried[middle]) == best[low] else (low, middle)
+        best[middle] = _best(found, tried[middle])
+    return _crossing(found, axis, tried, (low, high), (best[low], best[high]))
+
+
+def regions(found: Found, x: Axis, y: Axis, say: Say) -> Regions:
+    """The best schedule at all values of two inputs, on the first rung's runs.
+
+    Raises:
+        UserError: a value is refused.
+        RunError: as ``simulate_points``.
+    """
+    runs = found.cluster.search.first_runs
+    settings = [
+        {x.key: x.given(across), y.key: y.given(up)} for up, across in product(y.values, x.values)
+    ]
+    best = [_best(found, goals) for goals in _simulated(found, settings, runs, say)]
+    columns = len(x.values)
+    rows = [best[first : first + columns] for first in range(0, len(best), columns)]
+    return Regions(x, y, rows, runs)
+
+
+def _simulated(
+    found: Found, settings: Sequence[Mapping[str, float]], runs: int, say: Say
+) -> list[Goals]:
+    """The best plan of each schedule, at every setting."""
+    goal, plans = found.cluster.search.goal, found.best_of_each
+    try:
+        points = [
+            Point(f"{name} {number}", each.candidate.scenario.with_(**changes, runs=runs))
+            for number, changes in enumerate(settings)
+            for name, each in plans.items()
+        ]
+        outcomes = simulate_points(points, say, f"{len(plans)} plans at {len(settings)} values")
+    except UserError as error:
+        raise UserError(
+            f"{error} (--break-even tries such values; KEY=LOW:HIGH bounds them)"
+        ) from None
+    return [
+        {name: outcomes[f"{name} {number}"].observations[goal] for name in plans}
+        for number in range(len(settings))
+    ]
+
+
+def _best(found: Found, goals: Goals) -> ScheduleName:
+    sign = 1 if is_least_best(found.cluster.search.goal) else -1
+    return min(goals, key=lambda name: sign * float(np.mean(goals[name])))
+
+
+def _crossing(
+    found: Found,
+    axis: Axis,
+    tried: Mapping[float, Goals],
+    ends: tuple[float, float],
+    names: tuple[ScheduleName, ScheduleName],
+) -> BreakEven:
+    """Between the two values ``ends``, and the interval: where that of the plans' difference ends
+    or begins to hold 0, all of them linear between values (in logarithms)."""
+    sign = 1 if is_least_best(found.cluster.search.goal) else -1
+    values = sorted(tried)
+    lead = dict[float, tuple[float, float, float]]()  # how far ``before`` is better: low to high
+    for value in values:
+        gap = relative_gap(tried[value][names[0]], tried[value][names[1]], 1)
+        if gap is None or gap.low is None or gap.high is None or gap.low <= -1:
+            return BreakEven(axis, axis.given(ends[1]), None, None, *names)
+        told = sorted(sign * math.log1p(each) for each in (gap.low, gap.mean, gap.high))
+        lead[value] = told[0], told[1], told[2]
+    below = [v for v in values if v <= ends[0] and lead[v][0] > 0]
+    above = [v for v in values if v >= ends[1] and lead[v][2] < 0]
+    low = high = None
+    if below:
+        low = _zero(below[-1], _next(values, below[-1], 1), lead, 0)
+    if above:
+        high = _zero(_next(values, above[0], -1), above[0], lead, 2)
+    value = _zero(*ends, lead, 1)
+    if axis.whole:
+        value = ends[1]
+        low = None if low is None else math.floor(low)
+        high = None if high is None else math.ceil(high)
+    return BreakEven(axis, axis.given(value), low, high, *names)
+
+
+def _next(values: Sequence[float], value: float, step: int) -> float:
+    return values[values.index(value) + step]
+
+
+def _zero(
+    a: float, b: float, lead: Mapping[float, tuple[float, float, float]], which: int
+) -> float:
+    """The zero of the line between two values; the nearer end where it is not between them."""
+    at, to = lead[a][which], lead[b][which]
+    share = at / (at - to) if at != to else 0.5
+    return math.exp(math.log(a) + min(1.0, max(0.0, share)) * math.log(b / a))
+
+
+def _stated(scenario: Scenario, key: str) -> float | None:
+    """The number that a scenario has at a key, its defaults included; None if there is none."""
+    place: Any = scenario
+    for name in key.split("."):
+        try:
+            if isinstance(place, (list, tuple)):
+                place = place[int(name)]
+            elif isinstance(place, Mapping):
+                place = place[name]
+            else:
+                place = getattr(place, name)
+        except (AttributeError, LookupError, ValueError):
+            return None
+    number = isinstance(place, (int, float)) and not isinstance(place, bool)
+    return place if number else None

@@ -1,0 +1,94 @@
+"""The break-even map: which schedule is the best at the values of two inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from treepipe.planner.break_even import Axis, Regions
+from treepipe.results.plots import (
+    AMBER,
+    BLACK,
+    GREY,
+    PALE,
+    PURPLE,
+    SILVER,
+    SKY,
+    YELLOW,
+    save_figure,
+)
+
+STYLES = (
+    (PALE, ""),
+    (AMBER, "///"),
+    (SILVER, "..."),
+    (SKY, "\\\\\\"),
+    (YELLOW, "xxx"),
+    (PURPLE, "---"),
+    (GREY, "ooo"),
+)
+"""Colour and hatching of each schedule; more than these share a colour and keep their names."""
+
+
+def draw_regions(found: Regions, title: str, path: Path) -> None:
+    """Write the picture. Raises ``WriteError``."""
+    save_figure(regions_figure(found, title), path, 110, "--plot")
+
+
+def regions_figure(found: Regions, title: str) -> Figure:
+    """A field per pair of values, coloured, hatched and named by the best schedule there."""
+    names = sorted({name for row in found.best for name in row})
+    table = np.array([[names.index(name) for name in row] for row in found.best])
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    panel: Any = figure.subplots()
+    styles = [STYLES[index % len(STYLES)] for index in range(len(names))]
+    colors = ListedColormap([color for color, _ in styles])
+    panel.pcolormesh(table, cmap=colors, vmin=-0.5, vmax=len(names) - 0.5, ec="white", lw=0.5)
+    for index, (_, hatch) in enumerate(styles):
+        for row, column in np.argwhere(table == index) if hatch else ():
+            field = Rectangle((column, row), 1, 1, fc="none", ec="white", hatch=hatch, lw=0)
+            panel.add_patch(field)
+        _name(panel, table == index, names[index])
+    for axis, ticks, label, column in (
+        (found.x, panel.set_xticks, panel.set_xlabel, True),
+        (found.y, panel.set_yticks, panel.set_ylabel, False),
+    ):
+        values = axis.values
+        ticks(np.arange(len(values)) + 0.5, [f"{value:.3g}" for value in values])
+        label(axis.key)
+        _mark_stated(panel, axis, column=column)
+    panel.set_title(title, loc="left", fontsize=10)
+    handles = [
+        Patch(fc=color, hatch=hatch, ec="white", label=name)
+        for name, (color, hatch) in zip(names, styles, strict=True)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _name(panel: Any, inside: Any, name: str) -> None:
+    """The name in the field of the region that is nearest to its middle."""
+    fields = np.argwhere(inside)
+    row, column = fields[np.argmin(((fields - fields.mean(axis=0)) ** 2).sum(axis=1))]
+    panel.text(
+        column + 0.5,
+        row + 0.5,
+        name,
+        ha="center",
+        va="center",
+        color=BLACK,
+        fontsize=9,
+        bbox={"fc": "white", "ec": "none", "pad": 2},
+    )
+
+
+def _mark_stated(panel: Any, axis: Axis, *, column: bool) -> None:
+    """A line through the value that the cluster states."""
+    if axis.stated in axis.values:
+        line = panel.axvline if column else panel.axhline
+        line(axis.values.index(axis.stated) + 0.5, color=BLACK, lw=1, ls=":")
