@@ -138,8 +138,8 @@ class Speeds:
             "Tokens per second with the heavy pair, side by side",
             [
                 Column("what"),
-                Column("stages"),
-                Column("threads each"),
+                Column("stages", shown=".0f"),
+                Column("threads each", shown=".0f"),
                 Column("tokens/s", "1/s", shown=".1f"),
                 Column("over generate()", shown=".2f"),
             ],
@@ -223,7 +223,9 @@ def _generations(launch: Launch) -> list[_Contender]:
 def whole_model(checkpoint: Checkpoint) -> Any:
     """The library's own model with the checkpoint's weights, as wide as it was opened."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()  # assisted generation warns of how it calls itself
     model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=torch.float32)
     model.load_state_dict(checkpoint.tensors(""), strict=not checkpoint.tied)
     model.tie_weights()

@@ -274,7 +274,7 @@ def _figure(rows: Mapping[str, Row]) -> Figure:
     panel.errorbar(means, places, xerr=halves, fmt="o", color=BLUE, ecolor=BLACK, capsize=2, ms=5)
     panel.plot([row.measured for row in rows.values()], places, "s", color=ORANGE, ms=5)
     panel.set_yticks(list(places), list(rows), size=8)
-    panel.invert_yaxis()
+    panel.set_ylim(len(rows) - 0.4, -0.6)
     panel.set_xscale("log")
     panel.set_xlabel("time between tokens (ms): round, predicted (95 %); square, measured")
     clean(panel, axis="x")

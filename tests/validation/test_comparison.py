@@ -101,6 +101,10 @@ def test_work_slower_than_its_profile_is_warned_of() -> None:
     assert "serving adds what no profile holds" in warning
     (warning,) = overruns(trace(12.0), trace(3.0), "elsewhere")
     assert "which was not measured on this machine" in warning
+    # What takes longer by too little to notice is not worth a word.
+    long = Trace(("s",), [Span("s", "compute", 0, 20, 1), Span("s", "prune", 20, 20.2, 1)])
+    short = Trace(("s",), [Span("s", "compute", 0, 20, 1), Span("s", "prune", 20, 20.1, 1)])
+    assert overruns(long, short, "here") == []
     (warning,) = overruns(trace(12.0), trace(0.0), "here")
     assert "which states no time for it (it is not calibrated)" in warning
 

@@ -20,7 +20,9 @@ from treepipe.sim.world import simulate
 from treepipe.validation.plain import Agreement, PlainTexts, agreement
 
 OVERRUN = 1.25
-"""Work whose median takes longer than this times its profile's is warned of."""
+"""Work whose median takes longer than this times its profile's is warned of..."""
+NOTICED = 0.01
+"""... if what it takes more is this share of the run."""
 
 Timed: TypeAlias = Literal["emulated", "here", "elsewhere"]
 """What the profiles of a run's devices are to it: padded to, or of this machine, or of others."""
@@ -190,6 +192,8 @@ def overruns(executed: Trace, replay: Trace, timed: Timed) -> list[str]:
     Emulation waits until a profile's time is over; it cannot make work faster.
     """
     found = []
+    ends = [span.end_ms for span in executed.spans]
+    least = NOTICED * (max(ends) - min(span.start_ms for span in executed.spans)) if ends else 0.0
     for kind in sorted(BUSY):
         real, profile = (
             [span.end_ms - span.start_ms for span in trace.spans if span.kind == kind]
@@ -198,7 +202,7 @@ def overruns(executed: Trace, replay: Trace, timed: Timed) -> list[str]:
         if not real or not profile:
             continue
         took, wanted = statistics.median(real), statistics.median(profile)
-        if took > OVERRUN * wanted:
+        if took > OVERRUN * wanted and len(real) * (took - wanted) >= least:
             found.append(
                 f"{kind}: {took:.1f} ms in the median, {wanted:.1f} ms by the profile; "
                 f"{SLOWER[timed] if wanted else UNSTATED}"
@@ -207,8 +211,12 @@ def overruns(executed: Trace, replay: Trace, timed: Timed) -> list[str]:
 
 
 def warnings_of(rows: Mapping[str, Row]) -> list[str]:
-    """All rows' warnings, each with its row's name."""
-    return [f"{name}: {warning}" for name, row in rows.items() for warning in row.warnings]
+    """All rows' warnings, each once, with the names of its rows."""
+    named: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        for warning in row.warnings:
+            named.setdefault(warning, []).append(name)
+    return [f"{', '.join(names)}: {warning}" for warning, names in named.items()]
 
 
 def faults_of(rows: Mapping[str, Row]) -> list[str]:
