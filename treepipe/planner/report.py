@@ -16,6 +16,7 @@ from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.break_even import BreakEven, Regions
+from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.limits import is_least_best
@@ -55,6 +56,7 @@ def plan_content(
         "break_even": None if even is None else even.as_dict(),
         "break_even_map": None if mapped is None else mapped.as_dict(),
         "ranking": [_entry(each, search.goal) for each in found.ranking],
+        **found.front.as_dict(),
         "refused": [
             {
                 "schedule": each.schedule,
@@ -103,6 +105,7 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
             }
             for miss in ranked.misses
         ],
+        **{name: candidate.prices.get(name) for name in ("price_usd", "price_usd_per_hour")},
         "lossless": candidate.scenario.sampling.lossless,
         "metrics": {name: value.as_dict() for name, value in outcome.metrics.items()},
         "utilization": {name: value.as_dict() for name, value in outcome.utilization.items()},
@@ -117,6 +120,7 @@ def show_plan(found: Found, out: Path, console: Console) -> None:
     print_table(console, _ranking_table(found) if found.feasible else _misses_table(found))
     for sentence in [*verdict(found), *_binding(found.best, found.cluster.search.goal)]:
         console.print(sentence, highlight=False)
+    _show_front(found.front, console)
     for (schedule, reason), count in _refusals(found).items():
         plans = "" if count == 1 else f" ({count} plans)"
         console.print(f"refused: {schedule}{plans}: {reason}", highlight=False)
@@ -125,6 +129,27 @@ def show_plan(found: Found, out: Path, console: Console) -> None:
         console.print(f"warning, {which} plan: {warning}", highlight=False)
     if found.feasible:
         console.print(f"best plan as a scenario: {out}", highlight=False)
+
+
+def _show_front(front: Front, console: Console) -> None:
+    """Print what each plan has to say for itself, and which one beats it in all goals; nothing
+    where there is one plan, or one goal."""
+    if len(front.values) < 2 or len(front.goals) < 2:
+        return
+    table = Table(title="all goals: plans of the ranking, and what beats them in every goal")
+    table.add_column("", justify="right")
+    for goal in front.goals:
+        table.add_column(goal, justify="right", overflow="fold")
+    table.add_column("beaten by")
+    by = {each.plan: each for each in front.beaten}
+    for place, values in enumerate(front.values):
+        cells = [number(values[goal]) for goal in front.goals]
+        beaten = ""
+        if place in by:
+            doubt = "" if by[place].certain else ", not beyond doubt"
+            beaten = f"{by[place].by + 1}{doubt}"
+        table.add_row(str(place + 1), *cells, beaten)
+    print_table(console, table)
 
 
 def show_sensitivity(found: Found, rows: Sequence[Sensitivity], console: Console) -> None:
