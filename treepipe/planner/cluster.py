@@ -30,11 +30,21 @@ else:
 
 Goal: TypeAlias = Literal[
     "time_between_tokens_ms",
+    "p50_time_between_tokens_ms",
+    "p95_time_between_tokens_ms",
     "p99_time_between_tokens_ms",
     "throughput_tokens_s",
     "per_session_throughput_tokens_s",
     "time_to_first_token_ms",
+    "p50_time_to_first_token_ms",
+    "p95_time_to_first_token_ms",
+    "p99_time_to_first_token_ms",
     "request_latency_ms",
+    "p50_request_latency_ms",
+    "p95_request_latency_ms",
+    "p99_request_latency_ms",
+    "goodput_requests_s",
+    "slo_attainment",
     "usd_per_million_tokens",
     "joules_per_token",
 ]
@@ -43,21 +53,34 @@ FrontGoal: TypeAlias = Goal | Literal["price_usd", "price_usd_per_hour"]
 PartitionRule: TypeAlias = Literal["even", "balanced", "fastest_first"]
 Placement: TypeAlias = Literal["own", "shared", "stage"]
 Role: TypeAlias = Literal["stage", "draft"]
+OF_PROMISES = ("goodput_requests_s", "slo_attainment")
+"""Goals that ``serving.slo`` defines."""
 RUNS = 18
 """Of the last rung, where the file does not say it."""
 GridValues: TypeAlias = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
 class Limits(Section):
-    """What a plan keeps to besides the devices' memory; throughputs at least, others at most."""
+    """What a plan keeps to besides the devices' memory; throughputs, goodput and attainment are at
+    least so large, others at most."""
 
     memory_share: Share = Field(1.0, description="of each stage's memory that may be taken")
     price_usd_per_hour: Positive | None = Field(None, description="of all devices together")
     price_usd: Positive | None = Field(None, description="of all devices that are bought")
     time_between_tokens_ms: Positive | None = None
+    p50_time_between_tokens_ms: Positive | None = None
+    p95_time_between_tokens_ms: Positive | None = None
     p99_time_between_tokens_ms: Positive | None = None
     time_to_first_token_ms: Positive | None = None
+    p50_time_to_first_token_ms: Positive | None = None
+    p95_time_to_first_token_ms: Positive | None = None
+    p99_time_to_first_token_ms: Positive | None = None
     request_latency_ms: Positive | None = None
+    p50_request_latency_ms: Positive | None = None
+    p95_request_latency_ms: Positive | None = None
+    p99_request_latency_ms: Positive | None = None
+    goodput_requests_s: Positive | None = None
+    slo_attainment: Share | None = None
     usd_per_million_tokens: Positive | None = None
     joules_per_token: Positive | None = None
     throughput_tokens_s: Positive | None = None
@@ -241,6 +264,19 @@ class Cluster(Scenario):
     def fixed(self) -> set[str]:
         """Keys of the schedule that are set for all candidates."""
         return set(self._content.get("schedule", {})) - {"name"}
+
+    @model_validator(mode="after")
+    def _promises_are_made(self) -> Cluster:
+        goals = {
+            "search.goal": [self.search.goal],
+            "search.front": self.search.front,
+            "search.limits": self.search.limits.of_metrics,
+        }
+        for key, names in goals.items():
+            for name in names:
+                if name in OF_PROMISES and self.serving.slo is None:
+                    raise ValueError(f"key {key}: {name} needs serving.slo, what is promised")
+        return self
 
     @model_validator(mode="after")
     def _can_be_searched(self) -> Cluster:

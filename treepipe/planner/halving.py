@@ -21,11 +21,17 @@ from treepipe.planner.gaps import may_be_equal, relative_gap
 from treepipe.planner.limits import Miss, is_least_best, misses
 from treepipe.planner.uncertain import Cases, in_cases
 from treepipe.results.critical_path import CriticalPath
+from treepipe.results.metrics import PERCENTILES
 from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Outcome, Point, simulate_points
 
-OF_ALL_TOGETHER = ("throughput_tokens_s", "usd_per_million_tokens", "joules_per_token")
+OF_ALL_TOGETHER = (
+    "throughput_tokens_s",
+    "goodput_requests_s",
+    "usd_per_million_tokens",
+    "joules_per_token",
+)
 """Goals that another token at the same time brings nearer."""
 
 
@@ -171,9 +177,20 @@ def _simulated(
             if goal not in known:
                 raise UserError(
                     f"{cluster.path}: key {key} {goal!r} does not apply: {candidate.label} has "
-                    f"{', '.join(outcome.metrics) or 'no metric'}"
+                    f"{', '.join(outcome.metrics) or 'no metric'}{_lacking(goal)}"
                 )
     return outcomes
+
+
+def _lacking(goal: str) -> str:
+    """How many requests a percentile needs; nothing of other goals."""
+    percentile = PERCENTILES.get(goal)
+    if percentile is None or not percentile.of_requests:
+        return ""
+    return (
+        f"; it takes {percentile.least} requests in all runs of a rung together "
+        f"(workload.requests, search.first_runs)"
+    )
 
 
 def _cost(outcome: Outcome, cluster: Cluster) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.break_even import BreakEven, Regions
+from treepipe.planner.capacity import Capacity
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
@@ -37,9 +38,11 @@ def plan_content(
     rows: Sequence[Sensitivity] = (),
     even: BreakEven | None = None,
     mapped: Regions | None = None,
+    rates: Sequence[Capacity] = (),
 ) -> dict[str, Any]:
     """The content of the JSON file; keys as in ``docs/planning.md``. Args: ``rows``, ``even``,
-    ``mapped``: what inputs do to the best plan and to its rank, where that was asked for."""
+    ``mapped``, ``rates``: what inputs do to the best plan and to its rank, and how much load plans
+    take, where that was asked for."""
     search = found.cluster.search
     return {
         "schema": SCHEMA,
@@ -55,6 +58,7 @@ def plan_content(
         "sensitivity": [row.as_dict() for row in rows],
         "break_even": None if even is None else even.as_dict(),
         "break_even_map": None if mapped is None else mapped.as_dict(),
+        "capacity": [each.as_dict() for each in rates],
         "ranking": [_entry(each, search.goal) for each in found.ranking],
         **found.front.as_dict(),
         "refused": [
@@ -185,6 +189,25 @@ def show_break_even(even: BreakEven | None, console: Console) -> None:
         )
     stated = "" if axis.stated is None else f" (stated: {number(axis.stated)})"
     console.print(sentence + stated, highlight=False)
+
+
+def show_capacity(rates: Sequence[Capacity], console: Console) -> None:
+    """Print the arrival rate that each schedule's best plan serves; nothing where not asked for."""
+    if not rates:
+        return
+    table = Table(title="capacity: the largest arrival rate that keeps the limits (requests/s)")
+    table.add_column("plan of")
+    for heading in ("requests/s", "95 % interval"):
+        table.add_column(heading, justify="right")
+    for heading in ("broken first", ""):
+        table.add_column(heading)
+    for each in rates:
+        value = "none" if each.rate_per_s is None else number(each.rate_per_s)
+        ends = ["?" if end is None else number(end) for end in (each.low, each.high)]
+        interval = " … ".join(ends) if each.rate_per_s is not None else ""
+        note = "overloaded: longer runs keep less" if each.overloaded else ""
+        table.add_row(each.schedule, value, interval, each.limit, note)
+    print_table(console, table)
 
 
 def regions_title(found: Found, mapped: Regions) -> str:
