@@ -14,7 +14,7 @@ from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.hybrid import HybridDraft
 from treepipe.executor.ngram import PromptLookupDraft
 from treepipe.scenario.computing import Compute
-from treepipe.scenario.schema import SamplingSection
+from treepipe.scenario.schema import DraftSection, SamplingSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,12 @@ class SourceSettings:
     sampling: SamplingSection
     remembers: bool
     seed: int
+
+    @property
+    def section(self) -> DraftSection:
+        """The same as a scenario writes it."""
+        kind = {"source": self.kind, "ngram": self.ngram, "weight": self.weight}
+        return DraftSection.model_validate(kind)
 
 
 def judged_sampling(section: SamplingSection) -> Sampling:

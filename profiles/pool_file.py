@@ -19,6 +19,7 @@ import numpy.typing as npt
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import write_file
 from treepipe.files.reading import UNREADABLE, reading_fault
+from treepipe.profiles.hit_ratio import Ranks
 
 SCHEMA = "treepipe.acceptance/1"
 Floats = npt.NDArray[np.float64]
@@ -64,6 +65,35 @@ class Prompt(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Made:
+    """How a pool was recorded (``treepipe.scenario.making`` holds it against a scenario).
+
+    Attributes:
+        sampling: keys of a scenario's table ``[sampling]`` that matter, with their values.
+        draft: keys of its draft, ``source`` among them; empty where a file does not say it.
+        prompts: that were continued, as the command line names them.
+    """
+
+    sampling: dict[str, Any]
+    draft: dict[str, Any]
+    prompts: str = ""
+
+    @classmethod
+    def from_content(cls, content: Mapping[str, Any]) -> Made:
+        """Read it off a pool's file; older ones say the temperature alone."""
+        older = {"temperature": content.get("temperature", 0), "rule": "exact"}
+        made = cls(
+            dict(content.get("sampling", older)),
+            dict(content.get("draft_keys", {})),
+            str(content.get("recorded_on", "")),
+        )
+        for key, value in {**made.sampling, **made.draft}.items():
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise ValueError(f"keys sampling and draft_keys: {key} = {value!r} is no setting")
+        return made
+
+
+@dataclass(frozen=True)
 class PoolFile:
     """What a pool file holds.
 
@@ -72,7 +102,7 @@ class PoolFile:
         prompts: recorded texts, with equally many guessed depths each.
         off_path: [n, candidates] log probabilities by steps (1, 2, ...) off the target's text.
         target, draft: names of who was recorded; empty where a file does not say it.
-        temperature: that the texts were decoded at.
+        made: how it was recorded.
     """
 
     candidates: int
@@ -80,7 +110,7 @@ class PoolFile:
     off_path: Mapping[int, Floats]
     target: str = ""
     draft: str = ""
-    temperature: float = 0
+    made: Made = Made({"temperature": 0, "rule": "exact"}, {})
 
     @property
     def ranks(self) -> list[int]:
@@ -97,7 +127,9 @@ class PoolFile:
             "schema": SCHEMA,
             "target": self.target,
             "draft": self.draft,
-            "temperature": self.temperature,
+            "sampling": self.made.sampling,
+            "draft_keys": self.made.draft,
+            "recorded_on": self.made.prompts,
             "candidates": self.candidates,
             "prompts": [prompt.content() for prompt in self.prompts],
             "off_path": {str(steps): rows.tolist() for steps, rows in self.off_path.items()},
@@ -147,7 +179,13 @@ class PoolFile:
         if sorted(off_path) != list(range(1, len(off_path) + 1)) or not off_path:
             raise ValueError("key off_path needs vectors for 1, 2, ... steps without a gap")
         names = str(content.get("target", "")), str(content.get("draft", ""))
-        return cls(width, prompts, off_path, *names, content.get("temperature", 0))
+        return cls(width, prompts, off_path, *names, Made.from_content(content))
+
+
+def ranks_of(prompts: Sequence[Prompt]) -> Ranks:
+    """[1 + guessed depths, positions] of the target's tokens, text after text."""
+    tables = [(prompt.known, *prompt.guessed) for prompt in prompts]
+    return np.array([[rank for t in depth for rank in t.ranks] for depth in zip(*tables)])  # noqa: B905
 
 
 def _prompt(entry: Mapping[str, Any], key: str, width: int) -> Prompt:

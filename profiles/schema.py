@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from treepipe.files.section import Count, Factor, Milliseconds, Positive, Section, TokenTable
 from treepipe.physics.timing import JitterKind, LinkTimes, TimeTable
+from treepipe.profiles.hit_ratio import Shares, check_rising, depths_of
 from treepipe.profiles.shapes import DType, Shape
 
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
@@ -346,22 +347,29 @@ class AcceptanceProfile(Section):
     target: str
     task: str
     temperature: Annotated[float, Field(ge=0)]
-    hit_ratio: Annotated[dict[Count, Annotated[float, Field(ge=0, le=1)]], Field(min_length=1)] | (
-        None
-    ) = Field(None, description="share of positions whose target token is among the first k")
+    hit_ratio: Annotated[dict[Count, Shares], Field(min_length=1)] | None = Field(
+        None,
+        description="share of positions whose target token is among the first k, or shares by "
+        "depth; beside a pool one share each",
+    )
     pool: str | None = Field(None, description="a recorded pool (JSON), beside this file")
-    block: Count = Field(16, description="pool: positions drawn together")
+    block: Count | None = Field(
+        None, description="pool: positions drawn together; default: chosen from the pool"
+    )
 
     @field_validator("hit_ratio")
     @classmethod
-    def _grows(cls, table: dict[int, float] | None) -> dict[int, float] | None:
-        shares = [table[k] for k in sorted(table)] if table else []
-        if shares != sorted(shares):
-            raise ValueError("more candidates cannot hit less often")
+    def _grows(cls, table: dict[int, Shares] | None) -> dict[int, Shares] | None:
+        check_rising(table or {}, "hit_ratio")
         return table
 
     @model_validator(mode="after")
     def _has_source(self) -> AcceptanceProfile:
         if self.hit_ratio is None and self.pool is None:
             raise ValueError("give hit_ratio, or pool, or both: a pool drawn to reach the ratio")
+        if self.pool is not None and depths_of(self.hit_ratio or {}) > 1:
+            raise ValueError(
+                "key hit_ratio: beside a pool, which has depths of its own, it is one share for "
+                "each k"
+            )
         return self

@@ -8,6 +8,7 @@ with them the draft's confidence there; nothing that was recorded is changed.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Mapping
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from scipy import optimize
 
 from treepipe.core.errors import UserError
+from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
 from treepipe.sim.pool import Pool
 
 Floats = npt.NDArray[np.float64]
@@ -23,8 +25,44 @@ CLOSE = 1e-4
 """How near a tilted pool's hit ratios must come to what was asked for."""
 FEWEST = 10
 """Blocks that must be left, in effect (Kish), or a text would be the same few again and again."""
+SHORTEST = 16
+"""Positions of the shortest block that is chosen: a few rounds of most systems."""
+WHOLE = 16
+"""Times the longest text: of blocks as long nearly all are whole texts."""
+FAITHFUL = 0.02
+"""How near its tokens per round must come to the recorded texts'."""
+DRAWN = 20_000
+"""Positions that are drawn to see it: the mean round is then known to about half a percent."""
 STEEPEST = 20.0
 """A hit then weighs e^20 as much as a miss: a ratio that needs more is out of reach."""
+
+
+def block_length(pool: Pool) -> int:
+    """How many successive positions of this pool are to be drawn together.
+
+    The least power of two from ``SHORTEST`` on at which drawn texts give chains of ``CHAIN`` tokens
+    as many tokens per round as the recorded ones, within ``FAITHFUL``, where a hit is the first
+    candidate and where it is one of the first eight; if none does, so long that blocks are whole
+    texts. Shorter blocks lose what neighbours have in common, longer ones are few.
+    """
+    ranks = pool.ranks_by_depth
+    whole = list(itertools.pairwise([*_offsets(pool.lengths), len(pool)]))
+    wanted = {k: chain_rounds(ranks, whole, k, CHAIN) for k in (1, min(8, pool.candidates))}
+    wanted = {k: rounds for k, rounds in wanted.items() if rounds.asked[0]}
+    length = SHORTEST
+    while wanted and length < WHOLE * max(pool.lengths):
+        count = DRAWN // min(length, max(pool.lengths))
+        drawn = Blocks(pool, length).draw(np.random.default_rng(0), count)
+        text = np.concatenate([np.arange(first, stop) for first, stop in drawn])
+        drawn_ranks = ranks[:, text]
+        for k, rounds in wanted.items():
+            found = chain_rounds(drawn_ranks, [(0, len(text))], k, CHAIN).tokens
+            if abs(found / rounds.tokens - 1) > FAITHFUL:
+                break
+        else:
+            break
+        length *= 2
+    return length
 
 
 class Blocks:

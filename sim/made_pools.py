@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.sim.pool import Pool
 
@@ -31,11 +32,11 @@ def bernoulli_pool(
     shares[0] = beta
     hits = round(beta * RESOLUTION)
     ranks = [0] * hits + [candidates] * (RESOLUTION - hits)
-    return _made_pool(shares, ranks, flattening)
+    return _made_pool([shares], [ranks], flattening)
 
 
 def hit_ratio_pool(
-    table: Mapping[int, float],
+    table: Mapping[int, float | Sequence[float]],
     candidates: int = CANDIDATES,
     flattening: float = OFF_PATH_FLATTENING,
 ) -> Pool:
@@ -45,21 +46,41 @@ def hit_ratio_pool(
     all of the first share falls on the first candidate); the draft's confidence in a rank is that
     rank's share. Shares must not fall with k. There are ``candidates`` of them, or as many as the
     largest k if that is more.
+
+    Shares by depth are those of a draft whose last verified token is so far back, given that all
+    between was right. A position that is hit at some depth is hit at every depth with a larger
+    share, so drafting it again nearer to what is verified does not throw the dice anew; positions
+    are independent, so a chain's rounds have exactly these shares.
     """
-    points = sorted(table.items())
-    ks, values = [k for k, _ in points], [v for _, v in points]
+    ks = sorted(table)
     count = max(candidates, ks[-1])
-    cumulative = np.interp(np.log(np.arange(1, count + 1)), np.log(ks), values)
-    shares = np.diff(cumulative, prepend=0.0)
-    edges = np.round(cumulative * RESOLUTION).astype(int)
-    ranks = np.searchsorted(edges, np.arange(RESOLUTION), side="right")
-    return _made_pool(shares, [int(rank) for rank in ranks], flattening)
+    shares, ranks = [], []
+    for depth in range(depths_of(table)):
+        values = [at_depth(table[k], depth) for k in ks]
+        cumulative = np.interp(np.log(np.arange(1, count + 1)), np.log(ks), values)
+        shares.append(np.diff(cumulative, prepend=0.0))
+        edges = np.round(cumulative * RESOLUTION).astype(int)
+        ranks.append(np.searchsorted(edges, np.arange(RESOLUTION), side="right").tolist())
+    return _made_pool(shares, ranks, flattening)
 
 
-def _made_pool(shares: npt.NDArray[np.float64], ranks: list[int], flattening: float) -> Pool:
-    """Every position is a prompt of its own, so that blocks of any length stay independent."""
-    ordered = np.sort(np.maximum(shares, 1e-6))[::-1]
-    on_path = np.log(ordered / max(1.0, ordered.sum()))
-    flat = on_path / flattening
+def _made_pool(
+    shares: Sequence[npt.NDArray[np.float64]], ranks: Sequence[Sequence[int]], flattening: float
+) -> Pool:
+    """Every position is a prompt of its own, so that blocks of any length stay independent.
+
+    Args: ``shares``, ``ranks``: by depth; of the candidates, and of the positions.
+    """
+    vectors = []
+    for each in shares:
+        ordered = np.sort(np.maximum(each, 1e-6))[::-1]
+        vectors.append(np.log(ordered / max(1.0, ordered.sum()))[None, :])
+    flat = vectors[0] / flattening
     flat -= np.log(np.exp(flat).sum())
-    return Pool([Prompt(Table(on_path[None, :], [rank])) for rank in ranks], {1: flat[None, :]})
+    prompts = []
+    for by_depth in zip(*ranks, strict=True):
+        known, *guessed = (
+            Table(vector, [rank]) for vector, rank in zip(vectors, by_depth, strict=True)
+        )
+        prompts.append(Prompt(known, guessed))
+    return Pool(prompts, {1: flat})

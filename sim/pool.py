@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import UserError
-from treepipe.profiles.pool_file import PoolFile, Prompt, Table
+from treepipe.profiles.pool_file import Made, PoolFile, Prompt, Table, ranks_of
 
 Floats = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.int64]
@@ -33,14 +33,24 @@ class Pool:
         lengths: positions per prompt.
         ranks: the target's token per position, as an id; ``candidates`` if it is not among them.
         depths: how many depths beyond 0 are answered differently.
+        made: how it was recorded; None: it was not.
+        ranks_by_depth: [1 + depths, positions] of the target's token, where so many tokens before
+            it are not verified.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], off_path: Mapping[int, Floats]) -> None:
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        off_path: Mapping[int, Floats],
+        made: Made | None = None,
+    ) -> None:
         """Args: ``off_path``: [n, candidates] per step off the path, the last for all beyond.
         Prompts have equally many depths."""
+        self.made = made
         self.lengths = [len(prompt.known.ranks) for prompt in prompts]
         self.ranks: list[int] = [int(rank) for prompt in prompts for rank in prompt.known.ranks]
         self.depths = len(prompts[0].guessed)
+        self.ranks_by_depth = ranks_of(prompts)
         steps = sorted(off_path)
         tables = [prompt.known.vectors for prompt in prompts]
         tables += [prompt.guessed[d].vectors for d in range(self.depths) for prompt in prompts]
@@ -48,7 +58,7 @@ class Pool:
         self.vectors = np.ascontiguousarray(np.concatenate(tables))
         self.candidates = int(self.vectors.shape[1])
         self._leading: dict[int, Floats] = {}
-        self._ids: Tokens | None = self._swapped(prompts) if self.depths else None
+        self._ids: Tokens | None = self._swapped() if self.depths else None
         first = len(self.ranks) * (1 + self.depths)
         self._off: list[tuple[int, int]] = []
         for step in steps:
@@ -106,22 +116,19 @@ class Pool:
         """Share of positions whose target token is among the first ``top_k`` candidates."""
         return sum(rank < top_k for rank in self.ranks) / len(self.ranks)
 
-    def _swapped(self, prompts: Sequence[Prompt]) -> Tokens:
+    def _swapped(self) -> Tokens:
         """Ids per row: ranks, but the target's token keeps the id it has at depth 0."""
         width = self.candidates
         ids = np.tile(np.arange(width), (len(self.vectors), 1))
         row = len(self.ranks)
-        for depth in range(self.depths):
-            place = 0
-            for prompt in prompts:
-                for rank in prompt.guessed[depth].ranks:
-                    token = self.ranks[place]
-                    if token < width:
-                        # Whatever stood there is another token; where it stood before, if at all.
-                        ids[row, token] = rank if rank < width else width + 1
-                    if rank < width:
-                        ids[row, rank] = token
-                    row, place = row + 1, place + 1
+        for ranks in self.ranks_by_depth[1:].tolist():
+            for token, rank in zip(self.ranks, ranks, strict=True):
+                if token < width:
+                    # Whatever stood there is another token; where it stood before, if at all.
+                    ids[row, token] = rank if rank < width else width + 1
+                if rank < width:
+                    ids[row, rank] = token
+                row += 1
         return ids
 
     @classmethod
@@ -143,7 +150,7 @@ class Pool:
     def of(cls, file: PoolFile, depth_loss: float = 0.0) -> Pool:
         """The pool of a file that is read already; else as ``load``."""
         prompts = _beyond(file.prompts, depth_loss) if depth_loss else file.prompts
-        return cls(prompts, file.off_path)
+        return cls(prompts, file.off_path, file.made)
 
 
 def _beyond(prompts: Sequence[Prompt], loss: float) -> list[Prompt]:

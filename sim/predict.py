@@ -9,11 +9,13 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import TimeTable
+from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.fitting import fitting
+from treepipe.scenario.making import making_warnings
 from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scale import scaled_hits
@@ -22,6 +24,7 @@ from treepipe.scenario.schema import HitRatio, PoolSection, Replay
 from treepipe.scenario.unread import computing_warnings, sampling_warnings
 from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
+from treepipe.sim.blocks import block_length
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.pool import Pool
 from treepipe.sim.replay import ReplaySource
@@ -55,6 +58,7 @@ def predict(
         traces = [_simulate(deployment, replay, progress, paths=paths)]
         traces[0].warnings += replay.warnings()
     else:
+        acceptance_warnings(scenario)  # refused before the work
         pool, block, ratio = acceptance_pool(scenario)
         source = PoolSource(pool, block, scenario.seed, ratio)
         traces = []
@@ -62,14 +66,8 @@ def predict(
             deployment = fitting(deployment.asked(draw_requests(scenario, seed), seed))
             own = source.reseeded(seed)
             traces.append(_simulate(deployment, own, progress, paths=paths))
-    rule = scenario.sampling.rule
     for trace in traces:
-        if rule in ("relaxed_top_p", "adaptive"):
-            trace.warnings.append(
-                f"sampling.rule = {rule!r}: the simulator takes acceptance as it was recorded; use "
-                f"a recording made with this rule"
-            )
-        trace.warnings += [*sampling_warnings(scenario), *computing_warnings(deployment)]
+        trace.warnings += [*acceptance_warnings(scenario), *computing_warnings(deployment)]
         _refuse_far(deployment, trace)
         trace.warnings += extrapolation_warnings(deployment, trace)
         trace.warnings += input_warnings(scenario, deployment)
@@ -95,12 +93,17 @@ def _simulate(
 
 
 @lru_cache(maxsize=2)
-def _recorded_pool(file: Path, written_ns: int, depth_loss: float, sharpness: float) -> Pool:
-    """Remembered, as many points of a study draw from the same pool.
+def _recorded_pool(
+    file: Path, written_ns: int, depth_loss: float, sharpness: float
+) -> tuple[Pool, int]:
+    """A pool, and how many of its positions are to be drawn together.
+
+    Remembered, as many points of a study draw from the same pool.
 
     Args: ``written_ns``: when the file was written last, as it may be written again.
     """
-    return Pool.load(file, depth_loss).sharpened(sharpness)
+    pool = Pool.load(file, depth_loss).sharpened(sharpness)
+    return pool, block_length(pool)
 
 
 def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] | None]:
@@ -111,15 +114,36 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] 
     if isinstance(acceptance, PoolSection):
         file = scenario.path.parent / acceptance.file
         written_ns = file.stat().st_mtime_ns if file.is_file() else 0
-        pool = _recorded_pool(file, written_ns, acceptance.depth_loss, acceptance.sharpness)
+        pool, block = _recorded_pool(file, written_ns, acceptance.depth_loss, acceptance.sharpness)
         hits = acceptance.hit_ratio
         if scenario.scale.misses != 1:
             hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})
-        return pool, acceptance.block, hits
+        return pool, acceptance.block or block, hits
     if isinstance(acceptance, HitRatio):
-        return hit_ratio_pool(scaled_hits(scenario, acceptance.table)), MADE_BLOCK, None
+        table = acceptance.table
+        by_depth = [
+            scaled_hits(scenario, {k: at_depth(shares, depth) for k, shares in table.items()})
+            for depth in range(depths_of(table))
+        ]
+        return hit_ratio_pool({k: [each[k] for each in by_depth] for k in table}), MADE_BLOCK, None
     beta = 1.0 if acceptance is None else scaled_hits(scenario, {1: acceptance.beta})[1]
     return bernoulli_pool(beta), MADE_BLOCK, None
+
+
+def acceptance_warnings(scenario: Scenario) -> list[str]:
+    """How the acceptance goes with the scenario's sampling and drafts; raises ``UserError`` if it
+    does not."""
+    acceptance = scenario.acceptance
+    if isinstance(acceptance, PoolSection) and scenario.schedule.system.drafts:
+        made = acceptance_pool(scenario)[0].made
+        return making_warnings(scenario, made) if made is not None else []
+    found, rule = sampling_warnings(scenario), scenario.sampling.rule
+    if acceptance is not None and rule in ("relaxed_top_p", "adaptive"):
+        found.append(
+            f"sampling.rule = {rule!r}: the simulator takes acceptance as key acceptance gives it: "
+            f"it must be of this rule"
+        )
+    return found
 
 
 def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[RequestSpec, ...]:

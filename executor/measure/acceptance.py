@@ -1,26 +1,30 @@
 """Measuring acceptance: target and draft over prompts -> a recorded pool and its profile.
 
-What is recorded, and how, is in ``calibration.py`` and ``head_calibration.py``.
+What is recorded, and how, is in ``calibration.py`` and ``source_calibration.py``.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import check_same_vocabulary
-from treepipe.executor.measure.calibration import AcceptanceRecorder, ModelRecorder, Texts
-from treepipe.executor.measure.head_calibration import HeadRecorder
+from treepipe.executor.checkpoint import CheckpointSource, check_same_vocabulary
+from treepipe.executor.measure.calibration import AcceptanceRecorder, Texts
 from treepipe.executor.measure.random_weights import RandomCheckpoint
+from treepipe.executor.measure.source_calibration import recorder_of
 from treepipe.executor.measure.subject import NamedModel, open_model
 from treepipe.executor.prompts import load_texts, tokenize
-from treepipe.profiles.library import REFERENCE
-from treepipe.profiles.pool_file import PoolFile
+from treepipe.executor.sources import SourceSettings
+from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
+from treepipe.profiles.library import REFERENCE, checkpoint_directory
+from treepipe.profiles.pool_file import PoolFile, ranks_of
 from treepipe.profiles.schema import AcceptanceProfile, Origin
+from treepipe.scenario.schema import GREEDY, DraftSection, SamplingSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,52 +32,55 @@ class ModelPair:
     """Who guesses whom, and on what.
 
     Attributes:
-        draft: the model that drafts, None for a head.
-        head: directory of an EAGLE head, None for a model.
+        draft_name: what drafts, as the profile names it.
+        settings: what it drafts with.
         source: the prompts, as the command line names them.
         prompts: token ids.
     """
 
     target: NamedModel
-    draft: NamedModel | None
-    head: Path | None
+    draft_name: str
+    settings: SourceSettings
     source: str
     prompts: tuple[tuple[int, ...], ...]
     new_tokens: int
 
-    @property
-    def draft_name(self) -> str:
-        if self.draft is not None:
-            return self.draft.name
-        assert self.head is not None
-        return "reference" if self.head == REFERENCE / "eagle" else self.head.resolve().name
-
     def texts(self, seed: int) -> Texts:
-        """What it is recorded along; ``seed``: of the wrong tokens that are tried."""
-        target = self.target.checkpoint
-        return Texts(target, self.prompts, self.new_tokens, target.end_tokens, seed)
+        """What it is recorded along; ``seed``: of sampled texts, and of the wrong tokens that are
+        tried."""
+        target, sampling = self.target.checkpoint, self.settings.sampling
+        ends = target.end_tokens
+        return Texts(target, self.prompts, self.new_tokens, ends, seed, sampling, self.source)
 
     def recorder(self, texts: Texts) -> AcceptanceRecorder:
         """The draft, ready to be recorded."""
-        if self.draft is not None:
-            return ModelRecorder(self.draft.checkpoint, texts)
-        assert self.head is not None
-        return HeadRecorder(self.head, self.draft_name, texts)
+        return recorder_of(self.settings, texts)
 
 
 def open_pair(
-    model: str, draft: str | None, head: str | None, prompts: str, new_tokens: int
+    model: str,
+    draft: str | None,
+    head: str | None,
+    prompts: str,
+    new_tokens: int,
+    kind: DraftSection | None = None,
+    sampling: SamplingSection = GREEDY,
 ) -> ModelPair:
     """Args: ``model``, ``draft``: "reference" or checkpoint directories; ``head``: the same for an
-    EAGLE head, instead of a draft; ``prompts``: see ``prompts.load_texts``.
+    EAGLE head, instead of a draft; ``prompts``: see ``prompts.load_texts``; ``kind``: what drafts,
+    None: what ``draft`` and ``head`` say.
 
     Raises:
         UserError: they cannot be read, or do not fit together.
     """
     if head is not None and draft is not None:
         raise UserError("--draft and --head: give one of them, not both")
+    kind = kind or DraftSection(source="model" if head is None else "eagle")
+    _check_options(draft, head, kind.source, sampling)
     target = _with_weights(model, "target", "--model")
-    small = None if head is not None else _with_weights(draft or "reference", "draft", "--draft")
+    small = None
+    if kind.source in ("model", "hybrid"):
+        small = _with_weights(draft or "reference", "draft", "--draft")
     models = [target.checkpoint, *([] if small is None else [small.checkpoint])]
     if small is not None:
         check_same_vocabulary(target.checkpoint, small.checkpoint)
@@ -81,15 +88,41 @@ def open_pair(
         target.checkpoint, load_texts(prompts, Path(), "--prompts"), f"--prompts {prompts}"
     )
     limit = min(each.max_positions for each in models)
-    least = 1 if head is None else 2  # a head reads no entry for a text's first token
+    least = 2 if kind.source == "eagle" else 1  # a head reads no entry for a text's first token
     for index, text in enumerate(texts):
         if not least <= len(text) <= limit - new_tokens:
             raise UserError(
                 f"--prompts {prompts}: prompt {index} has {len(text)} tokens; with {new_tokens} "
                 f"new tokens (--new-tokens) it must have {least} to {limit - new_tokens}"
             )
-    path = None if head is None else (REFERENCE / "eagle" if head == "reference" else Path(head))
-    return ModelPair(target, small, path, prompts, tuple(texts), new_tokens)
+    name, path = "", None
+    if small is not None:
+        name, path = small.name, small.checkpoint.directory
+    elif kind.source == "eagle":
+        path = checkpoint_directory(head or "reference", "eagle", Path())
+        name = "reference" if path == REFERENCE / "eagle" else path.resolve().name
+    if kind.source in ("ngram", "hybrid"):
+        name = f"{name} and prompt lookup" if name else "prompt lookup"
+    opened = None if path is None else CheckpointSource(path)
+    settings = SourceSettings(kind.source, opened, kind.ngram, kind.weight, sampling, False, 0)
+    return ModelPair(target, name, settings, prompts, tuple(texts), new_tokens)
+
+
+def _check_options(
+    draft: str | None, head: str | None, source: str, sampling: SamplingSection
+) -> None:
+    """Raises ``UserError`` if something is given that this kind of draft does not read."""
+    for option, value, sources in (
+        ("--draft", draft, ("model", "hybrid")),
+        ("--head", head, ("eagle",)),
+    ):
+        if value is not None and source not in sources:
+            raise UserError(f"{option} {value}: --source {source} drafts without it")
+    if sampling.rule == "relaxed_best":
+        raise UserError(
+            "--rule relaxed_best: it takes some candidate wherever there is one; record with "
+            "--rule exact, which a simulation with relaxed_best reads"
+        )
 
 
 def _with_weights(named: str, role: str, option: str) -> NamedModel:
@@ -107,20 +140,32 @@ def acceptance_profile(
     shares = {k: sum(rank < k for rank in ranks) / len(ranks) for k in (1, 4, 8)}
     hits = ", ".join(f"{share:.1%} among the first {k}" for k, share in shares.items())
     done, asked = len(recorded.prompts), len(pair.prompts)
-    note = f"of {len(ranks)} tokens of {done} texts, {hits}"
+    note = f"of {len(ranks)} tokens of {done} texts, {hits}; {_by_depth(recorded)}"
     if done < asked:
         note += f"; interrupted, {asked} texts were asked for"
     return AcceptanceProfile(
         draft=pair.draft_name,
         target=pair.target.name,
         task=task,
-        temperature=0.0,
+        temperature=pair.settings.sampling.temperature,
         pool=pool,
         origin=Origin(
             source=f"treepipe calibrate acceptance, prompts {pair.source}",
             date=datetime.date.today(),
             note=note,
         ),
+    )
+
+
+def _by_depth(recorded: PoolFile) -> str:
+    """What a chain's rounds in these texts hit, in words."""
+    edges = [0, *itertools.accumulate(len(each.known.ranks) for each in recorded.prompts)]
+    ranks = ranks_of(recorded.prompts)
+    rounds = chain_rounds(ranks, itertools.pairwise(edges), 1, CHAIN)
+    shares = ", ".join(f"{share:.3f}" for share in rounds.ratios)
+    return (
+        f"in rounds of a chain of {CHAIN}, by depth, {shares or 'none'}: {rounds.tokens:.2f} "
+        f"tokens per round"
     )
 
 

@@ -32,8 +32,10 @@ from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
 from treepipe.executor.measure.work import Bench
 from treepipe.executor.transport import LOOPBACK
+from treepipe.files.toml_file import validated
 from treepipe.profiles.shapes import BYTES
 from treepipe.scenario.computing import Computed
+from treepipe.scenario.schema import DraftSection, SamplingSection
 
 DEVICES = ("cpu", "cuda")
 
@@ -89,7 +91,10 @@ class AcceptanceRequest:
     Attributes:
         model, draft, head, prompts, new_tokens: see ``acceptance.open_pair``.
         task: what kind of text it is; None is the name of the prompts.
-        seed: of the wrong tokens that are tried.
+        seed: of sampled texts, and of the wrong tokens that are tried.
+        source, ngram, weight: what drafts, as a scenario's draft says it; None: a model, or the
+            head if one is given.
+        temperature to agreement_weight: as a scenario's ``[sampling]``.
     """
 
     model: str = "reference"
@@ -99,6 +104,31 @@ class AcceptanceRequest:
     new_tokens: int = 128
     task: str | None = None
     seed: int = 0
+    source: str | None = None
+    ngram: int = 3
+    weight: float = 0.5
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    rule: str = "exact"
+    relaxed_top_p: float = 0.9
+    tau_max: float = 0.5
+    contrast_weight: float = 1.0
+    matches_weight: float = 1.0
+    agreement_weight: float = 1.0
+
+    @property
+    def kind(self) -> DraftSection:
+        """Raises ``UserError`` as ``sampling``."""
+        source = self.source or ("model" if self.head is None else "eagle")
+        keys = {"source": source, "ngram": self.ngram, "weight": self.weight}
+        return validated(DraftSection, keys, "calibrate acceptance")
+
+    @property
+    def sampling(self) -> SamplingSection:
+        """Raises ``UserError`` if a value is out of range."""
+        given = {key: getattr(self, key) for key in SamplingSection.model_fields}
+        return validated(SamplingSection, given, "calibrate acceptance")
 
 
 def calibrate_device(asked: DeviceRequest, out: Path, say: Say, *, force: bool = False) -> None:
@@ -161,7 +191,15 @@ def calibrate_acceptance(
         UserError: as ``open_pair``, or the files may not be written.
         KeyboardInterrupt: the prompts that were done until then are written.
     """
-    pair = open_pair(asked.model, asked.draft, asked.head, asked.prompts, asked.new_tokens)
+    pair = open_pair(
+        asked.model,
+        asked.draft,
+        asked.head,
+        asked.prompts,
+        asked.new_tokens,
+        asked.kind,
+        asked.sampling,
+    )
     pool, recorded = pool_path(out), None
     claim(out, force)
     claim(pool, force)

@@ -48,8 +48,12 @@ def plain(passage: Passage) -> Decoding:
     return Decoding(1, lap, (DecisionOutcome(1.0, 1, lap),))
 
 
-def chain(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -> Decoding:
+def chain(
+    passage: Passage, beta: float | Sequence[float], gamma: int, prompt_tokens: int
+) -> Decoding:
     """Draft ``gamma`` tokens one by one, verify them in one lap; nothing overlaps.
+
+    ``beta`` may be by depth (``tokens.acceptances``).
 
     Exact: the first pass reads what was committed since (``l`` accepted tokens and the new root).
     """

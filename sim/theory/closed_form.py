@@ -14,13 +14,15 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
+from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.distributions import Poisson
 from treepipe.scenario.resolve import deploy, input_warnings
+from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import Replay
+from treepipe.scenario.schema import HitRatio, Replay
 from treepipe.sim.blocks import Blocks
-from treepipe.sim.predict import acceptance_pool
+from treepipe.sim.predict import acceptance_pool, acceptance_warnings
 from treepipe.sim.theory import alone, shared, stepped
 from treepipe.sim.theory.passage import Passage, chunks_of
 from treepipe.sim.theory.queues import pollaczek_khinchine_ms
@@ -87,6 +89,8 @@ def _check(scenario: Scenario, deployment: Deployment) -> None:
         )
     if isinstance(scenario.acceptance, Replay):
         refuse("acceptance.source", "a replay has one text; bernoulli, hit_ratio or pool would do")
+    if system.drafts and _by_depth(scenario) and _form(scenario).rounds is not alone.chain:
+        refuse("acceptance.table", "it is for one share at all depths; that of 'chain' is not")
     if scenario.sampling.rule not in ("exact", "rejection"):
         refuse("sampling.rule", f"{scenario.sampling.rule!r} has none; 'exact' has")
     if len(deployment.drafts) > 1:
@@ -177,10 +181,19 @@ def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
         found.append("the closed form takes times without context")
     acceptance = scenario.acceptance
     drafts = scenario.schedule.system.drafts
+    found += acceptance_warnings(scenario)
     if acceptance is not None and acceptance.source == "pool" and drafts:
         found.append(
             "the closed form assumes that acceptance at a position does not depend on the last one"
         )
+        depths = acceptance_pool(scenario)[0].depths
+        if depths:
+            found.append(
+                f"the closed form takes the pool's answers right below what is verified, and none "
+                f"of the {depths} depths further down, where the draft hits less often: it "
+                f"promises too many tokens per round; hit_ratio by depth (acceptance.table) counts "
+                f"them"
+            )
     return found
 
 
@@ -197,7 +210,10 @@ def _alone(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> C
     else:
         assert pool is not None  # it drafts
         beta = pool.hit_ratio(1)
-        decoding = form.rounds(passage, beta, section.gamma, prompt)
+        if (by_depth := _by_depth(scenario)) is None:
+            decoding = form.rounds(passage, beta, section.gamma, prompt)
+        else:
+            decoding = alone.chain(passage, by_depth, section.gamma, prompt)
         terms["acceptance"] = beta
         if form.terms is not None:
             terms |= form.terms(passage, beta, section.gamma)
@@ -285,6 +301,17 @@ def _lengths(scenario: Scenario) -> tuple[int, int]:
     assert isinstance(workload.prompt_tokens, int)
     assert isinstance(workload.new_tokens, int)  # checked before
     return workload.prompt_tokens, workload.new_tokens
+
+
+def _by_depth(scenario: Scenario) -> tuple[float, ...] | None:
+    """Shares of hits of the first candidate by depth, where the acceptance tells them apart."""
+    table = scenario.acceptance.table if isinstance(scenario.acceptance, HitRatio) else {}
+    if depths_of(table) == 1:
+        return None
+    first = table[min(table)]
+    return tuple(
+        scaled_hits(scenario, {1: at_depth(first, depth)})[1] for depth in range(depths_of(table))
+    )
 
 
 def _blocks(scenario: Scenario) -> Blocks | None:

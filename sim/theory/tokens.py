@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treepipe.profiles.hit_ratio import at_depth
+
 
 def accepted(beta: float, depth: int) -> float:
     """E[l]: drafted tokens accepted of a chain of ``depth`` (StarSD, eq. 2-4).
@@ -32,13 +34,22 @@ def committed(beta: float, depth: int) -> float:
     return 1 + accepted(beta, depth)
 
 
-def acceptances(beta: float, depth: int) -> list[float]:
+def acceptances(beta: float | Sequence[float], depth: int) -> list[float]:
     """Probability that exactly l = 0..depth tokens of a chain are accepted.
+
+    Args: ``beta``: also by depth, each given that all above was accepted; the last holds below.
 
     >>> acceptances(0.5, 2)
     [0.5, 0.25, 0.25]
+    >>> acceptances((0.5, 0.25), 2)
+    [0.5, 0.375, 0.125]
     """
-    return [*((1 - beta) * beta**length for length in range(depth)), beta**depth]
+    found, reached = [], 1.0
+    for level in range(depth):
+        share = at_depth(beta, level)
+        found.append(reached * (1 - share))
+        reached *= share
+    return [*found, reached]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pytest
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from treepipe.executor.measure.acceptance import open_pair
 from treepipe.executor.measure.calibrate import AcceptanceRequest, calibrate_acceptance
-from treepipe.executor.measure.calibration import ModelRecorder, Texts, record_acceptance
+from treepipe.executor.measure.calibration import Texts, record_acceptance
 from treepipe.profiles.check import check_file
 from treepipe.profiles.library import REFERENCE, find_acceptance
 from treepipe.profiles.pool_file import PoolFile
@@ -41,9 +41,8 @@ def test_the_reference_pair_is_recorded_and_simulates(
     assert (profile.target, profile.draft, profile.task) == ("reference", "reference", "code")
     assert profile.pool == "pair.json"
     pair = open_pair("reference", None, None, str(prompts), 10)
-    assert pair.draft is not None
     texts = Texts(pair.target.checkpoint, pair.prompts, 10, frozenset({0}))
-    recorded = record_acceptance(texts, ModelRecorder(pair.draft.checkpoint, texts))
+    recorded = record_acceptance(texts, pair.recorder(texts))
     for ours, theirs in zip(
         PoolFile.load(tmp_path / "pair.json").prompts, recorded.prompts, strict=True
     ):
@@ -87,6 +86,10 @@ def test_an_interruption_keeps_the_prompts_that_are_done(tmp_path: Path, prompts
     ("arguments", "part"),
     [
         (("--draft", "reference", "--head", "reference"), "give one of them, not both"),
+        (("--source", "ngram", "--draft", "reference"), "--source ngram drafts without it"),
+        (("--rule", "relaxed_best"), "record with --rule exact"),
+        (("--source", "tea"), 'key source = "tea": input should be'),
+        (("--temperature", "-1"), "key temperature = -1"),
         (("--model", REFERENCE / "target" / "config.json"), "needs a checkpoint with its weights"),
         (("--prompts", "none.json"), "none.json: there is no such file (--prompts)"),
         (("--prompts", "reference:none"), "--prompts = 'reference:none': the reference sets are"),

@@ -187,14 +187,15 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     bernoulli = '"bernoulli"\nbeta = 0.7'
     replayed = scenario_file(tmp_path, "r.toml", {bernoulli: '"replay"\nfile = "run.json"'})
-    ngram = {**CALIBRATED, "[[drafts]]\n": '[[drafts]]\nsource = "ngram"\n'}
+    other = '[[drafts]]\nsource = "ngram"\ndevice = "emulated-20ms"\n[[drafts]]\n'
+    ngram = {**CALIBRATED, "[[drafts]]\n": other}
     given = scenario_file(tmp_path, "given.toml", {})
     (tmp_path / "own.json").write_text(json.dumps(["only this"]))
     own = {**CALIBRATED, "requests = 2": 'requests = 1\nprompts = "own.json"'}
     owned = scenario_file(tmp_path, "own.toml", own)
     for arguments, sentence in [
         ([replayed], "cannot be predicted before it runs"),
-        ([scenario_file(tmp_path, "n.toml", ngram)], "only a model that drafts"),
+        ([scenario_file(tmp_path, "n.toml", ngram)], "the draft servers differ"),
         ([given, given], "is given twice"),
         ([given, "--against", tmp_path / "none.json"], "there is no such file"),
         ([given, "--timelines", given / "x"], "cannot be made"),

@@ -141,7 +141,24 @@ def acceptance(
         Optional[str],  # noqa: UP045
         typer.Option(help="What kind of text it is; default the name of the prompts."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the wrong tokens that are tried.")] = 0,
+    source: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="model|eagle|ngram|hybrid", help="What drafts; default what is given."
+        ),
+    ] = None,
+    ngram: Annotated[int, typer.Option(help="Longest suffix that prompt lookup matches.")] = 3,
+    weight: Annotated[float, typer.Option(help="Of the model in a hybrid.")] = 0.5,
+    temperature: Annotated[float, typer.Option(help="Of the target's text; 0: greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="As sampling.top_p.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="As sampling.top_k.")] = 0,
+    rule: Annotated[str, typer.Option(help="As sampling.rule.")] = "exact",
+    relaxed_top_p: Annotated[float, typer.Option(help="As sampling.relaxed_top_p.")] = 0.9,
+    tau_max: Annotated[float, typer.Option(help="As sampling.tau_max.")] = 0.5,
+    contrast_weight: Annotated[float, typer.Option(help="As sampling.contrast_weight.")] = 1.0,
+    matches_weight: Annotated[float, typer.Option(help="As sampling.matches_weight.")] = 1.0,
+    agreement_weight: Annotated[float, typer.Option(help="As sampling.agreement_weight.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of sampled texts, and of wrong tokens.")] = 0,
     out: Out = Path("calibrated-acceptance.toml"),
     force: Force = False,
     quiet: Quiet = False,
@@ -151,7 +168,27 @@ def acceptance(
     from treepipe.executor.measure.calibrate import AcceptanceRequest, calibrate_acceptance
     from treepipe.results.show import Progress
 
-    asked = AcceptanceRequest(model, draft, head, prompts, new_tokens, task, seed)
+    asked = AcceptanceRequest(
+        model,
+        draft,
+        head,
+        prompts,
+        new_tokens,
+        task,
+        seed,
+        source,
+        ngram,
+        weight,
+        temperature,
+        top_p,
+        top_k,
+        rule,
+        relaxed_top_p,
+        tau_max,
+        contrast_weight,
+        matches_weight,
+        agreement_weight,
+    )
     with Progress(quiet) as say:
         calibrate_acceptance(asked, out, say, force=force)
     _show(out, quiet)

@@ -11,6 +11,7 @@ from rich.table import Table
 from treepipe.core.errors import UserError
 from treepipe.profiles.check import check_file
 from treepipe.profiles.curves import SIZES, TOKENS, Curve, Shown, curves_of
+from treepipe.profiles.hit_ratio import said
 from treepipe.profiles.library import (
     KINDS,
     LIBRARY,
@@ -200,7 +201,7 @@ def _acceptance_table(profile: AcceptanceProfile) -> Table:
     title = f"{profile.draft} for {profile.target}: {profile.task}, T = {profile.temperature:g}"
     table = Table("first k", "hit ratio", title=title)
     for k, share in sorted((profile.hit_ratio or {}).items()):
-        table.add_row(str(k), f"{share:g}")
+        table.add_row(str(k), said(share))
     if profile.pool is not None:
         table.add_row("recorded", profile.pool)
     return table

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import ipaddress
-import itertools
 import re
 from functools import cached_property
 from typing import (
@@ -30,6 +29,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, create_model, model_val
 from treepipe.core.schedules import Chosen, systems
 from treepipe.core.system import System
 from treepipe.files.section import MOST, Count, Factor, Milliseconds, Positive, Section, Several
+from treepipe.profiles.hit_ratio import Shares, check_rising
 from treepipe.profiles.schema import AnyDevice, AnyLink, Device, ExtendedLink, Link, LinkKeys
 from treepipe.profiles.shapes import DType
 from treepipe.scenario.distributions import Arrivals, Lengths
@@ -304,23 +304,23 @@ Rank: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
 
 class HitRatio(_Drawn):
     source: Literal["hit_ratio"]
-    table: dict[Rank, Annotated[float, Field(ge=0, le=1)]] = Field(min_length=1)
+    table: dict[Rank, Shares] = Field(
+        min_length=1,
+        description="by k; a share for all depths overstates rounds where it falls with depth",
+    )
 
     @model_validator(mode="after")
     def _rises(self) -> HitRatio:
-        for (low, less), (high, more) in itertools.pairwise(sorted(self.table.items())):
-            if more < less:
-                raise ValueError(
-                    f"key acceptance.table: the share falls from {less:g} at {low} to {more:g} at "
-                    f"{high}; a token among the first {low} is among the first {high}, too"
-                )
+        check_rising(self.table, "acceptance.table")
         return self
 
 
 class PoolSection(_Drawn):
     source: Literal["pool"]
     file: str
-    block: Several = Field(16, description="positions drawn together")
+    block: Several | None = Field(
+        None, description="positions drawn together; default: chosen from the pool"
+    )
     hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
         None, description="passages are drawn so that this is reached; default: as recorded"
     )
@@ -464,6 +464,7 @@ class SamplingSection(Section):
         return self.rule in ("exact", "rejection") or (self.rule == "adaptive" and not self.tau_max)
 
 
+GREEDY = SamplingSection()
 DEFAULT_TIMEOUT_S = 30.0
 """How long a worker may be silent in a run."""
 

@@ -7,26 +7,27 @@ case is predicted from as much of each calibration text as its own texts are lon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.launch import Launch
-from treepipe.executor.measure.calibration import ModelRecorder, Texts, record_acceptance
+from treepipe.executor.measure.calibration import Texts, record_acceptance
+from treepipe.executor.measure.source_calibration import recorder_of
 from treepipe.executor.prompts import load_texts, tokenize
+from treepipe.executor.sources import SourceSettings
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.results.show import Say
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.blocks import block_length
 from treepipe.sim.pool import Pool
-from treepipe.sim.predict import acceptance_pool
+from treepipe.sim.predict import acceptance_pool, acceptance_warnings
 
-BLOCK = 16
-"""Positions of the calibration that are drawn together, so that correlation survives."""
 CALIBRATION, HELD_OUT = "reference:calibration", "reference:heldout"
 
 
@@ -52,19 +53,21 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedAcceptance:
-    """A pool, how many of its positions are drawn together, and the hit ratios to reach."""
+    """A pool, how many of its positions are drawn together, the hit ratios to reach, and what is to
+    be said of how it goes with the scenario."""
 
     pool: Pool
-    block: int = BLOCK
+    block: int
     hit_ratio: Mapping[int, float] | None = None
+    warnings: Sequence[str] = ()
 
     def source(self, seed: int) -> PoolSource:
         """The source of one simulated run."""
         return PoolSource(self.pool, self.block, seed, self.hit_ratio)
 
 
-_Pair: TypeAlias = tuple[Path, Path, str, Path]
-"""What a calibration is of: the directories of target and draft, the prompts, their folder."""
+_Pair: TypeAlias = tuple[Path, SourceSettings, str, Path]
+"""What a calibration is of: the target's directory, what drafts, the prompts, their folder."""
 
 
 def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, CalibratedAcceptance]:
@@ -78,12 +81,14 @@ def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, CalibratedAccept
         if _needs_calibration(case):
             groups.setdefault(_pair(case), []).append(case)
         else:
-            found[case.label] = CalibratedAcceptance(*acceptance_pool(case.scenario))
+            warnings = acceptance_warnings(case.scenario)
+            found[case.label] = CalibratedAcceptance(*acceptance_pool(case.scenario), warnings)
     for pair, group in groups.items():
         lengths = {case.longest for case in group}
         recorded = _record(group[0], pair, max(lengths), _decoded(cases), say)
-        pools = {n: CalibratedAcceptance(Pool.of(recorded.beginnings(n))) for n in lengths}
-        found |= {case.label: pools[case.longest] for case in group}
+        pools = {n: Pool.of(recorded.beginnings(n)) for n in lengths}
+        drawn = {n: CalibratedAcceptance(pool, block_length(pool)) for n, pool in pools.items()}
+        found |= {case.label: drawn[case.longest] for case in group}
     return found
 
 
@@ -110,14 +115,23 @@ def _needs_calibration(case: Prepared) -> bool:
 
 
 def _pair(case: Prepared) -> _Pair:
-    launch = case.launch
-    if launch.draft is None or any(d.source != "model" for d in case.scenario.drafts):
+    """Raises ``UserError`` if the draft servers differ in what they draft with."""
+    scenario, sampling = case.scenario, case.scenario.sampling
+    if sampling.rule == "relaxed_best":  # the simulator has it from a pool of the exact rule
+        sampling = sampling.model_copy(update={"rule": "exact"})
+    found = set()
+    for role in case.launch.roles:
+        if role.kind == "draft":
+            # As it is stored, since a widened model says the same, and takes longer.
+            model = role.source.model and CheckpointSource(role.source.model.directory)
+            found.add(replace(role.source, model=model, sampling=sampling, remembers=False, seed=0))
+    if len(found) > 1:
         raise UserError(
-            f"{case.scenario.path}: key acceptance is missing; only a model that drafts "
-            f"(drafts.0.source = 'model') is calibrated here"
+            f"{scenario.path}: key acceptance is missing; the draft servers differ, and only equal "
+            f"ones are calibrated together"
         )
-    prompts = case.calibrate_on or calibration_prompts(case.scenario.workload.prompts)
-    return launch.target.directory, launch.draft.directory, prompts, case.scenario.path.parent
+    prompts = case.calibrate_on or calibration_prompts(scenario.workload.prompts)
+    return case.launch.target.directory, found.pop(), prompts, scenario.path.parent
 
 
 def _decoded(cases: Sequence[Prepared]) -> set[tuple[int, ...]]:
@@ -129,15 +143,16 @@ def _record(
     case: Prepared, pair: _Pair, new_tokens: int, decoded: set[tuple[int, ...]], say: Say
 ) -> PoolFile:
     """The pool of a pair's calibration."""
-    directory, small, name, folder = pair
-    # As they are stored, since a widened model says the same, and takes longer.
-    target, draft = Checkpoint.open(directory), Checkpoint.open(small)
+    directory, settings, name, folder = pair
+    target = Checkpoint.open(directory)
     prompts = [p for p in tokenize(target, load_texts(name, folder)) if p not in decoded]
     if not prompts:
         raise UserError(
             f"{case.scenario.path}: all prompts of {name} are decoded, none is left to calibrate"
         )
-    limit = min(target.max_positions, draft.max_positions)
+    limit = target.max_positions
+    if settings.model is not None and settings.kind != "eagle":
+        limit = min(limit, settings.model.open().max_positions)
     too_long = max(map(len, prompts)) + new_tokens
     if too_long > limit:
         raise UserError(
@@ -145,5 +160,6 @@ def _record(
             f"positions, the models have {limit}"
         )
     say("calibrating acceptance", len(prompts))
-    texts = Texts(target, prompts, new_tokens, seed=case.launch.deployment.seed)
-    return record_acceptance(texts, ModelRecorder(draft, texts), partial(say, "", 1))
+    seed = case.launch.deployment.seed
+    texts = Texts(target, prompts, new_tokens, seed=seed, sampling=settings.sampling, named=name)
+    return record_acceptance(texts, recorder_of(settings, texts), partial(say, "", 1))

@@ -93,6 +93,7 @@ def predict_case(
     for seed in run_seeds(scenario.seed, scenario.runs):
         traces.append(simulate(deployment.asked(requests, seed), acceptance.source(seed)))
         say("", 1)
+    traces[0].warnings += acceptance.warnings
     return Prediction(*summarize([cut(trace) for trace in traces]), traces[0])
 
 

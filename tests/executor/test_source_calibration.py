@@ -11,16 +11,12 @@ from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.measure.calibration import (
-    CANDIDATES,
-    Texts,
-    WholeModel,
-    candidates_of,
-    rank_of,
-    record_acceptance,
-)
-from treepipe.executor.measure.head_calibration import DEPTHS, HeadRecorder
+from treepipe.executor.measure.calibration import Texts, WholeModel, record_acceptance
+from treepipe.executor.measure.judging import CANDIDATES, candidates_of, rank_of
+from treepipe.executor.measure.source_calibration import DEPTHS, recorder_of
+from treepipe.executor.sources import SourceSettings
 from treepipe.profiles.pool_file import PoolFile
+from treepipe.scenario.schema import GREEDY
 
 PROMPTS = [(3, 9, 27, 20), (60, 58, 52, 34, 1, 2)]
 TOKENS = 6
@@ -33,7 +29,8 @@ def draft(target: Checkpoint, head: Path) -> EagleDraft:
 
 def test_answers_by_depth_are_the_heads(target: Checkpoint, draft: EagleDraft, head: Path) -> None:
     asked = Texts(target, PROMPTS, TOKENS)
-    pool = record_acceptance(asked, HeadRecorder(head, "head", asked))
+    settings = SourceSettings("eagle", CheckpointSource(head), 3, 0.5, GREEDY, False, 0)
+    pool = record_acceptance(asked, recorder_of(settings, asked))
     assert PoolFile.from_content(pool.content()).content() == pool.content()
     assert pool.candidates == CANDIDATES
     assert {steps: len(rows) for steps, rows in pool.off_path.items()} == {

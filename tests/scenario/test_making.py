@@ -1,0 +1,128 @@
+"""A pool that was made otherwise than a scenario samples or drafts is warned of, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from treepipe.core.errors import UserError
+from treepipe.profiles.pool_file import SCHEMA
+from treepipe.scenario.making import made_with
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import DraftSection, SamplingSection
+from treepipe.sim.predict import acceptance_warnings, predict
+from treepipe.sim.theory.closed_form import closed_form
+
+VECTOR = [-0.1, -2.5]
+SAMPLED = {"sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "rule": "exact"}}
+LOOKUP = {"draft_keys": {"source": "ngram", "ngram": 3}}
+MODEL = {"draft_keys": {"source": "model"}}
+
+
+def scenario(folder: Path, made: dict[str, object], *settings: str) -> Scenario:
+    """One with a pool that was made so."""
+    prompt = {"log_probs": [VECTOR] * 40, "ranks": [0, 1, 2, 0] * 10}
+    pool = {"schema": SCHEMA, "candidates": 2, "prompts": [prompt], "off_path": {"1": [VECTOR]}}
+    (folder / "pool.json").write_text(json.dumps(pool | made))
+    path = folder / "scenario.toml"
+    bernoulli = 'source = "bernoulli"\nbeta = 0.7'
+    path.write_text(SCENARIO.replace(bernoulli, 'source = "pool"\nfile = "pool.json"'))
+    chain = ("schedule={name='chain',gamma=2}", "workload.requests=1", "workload.new_tokens=8")
+    return Scenario.load(path, (*chain, *settings))
+
+
+@pytest.mark.parametrize(
+    ("made", "settings"),
+    [
+        ({}, ()),
+        (MODEL, ()),
+        ({"temperature": 0}, ("sampling.top_k=4",)),
+        (SAMPLED, ("sampling.temperature=1",)),
+        (LOOKUP, ("drafts.0.source=ngram",)),
+        (
+            {"sampling": {"temperature": 0.0, "rule": "relaxed_top_p", "relaxed_top_p": 0.8}},
+            ("sampling={rule='relaxed_top_p',relaxed_top_p=0.8}",),
+        ),
+    ],
+)
+def test_a_pool_made_so_is_used(
+    tmp_path: Path, made: dict[str, object], settings: tuple[str, ...]
+) -> None:
+    assert acceptance_warnings(scenario(tmp_path, made, *settings)) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "settings", "part"),
+    [
+        (
+            {},
+            ("sampling.temperature=1",),
+            "record one so: treepipe calibrate acceptance --temperature 1.0 --out FILE.toml",
+        ),
+        ({}, ("sampling={temperature=0.6,top_p=0.9,top_k=80}",), "--top-p 0.9 --top-k 80"),
+        (SAMPLED, (), "but the pool was recorded with temperature = 1.0"),
+        (MODEL, ("drafts.0.source=ngram",), "recorded of source = 'model'; record one so: "),
+        (LOOKUP, ("drafts.0={source='ngram',ngram=2}",), "acceptance --source ngram --ngram 2"),
+        ({}, ("sampling.rule=adaptive",), "--rule adaptive --out"),
+        ({}, ("sampling={rule='relaxed_best',temperature=1}",), "--temperature 1.0 --out"),
+    ],
+)
+def test_a_pool_made_otherwise_is_refused(
+    tmp_path: Path, made: dict[str, object], settings: tuple[str, ...], part: str
+) -> None:
+    wrong = scenario(tmp_path, made, *settings)
+    with pytest.raises(UserError) as caught:
+        predict(wrong)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "settings", "part"),
+    [
+        ({}, ("drafts.0.source=ngram",), "the pool does not say what drafted"),
+        (LOOKUP, (), "key drafts.0.source is not given; the pool's answers are taken"),
+        (
+            MODEL,
+            ("drafts.0.source=ngram", "acceptance.hit_ratio={1=0.5}"),
+            "the pool was recorded of source = 'model', not of source = 'ngram', ngram = 3; its",
+        ),
+        ({}, ("sampling.rule=relaxed_best",), "of a pool of rule 'exact' the first candidate"),
+        (
+            {},
+            ("sampling.temperature=1", "acceptance.hit_ratio={1=0.5}"),
+            "its passages are drawn to reach acceptance.hit_ratio, which is taken to be of",
+        ),
+    ],
+)
+def test_a_pool_used_by_a_rule_is_warned_of(
+    tmp_path: Path, made: dict[str, object], settings: tuple[str, ...], part: str
+) -> None:
+    (trace, *_) = predict(scenario(tmp_path, made, *settings))
+    assert any(part in each for each in trace.warnings)
+
+
+def test_plain_decoding_asks_no_pool(tmp_path: Path) -> None:
+    predict(scenario(tmp_path, SAMPLED, "schedule.name=pp"))
+
+
+def test_closed_forms_refuse_it_too(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"but the pool was recorded with temperature = 1\.0"):
+        closed_form(scenario(tmp_path, SAMPLED))
+
+
+def test_the_command_line_says_how_to_record_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = scenario(tmp_path, {}).path
+    assert call(monkeypatch, "simulate", path, "--set", "sampling.temperature=1") == 2
+    assert_sentence(capsys.readouterr().err, "record one so: treepipe calibrate acceptance")
+
+
+def test_keys_that_do_not_matter_are_left_out() -> None:
+    greedy = SamplingSection(top_p=0.5, relaxed_top_p=0.5, tau_max=0.1)
+    model = DraftSection(ngram=7, weight=0.9)
+    assert made_with(greedy, model, "") == made_with(SamplingSection(), DraftSection(), "")

@@ -1,0 +1,120 @@
+"""How an acceptance was made, held against what a scenario says of sampling and of drafts.
+
+Law of this file: no prediction takes an acceptance of other sampling or of another draft in
+silence. It is used where it was made so, used by a stated rule with a warning, or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from treepipe.core.errors import UserError
+from treepipe.profiles.pool_file import Made
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import DraftSection, PoolSection, SamplingSection
+
+RULE_KEYS = {
+    "relaxed_top_p": ("relaxed_top_p",),
+    "adaptive": ("tau_max", "contrast_weight", "matches_weight", "agreement_weight"),
+}
+"""Keys of ``[sampling]`` that matter with a rule alone."""
+SOURCE_KEYS = {"ngram": ("ngram",), "hybrid": ("ngram", "weight")}
+"""Keys of a draft that matter with a source alone."""
+
+
+def made_with(sampling: SamplingSection, draft: DraftSection, prompts: str) -> Made:
+    """The record of a pool: keys that matter, so that equal ones compare equal.
+
+    >>> made_with(SamplingSection(top_k=5), DraftSection(source="ngram"), "a.json")
+    Made(sampling={'temperature': 0.0, 'rule': 'exact'}, draft={'source': 'ngram', 'ngram': 3}, \
+prompts='a.json')
+    """
+    keys = ["temperature", "rule", *RULE_KEYS.get(sampling.rule, ())]
+    if sampling.temperature:
+        keys[1:1] = ["top_p", "top_k"]
+    own = ("source", *SOURCE_KEYS.get(draft.source, ()))
+    return Made(
+        {key: getattr(sampling, key) for key in keys},
+        {key: getattr(draft, key) for key in own},
+        prompts,
+    )
+
+
+def making_warnings(scenario: Scenario, made: Made) -> list[str]:
+    """Say by what rule a pool is used that was made otherwise; raises ``UserError`` if by none."""
+    return [*_of_drafts(scenario, made), *_of_sampling(scenario, made)]
+
+
+def _of_drafts(scenario: Scenario, made: Made) -> Iterator[str]:
+    for index, draft in enumerate(scenario.drafts):
+        key = f"drafts.{index}.source"
+        wanted = made_with(scenario.sampling, draft, "").draft
+        if made.draft == wanted:
+            continue
+        if not made.draft:
+            if draft.source != "model":
+                yield f"the pool does not say what drafted; it is taken to be of {_say(wanted)}"
+        elif "source" not in draft.model_fields_set:
+            yield (
+                f"key {key} is not given; the pool's answers are taken, which are of "
+                f"{_say(made.draft)}"
+            )
+        elif _to_reach(scenario):
+            yield (
+                f"the pool was recorded of {_say(made.draft)}, not of {_say(wanted)}; its passages "
+                f"are drawn to reach acceptance.hit_ratio, which is taken to be of the latter"
+            )
+        else:
+            raise UserError(
+                f"{scenario.path}: key {key} = {draft.source!r}: the pool was recorded of "
+                f"{_say(made.draft)}; {_how_to_record(scenario, draft)}"
+            )
+
+
+def _of_sampling(scenario: Scenario, made: Made) -> Iterator[str]:
+    sampling = scenario.sampling
+    wanted = made_with(sampling, DraftSection(), "").sampling
+    if made.sampling == wanted:
+        return
+    if made.sampling == {**wanted, "rule": "exact"} and sampling.rule == "relaxed_best":
+        yield (
+            "sampling.rule = 'relaxed_best': of a pool of rule 'exact' the first candidate is "
+            "taken where none is the target's token"
+        )
+        return
+    if _to_reach(scenario):
+        yield (
+            f"the pool was recorded with {_say(made.sampling)}, not with {_say(wanted)}; its "
+            f"passages are drawn to reach acceptance.hit_ratio, which is taken to be of the latter"
+        )
+        return
+    raise UserError(
+        f"{scenario.path}: table [sampling] says {_say(wanted)}, but the pool was recorded with "
+        f"{_say(made.sampling)}; {_how_to_record(scenario, scenario.drafts[0])}"
+    )
+
+
+def _to_reach(scenario: Scenario) -> bool:
+    """Whether passages are drawn to reach given hit ratios, so that a pool of others will do."""
+    acceptance = scenario.acceptance
+    return isinstance(acceptance, PoolSection) and bool(acceptance.hit_ratio)
+
+
+def _how_to_record(scenario: Scenario, draft: DraftSection) -> str:
+    """The command whose pool would do."""
+    made = made_with(scenario.sampling, draft, "")
+    fields = {**SamplingSection.model_fields, **DraftSection.model_fields}
+    given = {**made.sampling, **made.draft}
+    if given["rule"] == "relaxed_best":
+        given["rule"] = "exact"
+    options = [
+        f"--{key.replace('_', '-')} {value}"
+        for key, value in given.items()
+        if fields[key].default != value
+    ]
+    return f"record one so: treepipe calibrate acceptance {' '.join(options)} --out FILE.toml"
+
+
+def _say(keys: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value!r}" for key, value in keys.items())
