@@ -411,6 +411,7 @@ class _Run:
             machines=deployment.machines,
             requests=self._front.over,
             paged=deployment.serving.cache == "paged",
+            slo=deployment.serving.slo,
         )
         self.recording = Recording()
 

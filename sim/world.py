@@ -44,6 +44,7 @@ class Simulation(World):
             machines=deployment.machines,
             requests=self._front.over,
             paged=deployment.serving.cache == "paged",
+            slo=deployment.serving.slo,
         )
         self.records = record_spans or record_paths  # paths are made of what is noted
         self._row_bytes = {name: deployment.sent_row_bytes(name) for name in deployment.devices}

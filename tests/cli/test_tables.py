@@ -11,13 +11,16 @@ import pytest
 from rich.console import Console
 
 from tests.worlds.command_line import SCENARIO, call
-from treepipe.results.metrics import UNITS
+from treepipe.results.metrics import PERCENTILES, UNITS
 from treepipe.results.show import Scale, number, print_result, print_versus
 
 NAMES = {name.removesuffix("_ms") for name in UNITS} - {
     "joules_per_token",
     "usd_per_million_tokens",
     "fairness",
+    "goodput_requests_s",
+    "slo_attainment",
+    *(name.removesuffix("_ms") for name, each in PERCENTILES.items() if each.of_requests),
 }
 PAGED = "serving={cache='paged',cache_tokens=9999}"
 SLOW = "pipelines.0.stages.0.device={stage_ms={1=20000.0}}"

@@ -12,9 +12,16 @@ from tests.worlds.command_line import SCENARIO
 from tests.worlds.examples import THOROUGH
 from treepipe.core.errors import UserError
 from treepipe.core.protocol import RoundRecord
-from treepipe.core.requests import RequestTrace
+from treepipe.core.requests import Objectives, RequestTrace
 from treepipe.results.estimates import find_warmup, observe, possible_batches, summarize
-from treepipe.results.metrics import UNITS, Windows, metric_ratios, run_metrics, utilization_ratios
+from treepipe.results.metrics import (
+    PERCENTILES,
+    UNITS,
+    Windows,
+    metric_ratios,
+    run_metrics,
+    utilization_ratios,
+)
 from treepipe.results.result import make_result
 from treepipe.results.trace import Span, Trace
 from treepipe.scenario.scenario import Scenario
@@ -66,15 +73,17 @@ def test_every_metric_and_device_has_an_interval_over_runs_and_over_batches(tmp_
     long = simulated(tmp_path, "workload.requests=40", "workload.new_tokens=60")
     for traces, over in ((several, "runs"), (long, "batches")):
         for trace in traces:
-            trace.paged = True
+            trace.paged, trace.slo = True, Objectives(request_latency_ms=1e6)
             trace.machines = tuple(
                 replace(machine, power_w=(5.0, 20.0), usd_per_hour=1.0)
                 for machine in trace.machines
             )
         result = make_result("simulation", "s", 0, traces).to_json()
         assert result["intervals_over"] == over
-        assert set(result["metrics"]) == set(UNITS) - {"fairness"}, "of one pipeline"
-        for shown in (*result["metrics"].values(), *result["utilization"].values()):
+        few = {name for name, each in PERCENTILES.items() if each.of_requests}
+        assert set(result["metrics"]) - few == set(UNITS) - few - {"fairness"}, "of one pipeline"
+        many = [each for name, each in result["metrics"].items() if name not in few]
+        for shown in (*many, *result["utilization"].values()):
             assert shown["low"] <= shown["mean"] <= shown["high"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from treepipe.core.errors import UserError
 from treepipe.core.requests import RequestTrace
-from treepipe.results.metrics import UNITS
+from treepipe.results.metrics import PERCENTILES, UNITS
 from treepipe.results.trace import Trace
 from treepipe.results.versus import Side, make_comparison
 from treepipe.scenario.scenario import Scenario
@@ -20,8 +20,16 @@ from treepipe.sim.predict import predict
 METRIC = "time_between_tokens_ms"
 PRICED = {"joules_per_token", "usd_per_million_tokens"}
 """Metrics of devices whose power and price are known; those here have none."""
-ELSEWHERE = {"fairness", "preemptions_per_request", "recomputed_tokens_per_request"}
-"""Of several pipelines, and of requests that can be preempted."""
+ELSEWHERE = {
+    "fairness",
+    "preemptions_per_request",
+    "recomputed_tokens_per_request",
+    "goodput_requests_s",
+    "slo_attainment",
+    *(name for name, each in PERCENTILES.items() if each.of_requests),
+}
+"""Of several pipelines, of many requests, and of those that can be preempted or are promised
+something."""
 
 
 @pytest.fixture

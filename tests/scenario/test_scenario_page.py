@@ -56,7 +56,11 @@ SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
         scenario.Replay,
     ),
     "`[sampling]`": (scenario.SamplingSection,),
-    "`[workload]` and `[serving]`": (scenario.Workload, scenario.ServingSection),
+    "`[workload]` and `[serving]`": (
+        scenario.Workload,
+        scenario.ServingSection,
+        scenario.SloSection,
+    ),
     "Load": (
         distributions.Uniform,
         distributions.LogNormal,

@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 
 from treepipe.cli import calibrate as cli_calibrate
 from treepipe.cli import plan as cli_plan
+from treepipe.cli import profiles as cli_profiles
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.extras import need_executor
 from treepipe.cli.options import (
@@ -73,6 +74,7 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_calibrate.app, name="calibrate")
+app.add_typer(cli_profiles.app, name="profiles")
 app.command()(cli_plan.plan)
 app.command()(cli_worker.worker)
 
@@ -332,35 +334,6 @@ def study(
     if found.needs_executor or measure:
         need_executor("study")
     perform(found, out, full=full, measure=measure, json=json, quiet=quiet)
-
-
-@app.command()
-def profiles(
-    name: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Argument(metavar="NAME|FILE", help="Show this one; a config.json is a model's."),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Validate NAME, or all; say what is odd.")
-    ] = False,
-    plot: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--plot", metavar="FILE.png", help="Draw NAME's times here."),
-    ] = None,
-) -> None:
-    """List the profiles, show one as a table and a plot, or check them."""
-    from treepipe.cli.show_profiles import check_profiles, show_profile, show_profiles
-    from treepipe.results.show import console
-
-    if plot is not None and (name is None or check):
-        raise UserError("--plot needs the name of one profile, and no --check")
-    check_outputs({"--plot": plot})
-    if check:
-        check_profiles(name, console())
-    elif name is None:
-        show_profiles(console())
-    else:
-        show_profile(name, plot, console())
 
 
 def _pictures(plot: Path | None, where_time_goes: bool) -> dict[str, Path | None]:

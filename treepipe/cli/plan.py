@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -32,6 +32,10 @@ def plan(
             help="Find where another schedule becomes the best; twice: a map over both.",
         ),
     ] = None,
+    capacity: Annotated[
+        bool,
+        typer.Option("--capacity", help="Find the largest arrival rate that keeps the limits."),
+    ] = False,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(
@@ -49,6 +53,7 @@ def plan(
 ) -> None:
     """Search schedules, parameters and partitions for a cluster and a goal."""
     from treepipe.planner.break_even import axis_of, break_evens
+    from treepipe.planner.capacity import capacities, check_capacity
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import search
     from treepipe.planner.report import (
@@ -58,6 +63,7 @@ def plan(
         regions_title,
         sensitivity_title,
         show_break_even,
+        show_capacity,
         show_plan,
         show_sensitivity,
         write_best,
@@ -73,17 +79,21 @@ def plan(
         keep=() if force else ("--out",),
     )
     keys = break_even or []
-    _check_asked(keys, plot, sensitivity=sensitivity, silent=quiet and json is None)
+    asked = {"--sensitivity": sensitivity, "--break-even": bool(keys), "--capacity": capacity}
+    _check_asked(asked, keys, plot, silent=quiet and json is None)
     loaded = Cluster.load(cluster, changes(settings, seed, runs))
+    if capacity:
+        check_capacity(loaded)
     axes = [axis_of(key, loaded) for key in keys]
     with Progress(quiet) as say:
         found = search(loaded, say)
         rows = sensitivities(found, say) if sensitivity else []
         even, mapped = break_evens(found, axes, say)
+        rates = capacities(found, say) if capacity else []
     with Faults() as faults:
         faults.attempt(write_best, found, out)
         if json is not None:
-            faults.attempt(write_json, plan_content(found, rows, even, mapped), json)
+            faults.attempt(write_json, plan_content(found, rows, even, mapped, rates), json)
         if plot is not None and rows:
             from treepipe.planner.sensitivity_plot import draw_tornado
 
@@ -97,14 +107,16 @@ def plan(
             show_plan(found, out, console())
             show_sensitivity(found, rows, console())
             show_break_even(even, console())
+            show_capacity(rates, console())
     check_feasible(found)
 
 
 def _check_asked(
-    keys: Sequence[str], plot: Path | None, *, sensitivity: bool, silent: bool
+    asked: Mapping[str, bool], keys: Sequence[str], plot: Path | None, *, silent: bool
 ) -> None:
-    """Raises ``UserError`` where options contradict each other. Args: ``silent``: nothing is told
-    but in a picture."""
+    """Raises ``UserError`` where options contradict each other. Args: ``keys``: of the break-even;
+    ``silent``: nothing is told but in a picture."""
+    sensitivity = asked["--sensitivity"]
     if len(keys) > 2:
         raise UserError("--break-even takes one input, or two for a map")
     drawn = [sensitivity, len(keys) == 2]
@@ -114,6 +126,8 @@ def _check_asked(
         )
     if plot is not None and all(drawn):
         raise UserError("--plot draws one picture: leave out --sensitivity or a --break-even")
-    if silent and plot is None and (sensitivity or keys):
-        option = "--sensitivity" if sensitivity else "--break-even"
-        raise UserError(f"{option} --quiet shows nothing; add --json or --plot")
+    unheard = [option for option, each in asked.items() if each] if silent else []
+    if unheard and plot is None:
+        raise UserError(f"{unheard[0]} --quiet shows nothing; add --json or --plot")
+    if "--capacity" in unheard:
+        raise UserError("--capacity --quiet shows nothing; add --json")

@@ -94,6 +94,31 @@ class Assignment:
         return self.request + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """What a request is promised (ms, at most); None: nothing.
+
+    Attributes:
+        time_between_tokens_ms: of its own text, on average.
+    """
+
+    time_to_first_token_ms: float | None = None
+    time_between_tokens_ms: float | None = None
+    request_latency_ms: float | None = None
+
+    def kept(self, request: RequestTrace) -> bool:
+        """Whether a request got what it was promised; one without any token did not."""
+        if not request.emitted:
+            return False
+        decoding, new = request.finished_ms - request.first_token_ms, len(request.tokens) - 1
+        figures = (
+            (request.first_token_ms - request.started_ms, self.time_to_first_token_ms),
+            (decoding / new if new else 0.0, self.time_between_tokens_ms),
+            (request.finished_ms - request.started_ms, self.request_latency_ms),
+        )
+        return all(most is None or value <= most for value, most in figures)
+
+
 Own = TypeVar("Own")
 
 

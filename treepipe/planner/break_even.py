@@ -271,10 +271,10 @@ def _crossing(
     above = [v for v in values if v >= ends[1] and lead[v][2] < 0]
     low = high = None
     if below:
-        low = _zero(below[-1], _next(values, below[-1], 1), lead, 0)
+        low = zero_between(below[-1], _next(values, below[-1], 1), lead, 0)
     if above:
-        high = _zero(_next(values, above[0], -1), above[0], lead, 2)
-    value = _zero(*ends, lead, 1)
+        high = zero_between(_next(values, above[0], -1), above[0], lead, 2)
+    value = zero_between(*ends, lead, 1)
     if axis.whole:
         value = ends[1]
         low = None if low is None else math.floor(low)
@@ -286,7 +286,7 @@ def _next(values: Sequence[float], value: float, step: int) -> float:
     return values[values.index(value) + step]
 
 
-def _zero(
+def zero_between(
     a: float, b: float, lead: Mapping[float, tuple[float, float, float]], which: int
 ) -> float:
     """The zero of the line between two values; the nearer end where it is not between them."""

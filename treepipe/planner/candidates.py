@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -16,7 +16,8 @@ from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.planner.cluster import Cluster, PartitionRule
 from treepipe.planner.grids import batches, default_grid, settings_of
-from treepipe.planner.limits import LimitError, check_limits
+from treepipe.planner.layouts import Layout, layouts
+from treepipe.planner.limits import LimitError, check_limits, check_price, stated_prices
 from treepipe.planner.partition import uneven_partitions, with_layers
 from treepipe.scenario.fitting import roomy
 from treepipe.scenario.memory import check_memory, memory_needs
@@ -34,6 +35,8 @@ class Candidate:
         settings: what was chosen, by dotted key of the scenario.
         partition: how layers were dealt; "even" is also where all devices are alike.
         layers: of every stage, per pipeline.
+        prices: ``price_usd`` of what is bought and ``price_usd_per_hour`` of all devices, where
+            they are stated.
     """
 
     schedule: ScheduleName
@@ -41,6 +44,7 @@ class Candidate:
     partition: PartitionRule
     layers: tuple[tuple[int, ...], ...]
     scenario: Scenario
+    prices: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -74,7 +78,7 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
         UserError: the file is wrong, or no candidate is possible.
     """
     found, refused = list[Candidate](), list[Refused]()
-    for name, settings, scenario in _scenarios(cluster):
+    for layout, name, settings, scenario in _scenarios(cluster, refused):
         for partition, each in _partitions(cluster, scenario):
             try:
                 requests = draw_requests(each, each.seed)
@@ -88,7 +92,8 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
                 refused.append(Refused(name, settings, partition, reason, excess))
                 continue
             layers = tuple(tuple(len(s.layers) for s in stages) for stages in deployment.pipelines)
-            found.append(Candidate(name, settings, partition, layers, each))
+            prices = stated_prices(deployment, layout.price_usd)
+            found.append(Candidate(name, settings, partition, layers, each, prices))
     if not found:
         nearest = min(refused, key=lambda each: (each.excess, each.reason))
         more = f" ({len(refused)} candidates were tried)" if len(refused) > 1 else ""
@@ -97,32 +102,49 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
 
 
 def _scenarios(
-    cluster: Cluster,
-) -> Iterator[tuple[ScheduleName, dict[str, Any], Scenario]]:
-    """Schedule, settings and scenario of every combination, layers as the file says."""
+    cluster: Cluster, refused: list[Refused]
+) -> Iterator[tuple[Layout, ScheduleName, dict[str, Any], Scenario]]:
+    """Layout, schedule, settings and scenario of every combination, layers as the file says.
+
+    Args: ``refused``: gets, once for each schedule, the layouts that are too dear.
+    """
+    for layout in layouts(cluster):
+        for name in dict.fromkeys(cluster.search.schedules):
+            try:
+                check_price(layout.price_usd, layout.bought, cluster.search.limits)
+            except LimitError as error:
+                refused.append(Refused(name, layout.settings, "even", str(error), error.excess))
+                continue
+            for settings, scenario in _settings(cluster, layout, name):
+                yield layout, name, {**layout.settings, **settings}, scenario
+
+
+def _settings(
+    cluster: Cluster, layout: Layout, name: ScheduleName
+) -> Iterator[tuple[dict[str, Any], Scenario]]:
+    """Settings and scenario of every combination that a schedule has in a layout."""
     search = cluster.search
     besides = {k: v for k, v in search.grid.items() if not k.startswith("schedule.")}
-    for name in dict.fromkeys(search.schedules):
-        instead = {
-            key.removeprefix("schedule."): values
-            for key, values in search.grid.items()
-            if key.removeprefix("schedule.") in systems()[name].keys
+    instead = {
+        key.removeprefix("schedule."): values
+        for key, values in search.grid.items()
+        if key.removeprefix("schedule.") in systems()[name].keys
+    }
+    tried = {**batches(name, cluster), **besides}
+    for values in itertools.product(*tried.values()):
+        around = dict(zip(tried, values, strict=True))
+        base = _with(cluster, {**layout.changes, **around, "schedule.name": name})
+        fixed = {
+            key: (base.content["schedule"][key],)
+            for key in cluster.fixed & systems()[name].keys - {"prefill_chunk"}
         }
-        tried = {**batches(name, cluster), **besides}
-        for values in itertools.product(*tried.values()):
-            around = dict(zip(tried, values, strict=True))
-            base = _with(cluster, {**around, "schedule.name": name})
-            fixed = {
-                key: (base.content["schedule"][key],)
-                for key in cluster.fixed & systems()[name].keys - {"prefill_chunk"}
+        blocks = default_grid(name, base)
+        for settings in settings_of(blocks, {**fixed, **instead}):
+            chosen = {
+                **around,
+                **{f"schedule.{k}": v for k, v in settings.items() if k not in fixed},
             }
-            blocks = default_grid(name, base)
-            for settings in settings_of(blocks, {**fixed, **instead}):
-                chosen = {
-                    **around,
-                    **{f"schedule.{k}": v for k, v in settings.items() if k not in fixed},
-                }
-                yield name, chosen, _with(cluster, {**chosen, "schedule.name": name})
+            yield chosen, _with(cluster, {**layout.changes, **chosen, "schedule.name": name})
 
 
 def _with(cluster: Cluster, changes: Mapping[str, Any]) -> Scenario:

@@ -17,9 +17,9 @@ from pydantic import Field, field_validator, model_validator
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.files.section import Positive, Section
+from treepipe.files.section import Count, Positive, Section, Several
 from treepipe.files.toml_file import read_toml
-from treepipe.profiles.schema import Share
+from treepipe.profiles.schema import AnyDevice, Share
 from treepipe.scenario.scenario import Scenario, override_key
 from treepipe.scenario.schema import Replay, ScheduleName, ScheduleSection
 
@@ -30,29 +30,57 @@ else:
 
 Goal: TypeAlias = Literal[
     "time_between_tokens_ms",
+    "p50_time_between_tokens_ms",
+    "p95_time_between_tokens_ms",
     "p99_time_between_tokens_ms",
     "throughput_tokens_s",
     "per_session_throughput_tokens_s",
     "time_to_first_token_ms",
+    "p50_time_to_first_token_ms",
+    "p95_time_to_first_token_ms",
+    "p99_time_to_first_token_ms",
     "request_latency_ms",
+    "p50_request_latency_ms",
+    "p95_request_latency_ms",
+    "p99_request_latency_ms",
+    "goodput_requests_s",
+    "slo_attainment",
     "usd_per_million_tokens",
     "joules_per_token",
 ]
+FrontGoal: TypeAlias = Goal | Literal["price_usd", "price_usd_per_hour"]
+"""What plans are weighed by against each other: figures, and prices of all devices together."""
 PartitionRule: TypeAlias = Literal["even", "balanced", "fastest_first"]
+Placement: TypeAlias = Literal["own", "shared", "stage"]
+Role: TypeAlias = Literal["stage", "draft"]
+OF_PROMISES = ("goodput_requests_s", "slo_attainment")
+"""Goals that ``serving.slo`` defines."""
 RUNS = 18
 """Of the last rung, where the file does not say it."""
 GridValues: TypeAlias = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
 class Limits(Section):
-    """What a plan keeps to besides the devices' memory; throughputs at least, others at most."""
+    """What a plan keeps to besides the devices' memory; throughputs, goodput and attainment are at
+    least so large, others at most."""
 
     memory_share: Share = Field(1.0, description="of each stage's memory that may be taken")
     price_usd_per_hour: Positive | None = Field(None, description="of all devices together")
+    price_usd: Positive | None = Field(None, description="of all devices that are bought")
     time_between_tokens_ms: Positive | None = None
+    p50_time_between_tokens_ms: Positive | None = None
+    p95_time_between_tokens_ms: Positive | None = None
     p99_time_between_tokens_ms: Positive | None = None
     time_to_first_token_ms: Positive | None = None
+    p50_time_to_first_token_ms: Positive | None = None
+    p95_time_to_first_token_ms: Positive | None = None
+    p99_time_to_first_token_ms: Positive | None = None
     request_latency_ms: Positive | None = None
+    p50_request_latency_ms: Positive | None = None
+    p95_request_latency_ms: Positive | None = None
+    p99_request_latency_ms: Positive | None = None
+    goodput_requests_s: Positive | None = None
+    slo_attainment: Share | None = None
     usd_per_million_tokens: Positive | None = None
     joules_per_token: Positive | None = None
     throughput_tokens_s: Positive | None = None
@@ -65,6 +93,47 @@ class Limits(Section):
         return {name: bound for name, bound in given.items() if bound is not None}
 
 
+class Kind(Section):
+    """A kind of device that may be bought."""
+
+    device: AnyDevice
+    name: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="in tables; default: the device's profile"
+    )
+    price_usd: Positive | None = Field(None, description="of one, to buy it")
+    most: Several | None = Field(None, description="so many can be had; default: no limit")
+    roles: Annotated[tuple[Role, ...], Field(min_length=1)] = Field(
+        get_args(Role), description="what it is bought for"
+    )
+
+    @property
+    def label(self) -> str | None:
+        """What it is called; None where nothing names it."""
+        profile = self.device if isinstance(self.device, str) else None
+        return self.name or profile or getattr(self.device, "profile", None)
+
+
+class Devices(Section):
+    """The table ``[search.devices]``: what may be bought, instead of the file's own devices."""
+
+    kinds: Annotated[tuple[Kind, ...], Field(min_length=1)]
+    counts: Annotated[tuple[Count, ...], Field(min_length=1)] = Field(
+        description="stages of a pipeline that are tried"
+    )
+    mixed: bool = Field(False, description="a pipeline's stages may be of several kinds")
+
+    @model_validator(mode="after")
+    def _can_be_told_apart(self) -> Devices:
+        labels = [kind.label for kind in self.kinds]
+        if None in labels:
+            raise ValueError("key search.devices.kinds: a device without a profile needs a name")
+        if len({*labels}) < len(labels):
+            raise ValueError("key search.devices.kinds: two kinds have one name; give each a name")
+        if not any("stage" in kind.roles for kind in self.kinds):
+            raise ValueError("key search.devices.kinds: none has the role 'stage'")
+        return self
+
+
 class Search(Section):
     """The table ``[search]``."""
 
@@ -73,6 +142,13 @@ class Search(Section):
     partitions: Annotated[tuple[PartitionRule, ...], Field(min_length=1)] = get_args(PartitionRule)
     grid: dict[str, GridValues] = Field({}, description="dotted key -> values, instead of defaults")
     limits: Limits = Limits()
+    front: tuple[FrontGoal, ...] = Field(
+        (), description="plans that no other one beats in all of these survive the rungs, too"
+    )
+    drafts: tuple[Placement, ...] = Field(
+        (), description="where the draft works; default: where the file has it"
+    )
+    devices: Devices | None = Field(None, description="what may be bought")
     first_runs: Annotated[int, Field(ge=2)] = Field(2, description="of the first rung")
     keep: Annotated[int, Field(ge=2)] = Field(
         3, description="one of so many of a schedule's candidates survives a rung"
@@ -93,6 +169,41 @@ class Search(Section):
     def _dotted(cls, grid: Any) -> Any:
         """Keys without quotes arrive as tables inside tables."""
         return dict(_flattened(grid)) if isinstance(grid, Mapping) else grid
+
+    @property
+    def weighed(self) -> tuple[FrontGoal, ...]:
+        """The goals whose front survives the rungs; of what is bought also the goal and price."""
+        if self.front or self.devices is None:
+            return self.front
+        bought = all(kind.price_usd is not None for kind in self.devices.kinds)
+        return (self.goal, "price_usd" if bought else "price_usd_per_hour")
+
+    @model_validator(mode="after")
+    def _prices_are_known(self) -> Search:
+        kinds = self.devices.kinds if self.devices is not None else ()
+        asked = {
+            "search.limits.price_usd": self.limits.price_usd is not None,
+            "search.front": "price_usd" in self.front,
+        }
+        for key, wanted in asked.items():
+            if wanted and not kinds:
+                raise ValueError(f"key {key}: price_usd is of devices in search.devices.kinds")
+            lacking = [str(kind.label) for kind in kinds if kind.price_usd is None]
+            if wanted and lacking:
+                raise ValueError(f"key {key}: {', '.join(lacking)} states no price_usd")
+        return self
+
+    @model_validator(mode="after")
+    def _laid_out_once(self) -> Search:
+        """A layout replaces whole tables; a grid inside of them would change what was bought."""
+        replaced = {"drafts": self.drafts or self.devices, "pipelines": self.devices}
+        for key in self.grid:
+            table, name = key.split(".")[0], key.split(".")[-1]
+            changes = name in ("device", "host", "count", "stages") or ".device." in key
+            if replaced.get(table) and (changes or key == table):
+                by = "search.devices" if self.devices is not None else "search.drafts"
+                raise ValueError(f"key search.grid.{key} contradicts {by}, which says it already")
+        return self
 
     @model_validator(mode="after")
     def _schedule_keys_exist(self) -> Search:
@@ -153,6 +264,19 @@ class Cluster(Scenario):
     def fixed(self) -> set[str]:
         """Keys of the schedule that are set for all candidates."""
         return set(self._content.get("schedule", {})) - {"name"}
+
+    @model_validator(mode="after")
+    def _promises_are_made(self) -> Cluster:
+        goals = {
+            "search.goal": [self.search.goal],
+            "search.front": self.search.front,
+            "search.limits": self.search.limits.of_metrics,
+        }
+        for key, names in goals.items():
+            for name in names:
+                if name in OF_PROMISES and self.serving.slo is None:
+                    raise ValueError(f"key {key}: {name} needs serving.slo, what is promised")
+        return self
 
     @model_validator(mode="after")
     def _can_be_searched(self) -> Cluster:

@@ -3,7 +3,8 @@ AISTATS 2016), on common random numbers.
 
 Law of this file: candidates are compared on the same runs, that is, on the same texts. Every
 schedule keeps its best candidates to the last rung, so that the ranking tells who wins by how much;
-whatever is not ranked there was outrun by a candidate of its own schedule.
+whatever is not ranked there was outrun by a candidate of its own schedule, and beaten in all goals
+of the front that is looked for.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ from math import ceil, comb
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
 from treepipe.planner.cluster import Cluster
+from treepipe.planner.front import Front, Weighed, front_members, pareto_front
 from treepipe.planner.gaps import may_be_equal, relative_gap
 from treepipe.planner.limits import Miss, is_least_best, misses
 from treepipe.planner.uncertain import Cases, in_cases
 from treepipe.results.critical_path import CriticalPath
+from treepipe.results.metrics import PERCENTILES
 from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Outcome, Point, simulate_points
 
-OF_ALL_TOGETHER = ("throughput_tokens_s", "usd_per_million_tokens", "joules_per_token")
+OF_ALL_TOGETHER = (
+    "throughput_tokens_s",
+    "goodput_requests_s",
+    "usd_per_million_tokens",
+    "joules_per_token",
+)
 """Goals that another token at the same time brings nearer."""
 
 
@@ -83,6 +91,12 @@ class Found:
     refused: Sequence[Refused]
     rungs: Sequence[Rung]
     cases: Cases | None = None
+
+    @property
+    def front(self) -> Front:
+        """The plans that no other one beats; empty where none keeps the limits."""
+        plans = [Weighed(each.candidate, each.outcome) for each in self.ranking]
+        return pareto_front(plans if self.feasible else [], self.cluster.search.weighed)
 
     @property
     def feasible(self) -> bool:
@@ -157,12 +171,26 @@ def _simulated(
     ]
     outcomes = list(simulate_points(points, say, f"{len(points)} plans, {runs} runs").values())
     for candidate, outcome in zip(candidates, outcomes, strict=True):
-        if cluster.search.goal not in outcome.metrics:
-            raise UserError(
-                f"{cluster.path}: key search.goal = {cluster.search.goal!r} does not apply: "
-                f"{candidate.label} has {', '.join(outcome.metrics) or 'no metric'}"
-            )
+        known = {**outcome.metrics, **candidate.prices}
+        for goal in (cluster.search.goal, *cluster.search.weighed):
+            key = "search.goal =" if goal == cluster.search.goal else "search.front:"
+            if goal not in known:
+                raise UserError(
+                    f"{cluster.path}: key {key} {goal!r} does not apply: {candidate.label} has "
+                    f"{', '.join(outcome.metrics) or 'no metric'}{_lacking(goal)}"
+                )
     return outcomes
+
+
+def _lacking(goal: str) -> str:
+    """How many requests a percentile needs; nothing of other goals."""
+    percentile = PERCENTILES.get(goal)
+    if percentile is None or not percentile.of_requests:
+        return ""
+    return (
+        f"; it takes {percentile.least} requests in all runs of a rung together "
+        f"(workload.requests, search.first_runs)"
+    )
 
 
 def _cost(outcome: Outcome, cluster: Cluster) -> tuple[float, float]:
@@ -178,7 +206,7 @@ def _cost(outcome: Outcome, cluster: Cluster) -> tuple[float, float]:
 def _survivors(
     candidates: Sequence[Candidate], outcomes: Sequence[Outcome], cluster: Cluster
 ) -> list[Candidate]:
-    """The best ones of every schedule."""
+    """The best ones of every schedule, and those of the front that is looked for."""
     by_schedule: dict[ScheduleName, list[tuple[Candidate, Outcome]]] = {}
     for candidate, outcome in zip(candidates, outcomes, strict=True):
         by_schedule.setdefault(candidate.schedule, []).append((candidate, outcome))
@@ -186,6 +214,14 @@ def _survivors(
     for each in by_schedule.values():
         most = ceil(len(each) / cluster.search.keep)
         kept += [candidate for candidate, _ in _sorted(each, cluster)[:most]]
+    if goals := cluster.search.weighed:
+        able = [
+            Weighed(candidate, outcome)
+            for candidate, outcome in zip(candidates, outcomes, strict=True)
+            if not misses(outcome, cluster.search.limits)
+        ]
+        front = [able[index].candidate for index in front_members(able, goals)]
+        kept += [candidate for candidate in front if candidate not in kept]
     return kept
 
 

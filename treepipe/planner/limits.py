@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -14,7 +14,7 @@ from treepipe.scenario.machines import Machine
 from treepipe.scenario.memory import Need
 from treepipe.sim.points import Outcome
 
-SMALL_IS_GOOD = ("_ms", "_per_token", "_per_million_tokens")
+SMALL_IS_GOOD = ("_ms", "_per_token", "_per_million_tokens", "_usd", "_usd_per_hour")
 """Ends of the names of such metrics; throughputs are better large."""
 
 
@@ -56,11 +56,13 @@ def check_limits(deployment: Deployment, needs: Sequence[Need], search: Search) 
     """Raises ``UserError`` if a limit that needs no simulation is broken, or if the devices do not
     state what the goal or a limit is reckoned from."""
     limits = search.limits
+    for goal in search.weighed:
+        _check_data(deployment, goal, f"key search.front: {goal!r}")
     _check_data(deployment, search.goal, f"key search.goal = {search.goal!r}")
     for metric in limits.of_metrics:
         _check_data(deployment, metric, f"key search.limits.{metric}")
     if limits.price_usd_per_hour is not None:
-        _check_price(deployment, limits.price_usd_per_hour)
+        _check_rate(deployment, limits.price_usd_per_hour)
     if limits.memory_share < 1:
         _check_share(deployment, needs, limits.memory_share)
 
@@ -86,7 +88,7 @@ def is_least_best(metric: str) -> bool:
 
 def _check_data(deployment: Deployment, metric: str, key: str) -> None:
     """Energy and price are sums over all devices, so each must state its own."""
-    if metric == "usd_per_million_tokens":
+    if metric in ("usd_per_million_tokens", "price_usd_per_hour"):
         _check_stated(deployment, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
     if metric == "joules_per_token":
         _check_stated(deployment, key, "power", lambda machine: machine.power_w)
@@ -101,10 +103,32 @@ def _check_stated(
         raise UserError(f"{key}: the device of {lacking[0]} states no {needed}{others}")
 
 
-def _check_price(deployment: Deployment, most: float) -> None:
+def stated_prices(deployment: Deployment, price_usd: float | None) -> dict[str, float]:
+    """Prices of all devices together, where each of them states its own.
+
+    Args: ``price_usd``: of what is bought.
+    """
+    prices = {} if price_usd is None else {"price_usd": price_usd}
+    rates = [machine.usd_per_hour for machine in deployment.machines]
+    known = [rate for rate in rates if rate is not None]
+    return {**prices, "price_usd_per_hour": sum(known)} if len(known) == len(rates) else prices
+
+
+def check_price(price_usd: float | None, bought: Mapping[str, int], limits: Limits) -> None:
+    """Raises ``LimitError`` if what is bought costs too much. Args: ``bought``: by kind."""
+    most = limits.price_usd
+    if most is not None and price_usd is not None and price_usd > most:
+        raise LimitError(
+            f"{', '.join(f'{count} {kind}' for kind, count in bought.items())} cost "
+            f"{price_usd:g} USD, above search.limits.price_usd = {most:g}",
+            price_usd / most - 1,
+        )
+
+
+def _check_rate(deployment: Deployment, most: float) -> None:
     key = "key search.limits.price_usd_per_hour"
     _check_stated(deployment, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
-    price = sum(machine.usd_per_hour or 0.0 for machine in deployment.machines)
+    price = stated_prices(deployment, None)["price_usd_per_hour"]
     if price > most:
         raise LimitError(
             f"its devices cost {price:g} USD per hour, above search.limits.price_usd_per_hour = "

@@ -16,6 +16,8 @@ from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.break_even import BreakEven, Regions
+from treepipe.planner.capacity import Capacity
+from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.limits import is_least_best
@@ -36,9 +38,11 @@ def plan_content(
     rows: Sequence[Sensitivity] = (),
     even: BreakEven | None = None,
     mapped: Regions | None = None,
+    rates: Sequence[Capacity] = (),
 ) -> dict[str, Any]:
     """The content of the JSON file; keys as in ``docs/planning.md``. Args: ``rows``, ``even``,
-    ``mapped``: what inputs do to the best plan and to its rank, where that was asked for."""
+    ``mapped``, ``rates``: what inputs do to the best plan and to its rank, and how much load plans
+    take, where that was asked for."""
     search = found.cluster.search
     return {
         "schema": SCHEMA,
@@ -54,7 +58,9 @@ def plan_content(
         "sensitivity": [row.as_dict() for row in rows],
         "break_even": None if even is None else even.as_dict(),
         "break_even_map": None if mapped is None else mapped.as_dict(),
+        "capacity": [each.as_dict() for each in rates],
         "ranking": [_entry(each, search.goal) for each in found.ranking],
+        **found.front.as_dict(),
         "refused": [
             {
                 "schedule": each.schedule,
@@ -103,6 +109,7 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
             }
             for miss in ranked.misses
         ],
+        **{name: candidate.prices.get(name) for name in ("price_usd", "price_usd_per_hour")},
         "lossless": candidate.scenario.sampling.lossless,
         "metrics": {name: value.as_dict() for name, value in outcome.metrics.items()},
         "utilization": {name: value.as_dict() for name, value in outcome.utilization.items()},
@@ -117,6 +124,7 @@ def show_plan(found: Found, out: Path, console: Console) -> None:
     print_table(console, _ranking_table(found) if found.feasible else _misses_table(found))
     for sentence in [*verdict(found), *_binding(found.best, found.cluster.search.goal)]:
         console.print(sentence, highlight=False)
+    _show_front(found.front, console)
     for (schedule, reason), count in _refusals(found).items():
         plans = "" if count == 1 else f" ({count} plans)"
         console.print(f"refused: {schedule}{plans}: {reason}", highlight=False)
@@ -125,6 +133,27 @@ def show_plan(found: Found, out: Path, console: Console) -> None:
         console.print(f"warning, {which} plan: {warning}", highlight=False)
     if found.feasible:
         console.print(f"best plan as a scenario: {out}", highlight=False)
+
+
+def _show_front(front: Front, console: Console) -> None:
+    """Print what each plan has to say for itself, and which one beats it in all goals; nothing
+    where there is one plan, or one goal."""
+    if len(front.values) < 2 or len(front.goals) < 2:
+        return
+    table = Table(title="all goals: plans of the ranking, and what beats them in every goal")
+    table.add_column("", justify="right")
+    for goal in front.goals:
+        table.add_column(goal, justify="right", overflow="fold")
+    table.add_column("beaten by")
+    by = {each.plan: each for each in front.beaten}
+    for place, values in enumerate(front.values):
+        cells = [number(values[goal]) for goal in front.goals]
+        beaten = ""
+        if place in by:
+            doubt = "" if by[place].certain else ", not beyond doubt"
+            beaten = f"{by[place].by + 1}{doubt}"
+        table.add_row(str(place + 1), *cells, beaten)
+    print_table(console, table)
 
 
 def show_sensitivity(found: Found, rows: Sequence[Sensitivity], console: Console) -> None:
@@ -160,6 +189,25 @@ def show_break_even(even: BreakEven | None, console: Console) -> None:
         )
     stated = "" if axis.stated is None else f" (stated: {number(axis.stated)})"
     console.print(sentence + stated, highlight=False)
+
+
+def show_capacity(rates: Sequence[Capacity], console: Console) -> None:
+    """Print the arrival rate that each schedule's best plan serves; nothing where not asked for."""
+    if not rates:
+        return
+    table = Table(title="capacity: the largest arrival rate that keeps the limits (requests/s)")
+    table.add_column("plan of")
+    for heading in ("requests/s", "95 % interval"):
+        table.add_column(heading, justify="right")
+    for heading in ("broken first", ""):
+        table.add_column(heading)
+    for each in rates:
+        value = "none" if each.rate_per_s is None else number(each.rate_per_s)
+        ends = ["?" if end is None else number(end) for end in (each.low, each.high)]
+        interval = " … ".join(ends) if each.rate_per_s is not None else ""
+        note = "overloaded: longer runs keep less" if each.overloaded else ""
+        table.add_row(each.schedule, value, interval, each.limit, note)
+    print_table(console, table)
 
 
 def regions_title(found: Found, mapped: Regions) -> str:

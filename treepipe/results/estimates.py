@@ -18,15 +18,16 @@ from treepipe.core.errors import UserError
 from treepipe.results.critical_path import CriticalPath, PathPart, added_up
 from treepipe.results.metrics import (
     PER_TIME,
+    PERCENTILES,
     UNITS,
     Floats,
+    Percentile,
     Ratio,
     Windows,
     fairness,
     metric_ratios,
     range_of,
     timeless,
-    token_gaps,
     utilization_ratios,
 )
 from treepipe.results.statistics import (
@@ -171,9 +172,10 @@ def observe(
     lacking = set[str]()
     if not (utilization and metrics.keys() >= set(PER_TIME)):
         lacking = {name for t, w in pairs if w.answered for name in timeless(t, w)}
-    percentiles = _percentiles(windows, of_batches=len(traces) == 1)
-    if len(percentiles):
-        metrics[P99] = percentiles
+    for name, percentile in PERCENTILES.items():
+        percentiles = _percentiles(percentile, windows, of_batches=len(traces) == 1)
+        if len(percentiles):
+            metrics[name] = percentiles
     indices = [fairness(Windows.of(trace, 1, warmup)) for trace in traces]
     if fair := [index for index in indices if index is not None]:
         metrics["fairness"] = np.array(fair)
@@ -276,23 +278,32 @@ def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
     return found
 
 
-def _percentiles(windows: Sequence[Windows], *, of_batches: bool) -> Floats:
-    """99th percentiles of the gaps between tokens: each run's own, or those of a run's batches.
+def _percentiles(percentile: Percentile, windows: Sequence[Windows], *, of_batches: bool) -> Floats:
+    """Observations of a percentile: each run's own, or those of a run's batches; none where there
+    are too few figures.
 
     A percentile is no ratio of sums. Batches' own, shifted so that their mean is the whole run's,
     tell its spread; batches that are too short are merged in pairs (sectioning: Asmussen and
-    Glynn, Stochastic Simulation (2007), section III.5).
+    Glynn, Stochastic Simulation (2007), section III.5). Runs have few requests, so of figures of
+    requests theirs are shifted in the same way, to that of all runs together.
     """
-    gaps = [token_gaps(requests) for each in windows for requests in each.requests]
-    given = [each for each in gaps if len(each)]
-    if not given:
+    found = [percentile.figures(requests) for each in windows for requests in each.requests]
+    given = [each for each in found if len(each)]
+    if sum(map(len, given)) < percentile.least:
         return np.array([])
-    if not of_batches:
-        return np.array([np.percentile(each, 99) for each in given])
-    whole = float(np.percentile(np.concatenate(given), 99))
-    if min(map(len, gaps)) < LEAST_GAPS and len(gaps) >= 2 * LEAST_BATCHES:
-        gaps = [np.concatenate(pair) for pair in zip(gaps[::2], gaps[1::2], strict=True)]
-    if min(map(len, gaps)) < LEAST_GAPS:
-        return np.array([whole])
-    values = np.array([np.percentile(each, 99) for each in gaps])
+
+    def own(figures: Sequence[Floats]) -> Floats:
+        return np.array([np.percentile(each, percentile.share) for each in figures])
+
+    if not of_batches and not percentile.of_requests:
+        return own(given)
+    whole = float(np.percentile(np.concatenate(given), percentile.share))
+    if of_batches:
+        least = percentile.least if percentile.of_requests else LEAST_GAPS
+        if min(map(len, found)) < least and len(found) >= 2 * LEAST_BATCHES:
+            found = [np.concatenate(pair) for pair in zip(found[::2], found[1::2], strict=True)]
+        if min(map(len, found)) < least:
+            return np.array([whole])
+        given = found
+    values = own(given)
     return np.asarray(values - values.mean() + whole)

@@ -24,6 +24,9 @@ from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scenario import Scenario
 
+OVERLOADED = "requests arrive faster than they are served"
+"""What such a warning says."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceLoad:
@@ -53,7 +56,7 @@ def overload_warnings(
         return []
     what = (
         f"load {found.load:.3g} at {found.at} ({found.rate_s:.3g} requests/s, "
-        f"{found.work_ms / 1e3:.3g} s of work each): requests arrive faster than they are served"
+        f"{found.work_ms / 1e3:.3g} s of work each): {OVERLOADED}"
     )
     if deployment.serving.admission is None:
         return [f"{what}, so waiting times grow with the length of the run (workload.arrivals)"]

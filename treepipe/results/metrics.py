@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.draft_work import Turn
-from treepipe.core.requests import RequestTrace
+from treepipe.core.requests import Objectives, RequestTrace
 from treepipe.results.statistics import POSITIVE, SHARE, Range
 from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.machines import Machine
@@ -25,11 +25,21 @@ METRIC = "time_between_tokens_ms"
 """What predictions are judged by, and systems compared by, unless another one is asked for."""
 UNITS = {
     "time_between_tokens_ms": "ms",
+    "p50_time_between_tokens_ms": "ms",
+    "p95_time_between_tokens_ms": "ms",
     "p99_time_between_tokens_ms": "ms",
     "throughput_tokens_s": "tokens/s",
     "per_session_throughput_tokens_s": "tokens/s",
     "time_to_first_token_ms": "ms",
+    "p50_time_to_first_token_ms": "ms",
+    "p95_time_to_first_token_ms": "ms",
+    "p99_time_to_first_token_ms": "ms",
     "request_latency_ms": "ms",
+    "p50_request_latency_ms": "ms",
+    "p95_request_latency_ms": "ms",
+    "p99_request_latency_ms": "ms",
+    "goodput_requests_s": "requests/s",
+    "slo_attainment": "1",
     "tokens_per_round": "tokens",
     "tokens_per_step": "tokens",
     "hit_rate": "1",
@@ -48,6 +58,7 @@ UNITS = {
 }
 
 _RANGES = {
+    "slo_attainment": SHARE,
     "fairness": SHARE,
     "hit_rate": SHARE,
     "wasted_node_share": SHARE,
@@ -59,6 +70,7 @@ PER_TIME = (
     "per_session_throughput_tokens_s",
     "draft_rounds_s",
     "target_rounds_s",
+    "goodput_requests_s",
 )
 """Metrics that have no value where no time passes."""
 
@@ -83,11 +95,13 @@ class Windows:
         requests: per window, those that have a token.
         edges: [windows + 1] times (ms) at which they begin and end.
         whole: from the run's very beginning.
+        asked: per window, all requests.
     """
 
     requests: tuple[tuple[RequestTrace, ...], ...]
     edges: Floats
     whole: bool
+    asked: tuple[tuple[RequestTrace, ...], ...]
 
     @classmethod
     def of(cls, trace: Trace, count: int = 1, warmup: int = 0) -> Windows:
@@ -101,11 +115,9 @@ class Windows:
         edges = np.array([finished[first - 1] for first in firsts if first], float)
         if not warmup:
             edges = np.insert(edges, 0, min(request.started_ms for request in requests))
-        groups = tuple(
-            tuple(request for request in requests[first:stop] if request.emitted)
-            for first, stop in itertools.pairwise(firsts)
-        )
-        return cls(groups, edges, not warmup)
+        asked = tuple(tuple(requests[a:b]) for a, b in itertools.pairwise(firsts))
+        served = tuple(tuple(each for each in group if each.emitted) for group in asked)
+        return cls(served, edges, not warmup, asked)
 
     @property
     def answered(self) -> bool:
@@ -123,9 +135,10 @@ def run_metrics(trace: Trace) -> dict[str, float]:
         return {}
     windows = Windows.of(trace)
     values = {name: float(n[0] / d[0]) for name, (n, d) in metric_ratios(trace, windows).items()}
-    gaps = token_gaps(windows.requests[0])
-    if len(gaps):
-        values["p99_time_between_tokens_ms"] = float(np.percentile(gaps, 99))
+    for name, percentile in PERCENTILES.items():
+        figures = percentile.figures(windows.requests[0])
+        if len(figures) >= percentile.least:
+            values[name] = float(np.percentile(figures, percentile.share))
     fair = fairness(windows)
     return values if fair is None else {**values, "fairness": fair}
 
@@ -170,6 +183,8 @@ def _all_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
     found = _request_ratios(windows) | _round_ratios(windows)
     found["throughput_tokens_s"] = _emitted(trace, windows), np.diff(windows.edges) / 1e3
     found |= _draft_ratios(trace, windows)
+    if trace.slo is not None:
+        found |= _promise_ratios(trace.slo, windows)
     if trace.paged:
         found |= _preemption_ratios(windows)
     return found | _running_ratios(trace, windows)
@@ -203,6 +218,49 @@ def token_gaps(requests: Iterable[RequestTrace]) -> Floats:
         for (before, _), (now, count) in zip(request.emitted, request.emitted[1:], strict=False):
             gaps += [now - before] + [0.0] * (count - 1)
     return np.array(gaps)
+
+
+def first_token_times(requests: Iterable[RequestTrace]) -> Floats:
+    """How long each request waited for its first token (ms)."""
+    return np.array([request.first_token_ms - request.started_ms for request in requests])
+
+
+def latencies(requests: Iterable[RequestTrace]) -> Floats:
+    """How long each request took (ms)."""
+    return np.array([request.finished_ms - request.started_ms for request in requests])
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """A metric that is no ratio of sums.
+
+    Attributes:
+        share: of the figures, in per cent, that are at most as large.
+        figures: gaps between tokens, or one figure of each request.
+        least: fewer figures do not tell it.
+    """
+
+    share: int
+    figures: Callable[[Iterable[RequestTrace]], Floats]
+    least: int
+
+    @property
+    def of_requests(self) -> bool:
+        """Whether there is one figure of each request."""
+        return self.figures is not token_gaps
+
+
+PERCENTILES = {
+    f"p{share}_{name}": Percentile(share, figures, 1 if figures is token_gaps else least)
+    for name, figures in (
+        ("time_between_tokens_ms", token_gaps),
+        ("time_to_first_token_ms", first_token_times),
+        ("request_latency_ms", latencies),
+    )
+    for share, least in ((50, 20), (95, 20), (99, 100))
+}
+"""By metric. Of fewer than 20 requests the 95th percentile is the largest or beyond it, as the 99th
+of fewer than 100 is."""
 
 
 def utilization_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
@@ -251,6 +309,17 @@ def _request_ratios(windows: Windows) -> dict[str, Ratio]:
         ratios["time_between_tokens_ms"] = decoding, new
         ratios["per_session_throughput_tokens_s"] = 1e3 * new, decoding
     return ratios
+
+
+def _promise_ratios(slo: Objectives, windows: Windows) -> dict[str, Ratio]:
+    """Requests that got what they were promised, per second and of all that were asked (goodput and
+    attainment as Zhong et al., OSDI 2024, section 2.1)."""
+    kept = np.array([sum(map(slo.kept, each)) for each in windows.asked], float)
+    asked = np.array([len(each) for each in windows.asked], float)
+    return {
+        "goodput_requests_s": (kept, np.diff(windows.edges) / 1e3),
+        "slo_attainment": (kept, asked),
+    }
 
 
 def _preemption_ratios(windows: Windows) -> dict[str, Ratio]:

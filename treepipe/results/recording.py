@@ -8,6 +8,7 @@ answer to the same path.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -68,6 +69,37 @@ class Recording:
             raise UserError(f"{path}: is not a recording: key {missing} is missing") from None
         except (*UNREADABLE, TypeError, AttributeError) as error:
             raise UserError(f"{path}: is not a recording: {reading_fault(error)}") from None
+
+
+RIGHT, WRONG = 2, 1
+"""Tokens of a made text: the target's, and a draft's that is not."""
+
+
+def chain_recording(
+    requests: Sequence[Sequence[tuple[int, int]]], prompts: Sequence[int]
+) -> Recording:
+    """Steps of chains as a recording, whose replay by ``chain`` accepts the same in each step.
+
+    A drafted token that was not accepted is a wrong one there; what was drafted behind it is not
+    known, nor is what was behind a draft that was accepted as a whole.
+
+    Args:
+        requests: (drafted, accepted) tokens of successive steps, behind the prompt's first token.
+        prompts: tokens of each request's prompt.
+    """
+    made = Recording()
+    for session, (steps, prompt) in enumerate(zip(requests, prompts, strict=True), start=1):
+        request = made.requests[session] = RecordedRequest(prompt)
+        length = 1
+        for drafted, accepted in steps:
+            tokens = [RIGHT] * accepted + [WRONG] * (accepted < drafted)
+            request.answers += [
+                Answer(prompt + length + place, (), (token,), (0.0,))
+                for place, token in enumerate(tokens)
+            ]
+            length += accepted + 1
+        request.text = (RIGHT,) * length
+    return made
 
 
 class Recorder:

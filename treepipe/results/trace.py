@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
 from treepipe.core.records import record
-from treepipe.core.requests import RequestTrace
+from treepipe.core.requests import Objectives, RequestTrace
 from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart
 from treepipe.scenario.machines import Machine
@@ -74,8 +74,8 @@ class Trace:
 
     ``devices`` are roles; ``machines`` is what they work on, as far as it is known. A run
     that failed underway is not ``complete``: it holds requests with the text they had, no spans.
-    Requests of a ``paged`` one could be preempted. ``paths`` are those of the requests' critical
-    paths, where they were asked for.
+    Requests of a ``paged`` one could be preempted; ``slo`` is what each was promised. ``paths`` are
+    those of the requests' critical paths, where they were asked for.
     """
 
     devices: tuple[str, ...]
@@ -94,6 +94,7 @@ class Trace:
         return median(times) if times else None
 
     paged: bool = False
+    slo: Objectives | None = None
 
     def dumps(self) -> str:
         """The whole trace as JSON text; equal runs give equal text, byte for byte."""

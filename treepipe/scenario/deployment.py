@@ -18,6 +18,7 @@ from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
 from treepipe.core.messages import Beat, Close, Flight, Message
 from treepipe.core.protocol import Schedule, Started
+from treepipe.core.requests import Objectives
 from treepipe.core.stage_desk import Place, StageDesk
 from treepipe.core.system import Ends
 from treepipe.physics.timing import DeviceTimes, LinkTimes
@@ -87,6 +88,7 @@ class Serving:
         cache: how requests share the room for keys and values (``core/cache_room.py``); None:
             there is room for all that are open.
         cache_tokens: that room; None: what the devices' memory leaves.
+        slo: what requests are promised, for goodput; nobody schedules by it.
     """
 
     clients: int = 1
@@ -99,6 +101,7 @@ class Serving:
     warm_up_ms: float | None = None
     cache: Literal["reserved", "paged"] | None = None
     cache_tokens: int | None = None
+    slo: Objectives | None = None
 
 
 NewSchedule = Callable[[int, int], Schedule]

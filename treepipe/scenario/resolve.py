@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
+from treepipe.core.requests import Objectives
 from treepipe.scenario.computing import FULL, Computed
 from treepipe.scenario.deployment import Bounds, Deployment, Serving
 from treepipe.scenario.fitting import fitting
@@ -184,4 +185,5 @@ def _serving(scenario: Scenario, pipelines: int) -> Serving:
         given.warm_up_ms if section.system.drafts else None,
         given.cache,
         given.cache_tokens,
+        None if given.slo is None else Objectives(**given.slo.model_dump()),
     )

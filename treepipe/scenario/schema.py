@@ -394,6 +394,24 @@ class Workload(Section):
         return self
 
 
+class SloSection(Section):
+    """What a request is promised; those that get it make the goodput."""
+
+    time_to_first_token_ms: Positive | None = Field(None, description="at most")
+    time_between_tokens_ms: Positive | None = Field(
+        None, description="at most, on average over the request's own text"
+    )
+    request_latency_ms: Positive | None = Field(None, description="at most")
+
+    @model_validator(mode="after")
+    def _promises_something(self) -> SloSection:
+        if not self.model_fields_set:
+            raise ValueError(
+                f"key serving.slo promises nothing; give {', '.join(type(self).model_fields)}"
+            )
+        return self
+
+
 class ServingSection(Section):
     """How requests share draft servers and pipelines."""
 
@@ -416,6 +434,7 @@ class ServingSection(Section):
     queue: Literal["fifo", "weighted_fair", "earliest_deadline"] = "fifo"
     weights: tuple[Positive, ...] = Field((), description="per pipeline")
     deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")
+    slo: SloSection | None = Field(None, description="promises, for goodput_requests_s")
     warm_up_ms: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] | None = Field(
         None, description="a draft server idle for so long runs a pass in vain; default: never"
     )

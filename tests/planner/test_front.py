@@ -1,0 +1,223 @@
+"""The Pareto front, what may be bought, and where a draft works: against values by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worlds.written_studies import say
+from treepipe.core.errors import UserError
+from treepipe.planner.candidates import Candidate, find_candidates
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.front import Weighed, pareto_front
+from treepipe.planner.halving import search
+from treepipe.planner.layouts import layouts
+from treepipe.planner.report import plan_content
+from treepipe.results.statistics import Interval
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.points import Outcome
+
+SLOW = {"stage_ms": {1: 20.0}, "draft_ms": {1: 3.0}}
+FAST = {"stage_ms": {1: 10.0}, "draft_ms": {1: 3.0}, "memory_mib": 500.0}
+KINDS = [
+    {"name": "slow", "device": SLOW, "price_usd": 1.0},
+    {"name": "fast", "device": FAST, "price_usd": 3.0, "most": 2},
+]
+CLUSTER: dict[str, Any] = {
+    "name": "bought",
+    "runs": 2,
+    "target": {"layers": 4, "layer_mib": 1.0, "kv_kib": 1.0},
+    "pipelines": [{"stages": [{"device": {"stage_ms": {1: 99.0}}}]}],
+    "links": {"default": {"latency_ms": 0.0}},
+    "workload": {"new_tokens": 4},
+    "search": {
+        "schedules": ["pp"],
+        "drafts": ["stage"],
+        "devices": {"kinds": KINDS, "counts": [1, 2], "mixed": True},
+    },
+}
+TIME = "time_between_tokens_ms"
+
+
+def cluster(**search: Any) -> Cluster:
+    content = {**CLUSTER, "search": {**CLUSTER["search"], **search}}
+    return Cluster.of(content)
+
+
+# --- the front --------------------------------------------------------------------------------
+
+
+def weighed(time: float, rate: float, price: float) -> Weighed:
+    values = {TIME: time, "throughput_tokens_s": rate}
+    outcome = Outcome(
+        {name: Interval(value, value, value) for name, value in values.items()},
+        {},
+        observations={name: (value, value) for name, value in values.items()},
+    )
+    scenario = Scenario.of({k: v for k, v in CLUSTER.items() if k != "search"} | {
+        "schedule": {"name": "pp"}
+    })  # fmt: skip
+    return Weighed(Candidate("pp", {}, "even", ((4,),), scenario, {"price_usd": price}), outcome)
+
+
+FIGURE = st.integers(1, 4).map(float)
+
+
+@given(st.lists(st.tuples(FIGURE, FIGURE, FIGURE), min_size=1, max_size=6))
+def test_a_plan_is_off_the_front_exactly_where_another_one_beats_it(
+    rows: list[tuple[float, float, float]],
+) -> None:
+    """By the definition, one pair after the other; throughput is better large."""
+
+    def beats(a: int, b: int) -> bool:
+        one, other = rows[a], rows[b]
+        no_worse = one[0] <= other[0] and one[1] >= other[1] and one[2] <= other[2]
+        return no_worse and one != other
+
+    found = pareto_front([weighed(*row) for row in rows], ())
+    assert found.goals == (TIME, "throughput_tokens_s", "price_usd")
+    everyone = range(len(rows))
+    beaten = [b for b in everyone if any(beats(a, b) for a in everyone)]
+    assert [each.plan for each in found.beaten] == beaten
+    assert [*found.members] == [each for each in everyone if each not in beaten]
+    for each in found.beaten:
+        assert each.by in found.members
+        assert beats(each.by, each.plan)
+        assert each.certain  # the runs do not vary
+        gain = rows[each.plan][0] / rows[each.by][0] - 1
+        assert each.relative[TIME] == pytest.approx(gain)
+
+
+# --- what to buy ------------------------------------------------------------------------------
+
+
+def test_what_is_bought_by_hand() -> None:
+    """A stage takes 20 or 10 ms whatever it holds: each kind alone is on the front, and two stages
+    are slower and dearer than one."""
+    found = search(cluster(), say)
+    content = plan_content(found)
+    figures = {
+        plan["settings"]["devices"]: (plan[TIME]["mean"], plan["price_usd"])
+        for plan in content["ranking"]
+    }
+    assert figures["1 fast"] == (pytest.approx(10), 3)
+    assert figures["1 slow"] == (pytest.approx(20), 1)
+    assert [plan["goals"] for plan in content["front"]] == [
+        {TIME: pytest.approx(10), "price_usd": 3},
+        {TIME: pytest.approx(20), "price_usd": 1},
+    ]
+    assert [rung.candidates for rung in found.rungs] == [5]
+
+
+def test_the_front_survives_the_rungs() -> None:
+    """The cheapest plan is not the best by time, and comes to the last rung."""
+    bought = search(cluster(keep=5).with_(runs=4), say)
+    assert [(rung.candidates, rung.runs) for rung in bought.rungs] == [(5, 2), (2, 4)]
+    assert bought.ranking[-1].candidate.settings["devices"] == "1 slow"
+    alone = search(cluster(keep=5, front=[TIME]).with_(runs=4), say)
+    assert [rung.candidates for rung in alone.rungs] == [5, 1]
+
+
+def test_what_is_too_dear_is_refused_with_what_it_is() -> None:
+    candidates, refused = find_candidates(cluster(limits={"price_usd": 3.0}))
+    assert {each.prices["price_usd"] for each in candidates} == {1.0, 2.0, 3.0}
+    assert [each.reason for each in refused] == [
+        "1 slow, 1 fast cost 4 USD, above search.limits.price_usd = 3",
+        "2 fast cost 6 USD, above search.limits.price_usd = 3",
+    ]
+
+
+def test_devices_of_all_pipelines_and_drafts_are_paid_and_counted() -> None:
+    """Two pipelines of one stage: two devices and one or two drafts; three fast ones are not to be
+    had."""
+    two = {**CLUSTER, "pipelines": [{**CLUSTER["pipelines"][0], "count": 2}]}
+    two["search"] = {
+        **CLUSTER["search"],
+        "drafts": ["own", "shared", "stage"],
+        "devices": {"kinds": KINDS, "counts": [1]},
+    }
+    found = {
+        (each.settings["devices"], each.settings["draft"]): each.price_usd
+        for each in layouts(Cluster.of(two))
+    }
+    assert found == {
+        ("1 slow", "slow, own device"): 4,
+        ("1 slow", "fast, own device"): 8,
+        ("1 slow", "slow, shared"): 3,
+        ("1 slow", "fast, shared"): 5,
+        ("1 slow", "on a stage"): 2,
+        ("1 fast", "slow, own device"): 8,
+        ("1 fast", "slow, shared"): 7,
+        ("1 fast", "on a stage"): 6,
+    }
+
+
+def test_a_draft_on_a_stage_shares_its_machine_and_one_of_its_own_does_not() -> None:
+    """Of four pipelines with a request each: as many drafts as pipelines, or one that all wait for;
+    on a stage a chain's draft and its target wait for each other."""
+    content = {
+        **CLUSTER,
+        "drafts": [{"device": {"draft_ms": {1: 5.0}}}],
+        "pipelines": [{"stages": [{"device": SLOW, "count": 2}], "count": 3}],
+        "acceptance": {"source": "bernoulli", "beta": 0.5},
+        "workload": {"requests": 3, "concurrency": 3, "new_tokens": 8},
+        "search": {
+            "schedules": ["chain"], "drafts": ["own", "shared", "stage"],
+            "grid": {"schedule.gamma": [2], "serving.batch": [1]},
+        },
+    }  # fmt: skip
+    candidates, refused = find_candidates(Cluster.of(content))
+    assert not refused
+    by = {each.settings["draft"]: each for each in candidates}
+    drafts = {name: each.scenario.drafts for name, each in by.items()}
+    assert [d.count for d in drafts["own device"]] == [3]
+    assert [d.count for d in drafts["shared"]] == [1]
+    hosts = [d.host for d in drafts["on a stage"]]
+    placed = by["on a stage"].scenario.pipelines
+    assert [p.stages[0].host for p in placed] == hosts
+    assert len({*hosts}) == 3
+    assert [[s.count for s in p.stages] for p in placed] == [[1, 1]] * 3
+    assert all(each.layers == ((2, 2),) * 3 for each in candidates)
+
+
+def test_a_stage_that_does_not_say_how_fast_it_drafts_holds_no_draft() -> None:
+    kinds = [{"name": "mute", "device": {"stage_ms": {1: 1.0}}}]
+    with pytest.raises(UserError, match="'stage' needs draft_ms of the first stage's device"):
+        find_candidates(cluster(devices={"kinds": kinds, "counts": [1]}))
+
+
+def test_the_best_plan_is_a_scenario_that_says_what_was_bought(tmp_path: Path) -> None:
+    found = search(cluster(), say)
+    scenario = found.best.candidate.scenario
+    assert scenario.pipelines[0].stages[0].host == scenario.drafts[0].host == "machine0"
+    assert "search" not in scenario.content
+
+
+BAD = [
+    ({"limits": {"price_usd": 1.0}, "devices": None}, "price_usd is of devices in search.devices"),
+    ({"front": ["price_usd"], "devices": {"kinds": [{"device": "l40"}], "counts": [1]}},
+     "key search.front: l40 states no price_usd"),
+    ({"devices": {"kinds": [{"device": SLOW}], "counts": [1]}}, "without a profile needs a name"),
+    ({"devices": {"kinds": [KINDS[0], KINDS[0]], "counts": [1]}}, "two kinds have one name"),
+    ({"devices": {"kinds": [{**KINDS[0], "roles": ["draft"]}], "counts": [1]}},
+     "none has the role 'stage'"),
+    ({"devices": {"kinds": KINDS}}, "key search.devices.counts is missing"),
+    ({"drafts": ["stages"]}, "key search.drafts.0 = \"stages\""),
+    ({"grid": {"pipelines.0.stages.0.count": [2]}}, "contradicts search.devices"),
+    ({"front": ["price_usd_per_hour"]}, "states no price_usd_per_hour"),
+    ({"front": ["joules_per_token"]}, "key search.front: 'joules_per_token': the device of"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "sentence"), BAD)
+def test_bad_input_is_one_sentence(keys: dict[str, Any], sentence: str) -> None:
+    table = {k: v for k, v in {**CLUSTER["search"], **keys}.items() if v is not None}
+    content = {**CLUSTER, "search": table}
+    with pytest.raises(UserError) as error:
+        find_candidates(Cluster.of(content))
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)

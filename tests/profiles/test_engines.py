@@ -1,0 +1,235 @@
+"""Acceptance imported from what engines export: counts by hand, and replays of ordered steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worlds.command_line import assert_sentence, call
+from treepipe.core.errors import UserError
+from treepipe.profiles.engines import read_export
+from treepipe.results.recording import chain_recording
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.predict import predict
+
+VLLM = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 600.0
+vllm:spec_decode_num_drafts_total{engine="1",model_name="m"} 400.0
+vllm:spec_decode_num_drafts_created{engine="0",model_name="m"} 1.7e+09
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 3000.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 1600.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 500.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="0"} 300.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="1"} 600.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"} 300.0
+"""
+LLAMA = """llamacpp:spec_decode_num_drafts 100
+llamacpp:spec_decode_num_draft_tokens 150
+llamacpp:spec_decode_num_accepted_tokens_per_pos{position="0"} 80
+llamacpp:spec_decode_num_accepted_tokens_per_pos{position="1"} 20
+"""
+SGLANG = """sglang:spec_accept_length{model_name="m"} 2.25
+sglang:spec_num_steps{model_name="m"} 3.0
+"""
+
+
+def file(folder: Path, text: str) -> Path:
+    path = folder / "export.txt"
+    path.write_text(text)
+    return path
+
+
+def response(**keys: object) -> str:
+    return json.dumps({"model": "m", "metrics": {"speculative_decoding": keys}})
+
+
+# --- counters and tables ----------------------------------------------------------------------
+
+
+def test_counters_of_all_engines_of_a_server_are_added_up(tmp_path: Path) -> None:
+    """Of 1,000 steps 800 have the first token right, 600 the second, 300 the third."""
+    found = read_export("vllm", file(tmp_path, VLLM))
+    assert found.shares == (0.8, 0.75, 0.5)
+    assert found.tokens == pytest.approx(1 + 0.8 + 0.6 + 0.3)
+    assert (found.rounds, found.model, found.notes) == (1000, "m", ())
+
+
+def test_draft_lengths_that_vary_are_told(tmp_path: Path) -> None:
+    found = read_export("llama-cpp", file(tmp_path, LLAMA))
+    assert found.shares == (0.8, 0.25)
+    assert "draft lengths vary (1.5 of 2 on average)" in found.notes[0]
+    assert "lower bounds" in found.notes[0]
+
+
+def test_a_mean_length_is_one_share_for_all_depths(tmp_path: Path) -> None:
+    found = read_export("sglang", file(tmp_path, SGLANG))
+    (p,) = found.shares
+    assert 1 + p + p**2 + p**3 == pytest.approx(2.25)
+    assert "same at every depth" in found.notes[0]
+
+
+def test_published_tables(tmp_path: Path) -> None:
+    reached = file(tmp_path, "position,accepted\n1,0.8\n2,0.6\n")
+    assert read_export("table", reached).shares == pytest.approx((0.8, 0.75))
+    given_above = file(tmp_path, "position, conditional\n1, 0.8\n2, 0.75\n")
+    assert read_export("table", given_above).shares == (0.8, 0.75)
+
+
+# --- requests ---------------------------------------------------------------------------------
+
+STEP = st.integers(1, 4).flatmap(lambda d: st.tuples(st.just(d), st.integers(0, d)))
+
+
+@given(st.lists(st.lists(STEP, min_size=1, max_size=6), min_size=1, max_size=3))
+def test_histograms_by_draft_length_say_what_the_ordered_steps_say(
+    tmp_path_factory: pytest.TempPathFactory, requests: list[list[tuple[int, int]]]
+) -> None:
+    """And both what counting says: of steps that drafted so deep and were right above."""
+    folder = tmp_path_factory.mktemp("export")
+    ordered, histograms = [], []
+    for steps in requests:
+        accepted = [right for _, right in steps]
+        totals = {"num_accepted_draft_tokens": sum(accepted)}
+        ordered.append(
+            response(per_step_drafted=[d for d, _ in steps], per_step_accepted=accepted, **totals)
+        )
+        by_length = {
+            str(d): [steps.count((d, n)) for n in range(d + 1)] for d in {d for d, _ in steps}
+        }
+        histograms.append(
+            response(acceptance_histogram_by_draft_length=by_length,
+                     acceptance_histogram=[], **totals)
+        )  # fmt: skip
+    one = read_export("vllm-requests", file(folder, "\n".join(ordered)))
+    other = read_export("vllm-requests", file(folder, f"[{','.join(histograms)}]"))
+    assert one.shares == other.shares
+    assert one.replay == tuple(tuple(steps) for steps in requests)
+    assert not other.replay
+    every = [step for steps in requests for step in steps]
+    for depth, share in enumerate(one.shares):
+        asked = [(d, n) for d, n in every if d > depth and n >= depth]
+        assert share == pytest.approx(sum(n > depth for _, n in asked) / len(asked))
+
+
+def test_lengths_that_count_the_targets_own_token_are_recognised(tmp_path: Path) -> None:
+    """4 steps accept 2, 1, 1 and 0 of 2 drafted tokens, whichever way lengths are counted."""
+    totals = {"num_accepted_draft_tokens": 4, "num_spec_tokens": 2}
+    without = read_export(
+        "vllm-requests", file(tmp_path, response(acceptance_histogram=[1, 2, 1], **totals))
+    )
+    with_own = read_export(
+        "vllm-requests", file(tmp_path, response(acceptance_histogram=[0, 1, 2, 1], **totals))
+    )
+    assert without.shares == with_own.shares == (0.75, 1 / 3)
+
+
+def test_correct_drafts_of_sglang(tmp_path: Path) -> None:
+    text = json.dumps(
+        {"meta_info": {"spec_correct_drafts_histogram": [1, 2, 1], "spec_num_proposed_drafts": 8}}
+    )
+    assert read_export("sglang-requests", file(tmp_path, text)).shares == (0.75, 1 / 3)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=3),
+    st.integers(1, 20),
+)
+def test_ordered_steps_are_replayed_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, accepted: list[list[int]], prompt: int
+) -> None:
+    """The simulator's chain of 3 accepts in every step what the engine did; the last step has no
+    room for its whole draft."""
+    requests = [tuple((3, n) for n in steps) for steps in accepted]
+    path = tmp_path_factory.mktemp("replay") / "steps.json"
+    chain_recording(requests, [prompt] * len(requests)).save(path)
+    scenario = Scenario.of({
+        "name": "replayed",
+        "target": {"layers": 1},
+        "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0}}}]}],
+        "schedule": {"name": "chain", "gamma": 3},
+        "acceptance": {"source": "replay", "file": str(path)},
+        "workload": {"requests": len(requests), "stop_at_end_of_text": False},
+    })  # fmt: skip
+    (trace,) = predict(scenario)
+    for request, steps in zip(trace.requests, accepted, strict=True):
+        assert request.prompt_tokens == prompt
+        emitted = [count for _, count in request.emitted[1:]]
+        assert emitted == [n + 1 for n in steps]
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def test_what_is_imported_is_a_profile_that_scenarios_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "mine.toml"
+    export = file(tmp_path, VLLM)
+    assert call(monkeypatch, "profiles", "import", "vllm", export, "--out", out) == 0
+    shown = capsys.readouterr().out
+    assert "tokens per step: 2.7" in shown
+    assert "for chains" in shown.replace("\n", " ")
+    scenario = Scenario.of(
+        {
+            "name": "s", "target": {"layers": 1}, "schedule": {"name": "chain", "gamma": 3},
+            "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0}}}]}],
+            "acceptance": {"source": "profile", "name": str(out)},
+        }
+    )  # fmt: skip
+    assert scenario.acceptance.table == {1: (0.8, 0.75, 0.5)}  # type: ignore[union-attr]
+    assert call(monkeypatch, "profiles", str(out)) == 0
+    assert "0.8, 0.75, 0.5 by depth" in capsys.readouterr().out
+    assert call(monkeypatch, "profiles", "import", "vllm", export, "--out", out) == 2
+    assert_sentence(capsys.readouterr().err, "--force")
+
+
+def test_an_assumption_about_ranks_is_named_and_uncertain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, export = tmp_path / "mine.toml", file(tmp_path, "position,accepted\n1,0.5\n")
+    command = ("profiles", "import", "table", export, "--out", out)
+    assert call(monkeypatch, *command, "--assume-ranks") == 2
+    assert_sentence(capsys.readouterr().err, "--assume-ranks is an assumption")
+    assert call(monkeypatch, *command, "--assume-ranks", "--uncertainty", 0.5) == 0
+    text = out.read_text()
+    assert "estimate = true" in text
+    assert "uncertainty = 0.5" in text
+    assert "assumed: each further candidate" in text
+    assert "0.75" in text
+
+
+BAD = [
+    ("vllm", "", "there is no sample vllm:spec_decode_num_*"),
+    ("vllm", VLLM.replace('engine="1",model_name="m"', 'engine="1",model_name="n"'),
+     "it tells of several models, m, n; give --model"),
+    ("vllm", VLLM.replace('position="1"} 600', 'position="1"} 900'), "deeper ones cannot be more"),
+    ("vllm", VLLM.replace('position="1"', 'position="7"'), "not all from 0 on"),
+    ("sglang", SGLANG.replace("2.25", "5"), "a mean length of 5 tokens does not go with 3 drafted"),
+    ("vllm-requests", "{", "export.txt: "),
+    ("vllm-requests", "{}", "there is no response that tells of speculative decoding"),
+    ("vllm-requests",
+     response(acceptance_histogram=[1, 1], num_spec_tokens=1, num_accepted_draft_tokens=9),
+     "does not go with num_accepted_draft_tokens = 9"),
+    ("vllm-requests",
+     response(per_step_accepted=[2], per_step_drafted=[1], num_accepted_draft_tokens=2),
+     "a step of 1 drafted tokens has 2 accepted ones"),
+    ("vllm-requests", response(per_step_accepted=[2]), "'per_step_drafted'"),
+    ("table", "a,b\n1,2\n", "its first line must be position,accepted"),
+    ("table", "position,accepted\n2,0.5\n", "positions must be 1, 2, 3"),
+    ("vlm", "", "profiles import vlm: there are vllm, llama-cpp, sglang"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "sentence"), BAD)
+def test_bad_exports_are_one_sentence(kind: str, text: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        read_export(kind, file(tmp_path, text))
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="there is no such file"):
+        read_export("vllm", tmp_path / "nothing")

@@ -1,0 +1,219 @@
+"""How many requests per second a plan serves within the limits.
+
+Law of this file: a plan is simulated at other arrival rates on the ranking's runs; the same seeds
+draw the same requests in the same order, only closer together (common random numbers). Parameters
+are not searched anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from treepipe.core.errors import UserError
+from treepipe.planner.break_even import zero_between
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.halving import Found
+from treepipe.planner.limits import is_least_best
+from treepipe.results.load import OVERLOADED
+from treepipe.scenario.distributions import ArrivalTrace
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import ScheduleName
+from treepipe.sim.points import Outcome, Point, simulate_points
+
+Say: TypeAlias = Callable[[str, int], None]
+RATE = "workload.arrivals.rate_per_s"
+DOUBLINGS = 8
+"""The stated rate is doubled or halved at most so often."""
+FARTHER = 4
+"""So many more rates, each half or twice as large, are tried for an end of the interval."""
+HALVINGS = 5
+"""Of the interval in which the limits begin to be broken (in logarithms)."""
+Slack: TypeAlias = tuple[float, float, float]
+"""How far the limits are kept (logarithm of the factor): low end, mean and high end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The largest arrival rate that keeps the limits, of one schedule's best plan.
+
+    Attributes:
+        rate_per_s: at which the mean of the first limit to be broken reaches it; None where no rate
+            tried keeps the limits.
+        low: up to here all limits are kept beyond doubt (95 %, of each limit for itself); None
+            where no rate tried is.
+        high: above it a limit is broken beyond doubt; None where no rate tried is.
+        limit: the one that is broken first.
+        overloaded: at the rate requests arrive faster than they are served, so that longer runs
+            would keep less.
+    """
+
+    schedule: ScheduleName
+    rate_per_s: float | None
+    low: float | None
+    high: float | None
+    limit: str
+    overloaded: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schedule": self.schedule,
+            "rate_per_s": self.rate_per_s,
+            "low": self.low,
+            "high": self.high,
+            "limit": self.limit,
+            "overloaded": self.overloaded,
+        }
+
+
+def check_capacity(cluster: Cluster) -> None:
+    """Raises ``UserError`` if there is no arrival rate, or no limit that load breaks."""
+    arrivals = cluster.workload.arrivals
+    if arrivals is None or isinstance(arrivals, ArrivalTrace):
+        raise UserError(f"{cluster.path}: --capacity needs {RATE}, where its search begins")
+    bounds = cluster.search.limits.of_metrics
+    helped = [name for name in bounds if not _suffers(name)]
+    if helped:
+        raise UserError(
+            f"{cluster.path}: --capacity: search.limits.{helped[0]} is no limit that more load "
+            f"breaks; leave it out"
+        )
+    if not bounds:
+        raise UserError(
+            f"{cluster.path}: --capacity needs a limit to keep, e.g. "
+            f"search.limits.p95_time_to_first_token_ms"
+        )
+
+
+def capacities(found: Found, say: Say) -> list[Capacity]:
+    """The capacity of the best plan of each schedule, the largest first.
+
+    Raises:
+        UserError: as ``check_capacity``.
+        RunError: as ``simulate_points``.
+    """
+    check_capacity(found.cluster)
+    plans = found.best_of_each
+    of_each = [
+        _Search(name, each.candidate.scenario, found, say).capacity()
+        for name, each in plans.items()
+    ]
+    return sorted(of_each, key=lambda each: -(each.rate_per_s or 0.0))
+
+
+class _Search:
+    """The search for one plan's capacity: what was tried, and how far it kept the limits."""
+
+    def __init__(self, name: ScheduleName, plan: Scenario, found: Found, say: Say) -> None:
+        self._name, self._plan, self._found, self._say = name, plan, found, say
+        self._bounds = found.cluster.search.limits.of_metrics
+        self._slack = dict[float, Slack]()
+        self._outcomes = dict[float, Outcome]()
+
+    def capacity(self) -> Capacity:
+        ends = self._bracket()
+        if ends is None:
+            stated = min(self._slack)
+            limit = self._limit(stated)
+            if self._slack[stated][1] < 0:
+                return Capacity(self._name, None, None, None, limit)
+            fastest = max(self._slack)
+            return Capacity(self._name, fastest, fastest, None, limit, self._overloaded(fastest))
+        low, high = ends
+        for _ in range(HALVINGS):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self._kept(middle) else (low, middle)
+        rate = zero_between(low, high, self._slack, 1)
+        limit, over = self._limit(high), self._overloaded(low)
+        return Capacity(self._name, rate, self._low(), self._high(), limit, over)
+
+    def _bracket(self) -> tuple[float, float] | None:
+        """A rate that keeps the limits, and one of twice as much that does not; None where there
+        is none near the stated one."""
+        arrivals = self._plan.workload.arrivals
+        assert arrivals is not None
+        assert not isinstance(arrivals, ArrivalTrace)
+        rate = arrivals.rate_per_s
+        up = self._kept(rate)
+        for _ in range(DOUBLINGS):
+            before, rate = rate, rate * 2 if up else rate / 2
+            if self._kept(rate) != up:
+                return min(before, rate), max(before, rate)
+        return None
+
+    def _kept(self, rate: float) -> bool:
+        """Whether the means keep the limits."""
+        if rate not in self._slack:
+            scenario = self._plan.with_(**{RATE: rate}, runs=self._found.runs)
+            title = f"{self._name} at {rate:.3g} requests/s"
+            outcome = simulate_points([Point("rate", scenario)], self._say, title)["rate"]
+            self._outcomes[rate] = outcome
+            each = [_slack(name, bound, outcome) for name, bound in self._bounds.items()]
+            low, mean, high = (min(column) for column in zip(*each, strict=True))
+            self._slack[rate] = low, mean, high
+        return self._slack[rate][1] >= 0
+
+    def _low(self) -> float | None:
+        """The first rate at which the slack's interval reaches 0; lower ones are tried for it."""
+        for _ in range(FARTHER):
+            if self._slack[min(self._slack)][0] >= 0:
+                break
+            self._kept(min(self._slack) / 2)
+        pairs = self._crossings(0)
+        return zero_between(*pairs[0], self._slack, 0) if pairs else None
+
+    def _high(self) -> float | None:
+        """The last rate at which it does; higher ones are tried for it."""
+        for _ in range(FARTHER):
+            if self._slack[max(self._slack)][2] < 0:
+                break
+            self._kept(max(self._slack) * 2)
+        pairs = self._crossings(2)
+        return zero_between(*pairs[-1], self._slack, 2) if pairs else None
+
+    def _crossings(self, which: int) -> list[tuple[float, float]]:
+        """Neighbours among the rates tried between which an end of the interval passes 0."""
+        return [
+            (a, b)
+            for a, b in pairwise(sorted(self._slack))
+            if self._slack[a][which] >= 0 > self._slack[b][which]
+        ]
+
+    def _limit(self, rate: float) -> str:
+        outcome = self._outcomes[rate]
+        slacks = {name: _slack(name, b, outcome)[1] for name, b in self._bounds.items()}
+        return min(slacks, key=lambda name: slacks[name])
+
+    def _overloaded(self, rate: float) -> bool:
+        return any(OVERLOADED in warning for warning in self._outcomes[rate].warnings)
+
+
+def _slack(name: str, bound: float, outcome: Outcome) -> Slack:
+    """How far a limit is kept; raises ``UserError`` where a plan has no such figure."""
+    value = outcome.metrics.get(name)
+    if value is None:
+        raise UserError(
+            f"--capacity: search.limits.{name}: there are too few requests to tell it; raise "
+            f"workload.requests or runs"
+        )
+    sign = -1.0 if is_least_best(name) else 1.0
+    ends = [value.mean if end is None else end for end in (value.low, value.high)]
+    low, high = sorted(sign * _apart(end, bound) for end in ends)
+    return low, sign * _apart(value.mean, bound), high
+
+
+def _apart(value: float, bound: float) -> float:
+    """The logarithm of a value over its bound; a value of 0 is e^-30 of it.
+
+    >>> _apart(5.0, 5.0), _apart(0.0, 5.0)
+    (0.0, -30.0)
+    """
+    return max(-30.0, math.log(value / bound)) if value > 0 else -30.0
+
+
+def _suffers(metric: str) -> bool:
+    """Whether more load makes a figure worse: times, and the share of promises that are kept."""
+    return metric.endswith("_ms") or metric == "slo_attainment"
