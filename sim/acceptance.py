@@ -119,6 +119,22 @@ class PoolSource:
         return sum(max(1.0, len(each.tokens) / length) for each in trace.requests) / recorded
 
 
+class TextSource:
+    """Recorded texts as they are: a request has the one of its number, from the first one again at
+    the end. What is off the text is drawn, with the seed."""
+
+    def __init__(self, pool: Pool, seed: int) -> None:
+        self._pool, self._seed = pool, seed
+        texts = Blocks(pool, None)
+        self._texts = [texts.of_prompts([number]) for number in range(len(pool.lengths))]
+
+    def open(self, session: int, prompt_tokens: int) -> Oracle:
+        number = numbered(session)[1]
+        text = self._texts[(number - 1) % len(self._texts)]
+        rng = np.random.default_rng([self._seed, number])
+        return PoolOracle(self._pool, text, rng, prompt_tokens)
+
+
 class PoolOracle:
     """Tokens are ranks of the draft's candidates; a rank beyond them is a token it never names."""
 

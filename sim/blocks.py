@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 import numpy as np
@@ -108,9 +108,13 @@ class Blocks:
         """
         if self.is_tilted:
             return self
+        count = len(self._by_prompt)
+        return self.of_prompts(rng.integers(count, size=count).tolist())
+
+    def of_prompts(self, numbers: Sequence[int]) -> Blocks:
+        """The same of these prompts alone, each as often as it is named."""
         other = copy(self)
-        drawn = rng.integers(len(self._by_prompt), size=len(self._by_prompt)).tolist()
-        other._bounds = [bounds for number in drawn for bounds in self._by_prompt[number]]
+        other._bounds = [bounds for number in numbers for bounds in self._by_prompt[number]]
         return other
 
     @property

@@ -97,7 +97,7 @@ class Estimates:
 
     @property
     def of_a_run(self) -> dict[str, Interval]:
-        """Where each metric of one further run lies in 95 % of cases; no ends over batches."""
+        """Each metric's prediction interval for one further run; it has no ends over batches."""
         if self.over == "batches":
             return {name: Interval(float(v.mean()), None, None) for name, v in self.metrics.items()}
         return self._intervals(1.0)[0]

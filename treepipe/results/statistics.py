@@ -157,6 +157,14 @@ class Interval:
             return cls(mean, None, None)
         return cls(mean, fmean(lows), fmean(highs))
 
+    def holds(self, value: float) -> bool:
+        """Whether a value is inside, both ends included; never where an end is missing.
+
+        >>> Interval(2.0, 1.0, 3.0).holds(3.0), Interval(2.0, None, None).holds(2.0)
+        (True, False)
+        """
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
+
     def scaled(self, factor: float) -> Interval:
         """Times a number of either sign.
 
