@@ -82,24 +82,57 @@ class AcceptanceSource(Protocol):
 
 
 class PoolSource:
-    """Positions resampled in blocks from a recorded (or made) pool."""
+    """Texts, or blocks of them, drawn from a recorded (or made) pool."""
 
     def __init__(
-        self, pool: Pool, block: int, seed: int, hit_ratio: Mapping[int, float] | None = None
+        self,
+        pool: Pool,
+        block: int | None,
+        seed: int,
+        hit_ratio: Mapping[int, float] | None = None,
     ) -> None:
         """Args: ``block``, ``hit_ratio``: as ``Blocks`` takes them."""
         self._pool, self._seed = pool, seed
         self._blocks = Blocks(pool, block, hit_ratio)
 
-    def reseeded(self, seed: int) -> PoolSource:
-        """The same pool and blocks, drawn otherwise."""
+    def reseeded(self, seed: int, *, resampled: bool = False) -> PoolSource:
+        """The same pool and blocks, drawn otherwise.
+
+        Args: ``resampled``: from a resample of the pool's recorded prompts, the seed's own.
+        """
         other = copy(self)
         other._seed = seed
+        if resampled and self._pool.made is not None:
+            other._blocks = self._blocks.resampled(np.random.default_rng([seed, 0]))
         return other
 
     def open(self, session: int, prompt_tokens: int) -> Oracle:
-        rng = np.random.default_rng([self._seed, numbered(session)[1]])
+        rng = np.random.default_rng([self._seed, numbered(session)[1]])  # sessions begin at 1
         return PoolOracle(self._pool, self._blocks, rng, prompt_tokens)
+
+    def redrawn(self, trace: Trace) -> float:
+        """Texts that a run was made of over those that were recorded (``Trace.redrawn``)."""
+        if self._pool.made is None or self._blocks.is_tilted:
+            return 0.0
+        recorded = len(self._pool.lengths)
+        length = len(self._pool) / recorded
+        return sum(max(1.0, len(each.tokens) / length) for each in trace.requests) / recorded
+
+
+class TextSource:
+    """Recorded texts as they are: a request has the one of its number, from the first one again at
+    the end. What is off the text is drawn, with the seed."""
+
+    def __init__(self, pool: Pool, seed: int) -> None:
+        self._pool, self._seed = pool, seed
+        texts = Blocks(pool, None)
+        self._texts = [texts.of_prompts([number]) for number in range(len(pool.lengths))]
+
+    def open(self, session: int, prompt_tokens: int) -> Oracle:
+        number = numbered(session)[1]
+        text = self._texts[(number - 1) % len(self._texts)]
+        rng = np.random.default_rng([self._seed, number])
+        return PoolOracle(self._pool, text, rng, prompt_tokens)
 
 
 class PoolOracle:

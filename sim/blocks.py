@@ -1,16 +1,19 @@
-"""Which positions of a pool a simulated text is made of: blocks of successive ones.
+"""Which positions of a pool a simulated text is made of: whole recorded texts, or blocks of them.
 
-A block keeps the correlation of neighbours. Blocks are equally likely, or tilted so that the text
-reaches given hit ratios: of all distributions over blocks that do, the one nearest to the even one
-(least relative entropy; an exponential tilt, Csiszar 1975). So easy passages come more often, and
-with them the draft's confidence there; nothing that was recorded is changed.
+A whole text keeps what a text's tokens have in common, and where in it they are: simulated requests
+then differ as much as real ones. Blocks of successive positions keep the correlation of neighbours.
+Texts and blocks are equally likely, or tilted so that the text reaches given hit ratios: of all
+distributions over blocks that do, the one nearest to the even one (least relative entropy; an
+exponential tilt, Csiszar 1975). So easy passages come more often, and with them the draft's
+confidence there; nothing that was recorded is changed.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -65,26 +68,57 @@ def block_length(pool: Pool) -> int:
 
 
 class Blocks:
-    """Random runs of at most ``length`` successive positions of one prompt.
+    """Random prompts' whole texts, or runs of at most ``length`` successive positions of one.
 
     A run may begin up to ``length - 1`` before its prompt does, and only the part inside is taken;
     so every position is equally likely where nothing is tilted.
     """
 
-    def __init__(self, pool: Pool, length: int, hit_ratio: Mapping[int, float] | None = None):
-        """Raises ``UserError`` if no mixture of the pool's blocks has these hit ratios."""
-        bounds = [
-            (max(first, 0) + offset, min(first + length, size) + offset)
+    def __init__(
+        self, pool: Pool, length: int | None, hit_ratio: Mapping[int, float] | None = None
+    ):
+        """Args: ``length``: None: whole texts.
+
+        Raises ``UserError`` if no mixture of the pool's blocks has these hit ratios.
+        """
+        self._pool = pool
+        self._by_prompt = [
+            [(offset, offset + size)]
+            if length is None
+            else [
+                (max(first, 0) + offset, min(first + length, size) + offset)
+                for first in range(1 - length, size)
+            ]
             for size, offset in zip(pool.lengths, _offsets(pool.lengths), strict=True)
-            for first in range(1 - length, size)
         ]
-        self._pool, self._bounds = pool, bounds
+        bounds = self._bounds = list(itertools.chain.from_iterable(self._by_prompt))
         self._weights: Floats | None = None
         self._edges: list[float] | None = None
         if hit_ratio:
             weights = _tilt(pool, np.array(bounds), hit_ratio)
             self._weights = weights / weights.sum()
             self._edges = np.cumsum(self._weights).tolist()
+
+    def resampled(self, rng: np.random.Generator) -> Blocks:
+        """The same of as many prompts, drawn with repetition: what other prompts would have given.
+
+        A cluster bootstrap (Davison and Hinkley, Bootstrap Methods and their Application (1997),
+        section 3.8). Tilted blocks stay as they are, since their hit ratios are given.
+        """
+        if self.is_tilted:
+            return self
+        count = len(self._by_prompt)
+        return self.of_prompts(rng.integers(count, size=count).tolist())
+
+    def of_prompts(self, numbers: Sequence[int]) -> Blocks:
+        """The same of these prompts alone, each as often as it is named."""
+        other = copy(self)
+        other._bounds = [bounds for number in numbers for bounds in self._by_prompt[number]]
+        return other
+
+    @property
+    def is_tilted(self) -> bool:
+        return self._weights is not None
 
     def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
         """``count`` blocks as (first, stop)."""

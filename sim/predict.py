@@ -64,8 +64,9 @@ def predict(
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             deployment = fitting(deployment.asked(draw_requests(scenario, seed), seed))
-            own = source.reseeded(seed)
+            own = source.reseeded(seed, resampled=scenario.runs > 1)
             traces.append(_simulate(deployment, own, progress, paths=paths))
+            traces[-1].redrawn = own.redrawn(traces[-1])
     for trace in traces:
         trace.warnings += [*acceptance_warnings(scenario), *computing_warnings(deployment)]
         _refuse_far(deployment, trace)
@@ -96,7 +97,7 @@ def _simulate(
 def _recorded_pool(
     file: Path, written_ns: int, depth_loss: float, sharpness: float, off_path: float | None
 ) -> tuple[Pool, int]:
-    """A pool, and how many of its positions are to be drawn together.
+    """A pool, and how many of its positions are to be drawn together to reach hit ratios.
 
     Remembered, as many points of a study draw from the same pool.
 
@@ -106,9 +107,9 @@ def _recorded_pool(
     return pool, block_length(pool)
 
 
-def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] | None]:
+def acceptance_pool(scenario: Scenario) -> tuple[Pool, int | None, Mapping[int, float] | None]:
     """What positions are drawn from (not of a replay; none is plain decoding), how many of them
-    together, and the hit ratios they are drawn to reach."""
+    together (None: whole texts), and the hit ratios they are drawn to reach."""
     acceptance = scenario.acceptance
     assert not isinstance(acceptance, Replay)
     if isinstance(acceptance, PoolSection):
@@ -119,7 +120,7 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int, Mapping[int, float] 
         hits = acceptance.hit_ratio
         if scenario.scale.misses != 1:
             hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})
-        return pool, acceptance.block or block, hits
+        return pool, acceptance.block or (block if hits else None), hits
     if isinstance(acceptance, HitRatio):
         table = acceptance.table
         by_depth = [

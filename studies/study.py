@@ -53,6 +53,12 @@ _ALL = (
         "treepipe.studies.all_schedules",
     ),
     Study(
+        "coverage",
+        "how often the interval that is predicted for a run holds the run of other texts; the bias",
+        "treepipe.studies.coverage",
+        measurable=True,
+    ),
+    Study(
         "dsd-region",
         "DSD examined: gain over nodes and link latency, its table and region, and what adaptive "
         "verification costs",

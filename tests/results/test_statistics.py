@@ -62,6 +62,47 @@ def test_replications_cover_the_mean() -> None:
     assert LOWEST <= hits <= HIGHEST
 
 
+def test_a_further_observation_is_covered() -> None:
+    """Student's prediction interval, with each trial's own further observation."""
+    rng = np.random.default_rng(11)
+    hits = 0
+    for _ in range(TRIALS):
+        *seen, further = rng.normal(5.0, 1.0, 6)
+        interval = Interval.over(seen, common=1.0)
+        hits += interval.holds(further)
+    assert LOWEST <= hits <= HIGHEST
+
+
+def recorded_and_drawn(rng: np.random.Generator, *, resampled: bool) -> npt.NDArray[np.float64]:
+    """Texts of 12 recorded prompts, which differ: [8 runs, 10 texts of each]."""
+    recorded = rng.normal(5.0, 1.0, 12)
+    runs = [rng.choice(recorded, 12) if resampled else recorded for _ in range(8)]
+    return np.array([rng.choice(each, 10) for each in runs])
+
+
+def test_intervals_over_runs_cover_what_the_recorded_prompts_have_by_chance() -> None:
+    texts = 10 / 12
+
+    def estimate(common: float) -> Callable[[np.random.Generator], Interval]:
+        def over(rng: np.random.Generator) -> Interval:
+            runs = recorded_and_drawn(rng, resampled=True).mean(axis=1)
+            return Interval.over(runs, common=common)
+
+        return over
+
+    assert covered(estimate(0.0), 5.0, seed=8) < 0.75 * TRIALS
+    assert LOWEST <= covered(estimate(texts / (1 + texts)), 5.0, seed=8) <= HIGHEST + 4
+
+
+def test_intervals_over_batches_cover_what_the_recorded_prompts_have_by_chance() -> None:
+    def over(rng: np.random.Generator, common: float) -> Interval:
+        texts = recorded_and_drawn(rng, resampled=False).ravel()[:20]
+        return Interval.over_batches(texts, common=common)
+
+    assert covered(lambda rng: over(rng, 0.0), 5.0, seed=9) < 0.85 * TRIALS
+    assert LOWEST - 6 <= covered(lambda rng: over(rng, 20 / 12), 5.0, seed=9) <= HIGHEST
+
+
 def test_independent_batches_cover_the_mean() -> None:
     hits = covered(lambda rng: Interval.over_batches(rng.normal(5.0, 1.0, 20)), 5.0, seed=2)
     assert LOWEST <= hits <= HIGHEST

@@ -48,6 +48,35 @@ def test_every_recorded_position_is_drawn_equally_often(length: int) -> None:
     assert per_prompt / counts.mean() == pytest.approx(np.ones(4), abs=0.15)
 
 
+def test_whole_texts_are_drawn_equally_often() -> None:
+    pool = _pool(*([0] * n for n in (40, 5, 1, 24)))
+    drawn = Blocks(pool, None).draw(np.random.default_rng(0), 8000)
+    counts = [drawn.count(bounds) for bounds in ((0, 40), (40, 45), (45, 46), (46, 70))]
+    assert sum(counts) == 8000
+    assert counts == pytest.approx([2000] * 4, rel=0.1)
+
+
+@pytest.mark.parametrize("length", [None, 16])
+def test_resamples_of_prompts_differ_as_prompts_do(length: int | None) -> None:
+    """The mean over a resample of 30 has their variance over 30 (the bootstrap's plug-in law)."""
+    pool = _uneven()
+    ratios = [np.mean(np.array(pool.ranks[i : i + 40]) == 0) for i in range(0, 1200, 40)]
+    blocks, means = Blocks(pool, length), []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        drawn = blocks.resampled(rng).draw(rng, 600)
+        text = np.concatenate([np.array(pool.ranks[first:stop]) for first, stop in drawn])
+        means.append(np.mean(text == 0))
+    assert np.mean(means) == pytest.approx(np.mean(ratios), abs=0.01)
+    # What 600 draws add is a twentieth of it.
+    assert np.std(means) == pytest.approx(np.std(ratios) / 30**0.5, rel=0.15)
+
+
+def test_tilted_blocks_are_not_resampled() -> None:
+    blocks = Blocks(_uneven(), 16, {1: 0.5})
+    assert blocks.resampled(np.random.default_rng(0)) is blocks
+
+
 @pytest.mark.parametrize("ratio", [None, {1: 0.5}])
 def test_a_block_stays_within_its_prompt(ratio: dict[int, float] | None) -> None:
     pool = _pool(*[[0, 1] * 5] * 3)

@@ -10,6 +10,7 @@ import warnings as python_warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -69,6 +70,7 @@ class Estimates:
         metrics, utilization: their observations; a metric's mean is its value over all of them.
         settled: False if the runs' first halves differ from the rest (see ``mser5``).
         timeless: metrics that were left out, as no time passes in any run.
+        redrawn: of the runs, in the mean (see ``Trace``).
     """
 
     over: Literal["runs", "batches"] | None
@@ -77,13 +79,35 @@ class Estimates:
     utilization: Mapping[str, Floats]
     settled: bool = True
     timeless: tuple[str, ...] = ()
+    redrawn: float = 0.0
+
+    @property
+    def common(self) -> float:
+        """What the observations share of the recorded texts' chance, as ``Interval`` takes it.
+
+        n texts drawn of P recorded ones have a mean whose variance is the texts' own over n, and
+        over P if the recorded ones were others. A run that was drawn from a resample varies by
+        both, batches of one run by the first alone.
+        """
+        return self.redrawn if self.over == "batches" else self.redrawn / (1 + self.redrawn)
 
     @property
     def intervals(self) -> tuple[dict[str, Interval], dict[str, Interval]]:
-        """Intervals of the metrics, and of the devices' utilization."""
+        """Intervals of the metrics, and of the devices' utilization: where their means lie."""
+        return self._intervals(self.common)
+
+    @property
+    def of_a_run(self) -> dict[str, Interval]:
+        """Each metric's prediction interval for one further run; it has no ends over batches."""
+        if self.over == "batches":
+            return {name: Interval(float(v.mean()), None, None) for name, v in self.metrics.items()}
+        return self._intervals(1.0)[0]
+
+    def _intervals(self, common: float) -> tuple[dict[str, Interval], dict[str, Interval]]:
         estimate = Interval.over_batches if self.over == "batches" else Interval.over
-        metrics = {name: estimate(each, range_of(name)) for name, each in self.metrics.items()}
-        return metrics, {name: estimate(each, SHARE) for name, each in self.utilization.items()}
+        metrics = {name: estimate(v, range_of(name), common) for name, v in self.metrics.items()}
+        shares = {name: estimate(v, SHARE, common) for name, v in self.utilization.items()}
+        return metrics, shares
 
     @property
     def warnings(self) -> list[str]:
@@ -186,6 +210,7 @@ def observe(
         utilization=utilization,
         settled=settled,
         timeless=tuple(sorted(lacking - {*metrics, *(["utilization"] if utilization else [])})),
+        redrawn=fmean(trace.redrawn for trace in traces),
     )
 
 
@@ -198,8 +223,12 @@ def target_intervals(traces: Sequence[Trace], warmup: int) -> dict[str, dict[str
     found = {}
     for target in sorted({request.pipeline for each in counted for request in each}):
         own = [
-            Trace((), requests=[r for r in each if r.pipeline == target and r.emitted])
-            for each in counted
+            Trace(
+                (),
+                requests=[r for r in each if r.pipeline == target and r.emitted],
+                redrawn=trace.redrawn,
+            )
+            for trace, each in zip(traces, counted, strict=True)
         ]
         intervals, _ = observe(own, 0).intervals
         found[f"pipeline{target}"] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp, inf, sqrt
 from statistics import fmean
 from typing import TypeAlias
 
@@ -96,29 +96,38 @@ class Interval:
     high: float | None
 
     @classmethod
-    def over(cls, values: Values, within: Range = ANYWHERE) -> Interval:
+    def over(cls, values: Values, within: Range = ANYWHERE, common: float = 0.0) -> Interval:
         """Mean of independent observations (at least one), by Student's t.
 
-        Args: ``within``: where the mean can lie.
+        Args:
+            within: where the mean can lie.
+            common: share of the observations' variance that more of them do not average away
+                (each had its own resample of the same few data). With 1, the interval is that of
+                one further observation: Student's prediction interval.
 
         >>> Interval.over([2.0])
         Interval(mean=2.0, low=None, high=None)
         """
-        return cls._around(values, 1.0, within)
+        return cls._around(values, sqrt(1 + common * len(values)), within)
 
     @classmethod
-    def over_batches(cls, values: Values, within: Range = ANYWHERE) -> Interval:
+    def over_batches(
+        cls, values: Values, within: Range = ANYWHERE, common: float = 0.0
+    ) -> Interval:
         """Mean of successive batches of one run.
 
         If neighbours are correlated, they are merged in pairs (where at least ``LEAST_BATCHES``
         are left); what correlation r then remains widens the interval by sqrt((1 + r) / (1 - r)),
         as the mean of a first-order autoregressive series needs.
+
+        Args: ``within``: as in ``over``; ``common``: variance that all batches have in common, as
+        a multiple of their mean's.
         """
-        merged = _merged(values)
+        merged, factor = _merged(values), sqrt(1 + common)
         if not is_correlated(merged):
-            return cls._around(merged, 1.0, within)
+            return cls._around(merged, factor, within)
         r = min(lag_one(merged), _STRONGEST)
-        return cls._around(merged, float(np.sqrt((1 + r) / (1 - r))), within)
+        return cls._around(merged, factor * sqrt((1 + r) / (1 - r)), within)
 
     @classmethod
     def _around(cls, values: Values, factor: float, within: Range) -> Interval:
@@ -147,6 +156,14 @@ class Interval:
         if len(lows) < len(values) or len(highs) < len(values):
             return cls(mean, None, None)
         return cls(mean, fmean(lows), fmean(highs))
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is inside, both ends included; never where an end is missing.
+
+        >>> Interval(2.0, 1.0, 3.0).holds(3.0), Interval(2.0, None, None).holds(2.0)
+        (True, False)
+        """
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
 
     def scaled(self, factor: float) -> Interval:
         """Times a number of either sign.
@@ -277,9 +294,18 @@ class Paired:
     variance_reduction: float | None
 
     @classmethod
-    def of(cls, a: Values, b: Values, *, batches: bool, within: Range = ANYWHERE) -> Paired:
+    def of(
+        cls,
+        a: Values,
+        b: Values,
+        *,
+        batches: bool,
+        within: Range = ANYWHERE,
+        common: float = 0.0,
+    ) -> Paired:
         """Args: ``batches``: observations are successive batches of one run, not runs;
-        ``within``: where both can lie, as far as differences are bounded by it."""
+        ``within``: where both can lie, as far as differences are bounded by it; ``common``: as in
+        ``Interval.over`` and ``over_batches``."""
         first, second = np.asarray(a, float), np.asarray(b, float)
         smallest = ROUNDING * max(abs(first).max(), abs(second).max())
         apart = second - first
@@ -289,13 +315,13 @@ class Paired:
         if first.mean():
             # The second one is not below 0, so it is not less by more than the whole of the first.
             least = Range(-1.0) if within.low >= 0 else ANYWHERE
-            relative = estimate(ratio_observations(apart, first), least)
+            relative = estimate(ratio_observations(apart, first), least, common)
         unpaired = float(first.var() + second.var())
         reduction = None
         if unpaired > smallest**2:
             reduction = 1 - float(apart.var()) / unpaired
         width = within.high - within.low
-        return cls(estimate(apart, Range(-width, width)), relative, reduction)
+        return cls(estimate(apart, Range(-width, width), common), relative, reduction)
 
 
 def _merged(values: Values) -> npt.NDArray[np.float64]:

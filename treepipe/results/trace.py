@@ -75,7 +75,9 @@ class Trace:
     ``devices`` are roles; ``machines`` is what they work on, as far as it is known. A run
     that failed underway is not ``complete``: it holds requests with the text they had, no spans.
     Requests of a ``paged`` one could be preempted; ``slo`` is what each was promised. ``paths`` are
-    those of the requests' critical paths, where they were asked for.
+    those of the requests' critical paths, where they were asked for. ``redrawn`` is how many texts
+    its acceptance was drawn as, over the recorded ones that they were drawn from; 0 if it was not
+    drawn from recorded texts.
     """
 
     devices: tuple[str, ...]
@@ -95,6 +97,7 @@ class Trace:
 
     paged: bool = False
     slo: Objectives | None = None
+    redrawn: float = 0.0
 
     def dumps(self) -> str:
         """The whole trace as JSON text; equal runs give equal text, byte for byte."""

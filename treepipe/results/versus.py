@@ -167,17 +167,18 @@ def make_comparison(a: Side, b: Side) -> Comparison:
             f"token"
         )
     batched = "batches" in (first.over, second.over)
+    shared = max(first.common, second.common)
     return Comparison(
         _result(a, first),
         _result(b, second),
         first.over,
         warmup,
         {
-            name: _difference(ours, theirs, batched, range_of(name), UNITS[name])
+            name: _difference(ours, theirs, batched, range_of(name), UNITS[name], shared)
             for name, ours, theirs in _common(first.metrics, second.metrics)
         },
         {
-            name: _difference(ours, theirs, batched, SHARE, None)
+            name: _difference(ours, theirs, batched, SHARE, None, shared)
             for name, ours, theirs in _common(first.utilization, second.utilization)
         },
         (*_missing(first, second), *([] if settled and also_settled else [UNSETTLED])),
@@ -206,11 +207,13 @@ def _common(
     return ((name, ours[name], theirs[name]) for name in ours if name in theirs)
 
 
-def _difference(a: Floats, b: Floats, batched: bool, within: Range, unit: str | None) -> Difference:
+def _difference(
+    a: Floats, b: Floats, batched: bool, within: Range, unit: str | None, common: float
+) -> Difference:
     """A value that only one of the two has an interval for is compared without one."""
     if len(a) != len(b):
         a, b = a.mean(keepdims=True), b.mean(keepdims=True)
-    paired = Paired.of(a, b, batches=batched, within=within)
+    paired = Paired.of(a, b, batches=batched, within=within, common=common)
     means = float(a.mean()), float(b.mean())
     return Difference(*means, paired.difference, paired.relative, paired.variance_reduction, unit)
 

@@ -343,7 +343,7 @@ class PoolSection(_Drawn):
     source: Literal["pool"]
     file: str
     block: Several | None = Field(
-        None, description="positions drawn together; default: chosen from the pool"
+        None, description="positions drawn together; default: whole recorded texts"
     )
     hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
         None, description="passages are drawn so that this is reached; default: as recorded"

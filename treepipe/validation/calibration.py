@@ -24,7 +24,6 @@ from treepipe.results.show import Say
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.blocks import block_length
 from treepipe.sim.pool import Pool
 from treepipe.sim.predict import acceptance_pool, acceptance_warnings
 
@@ -53,17 +52,18 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedAcceptance:
-    """A pool, how many of its positions are drawn together, the hit ratios to reach, and what is to
-    be said of how it goes with the scenario."""
+    """A pool, how many of its positions are drawn together (None: whole texts), the hit ratios to
+    reach, and what is to be said of how it goes with the scenario."""
 
     pool: Pool
-    block: int
+    block: int | None = None
     hit_ratio: Mapping[int, float] | None = None
     warnings: Sequence[str] = ()
 
-    def source(self, seed: int) -> PoolSource:
-        """The source of one simulated run."""
-        return PoolSource(self.pool, self.block, seed, self.hit_ratio)
+    @property
+    def source(self) -> PoolSource:
+        """What simulated runs draw from, each with its own seed."""
+        return PoolSource(self.pool, self.block, 0, self.hit_ratio)
 
 
 _Pair: TypeAlias = tuple[Path, SourceSettings, str, Path]
@@ -87,8 +87,7 @@ def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, CalibratedAccept
         lengths = {case.longest for case in group}
         recorded = _record(group[0], pair, max(lengths), _decoded(cases), say)
         pools = {n: Pool.of(recorded.beginnings(n)) for n in lengths}
-        drawn = {n: CalibratedAcceptance(pool, block_length(pool)) for n, pool in pools.items()}
-        found |= {case.label: drawn[case.longest] for case in group}
+        found |= {case.label: CalibratedAcceptance(pools[case.longest]) for case in group}
     return found
 
 

@@ -23,8 +23,9 @@ from treepipe.executor.measure.machine import is_this_machine
 from treepipe.executor.station import RoleSettings
 from treepipe.profiles.library import find_device
 from treepipe.profiles.schema import DeviceProfile
-from treepipe.results.estimates import summarize
+from treepipe.results.estimates import observe
 from treepipe.results.show import Say
+from treepipe.results.trace import Trace
 from treepipe.scenario.computing import FULL, ONE_CORE, Compute, Computed
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
@@ -89,12 +90,15 @@ def predict_case(
     """Simulate the scenario's number of runs, each with its own seed."""
     # A simulated token is a rank, so no token ends a simulated text.
     requests = tuple(replace(request, end_tokens=frozenset()) for request in deployment.requests)
-    traces = []
+    source, traces = acceptance.source, list[Trace]()
     for seed in run_seeds(scenario.seed, scenario.runs):
-        traces.append(simulate(deployment.asked(requests, seed), acceptance.source(seed)))
+        own = source.reseeded(seed, resampled=scenario.runs > 1)
+        traces.append(simulate(deployment.asked(requests, seed), own))
+        traces[-1].redrawn = own.redrawn(traces[-1])
         say("", 1)
     traces[0].warnings += acceptance.warnings
-    return Prediction(*summarize([cut(trace) for trace in traces]), traces[0])
+    estimates = observe([cut(trace) for trace in traces])
+    return Prediction(*estimates.intervals, estimates.of_a_run, traces[0])
 
 
 def _prepare(case: Case) -> Prepared:

@@ -46,10 +46,15 @@ Cut: TypeAlias = Callable[[Trace], Trace]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Metrics and utilization over a case's simulated runs, and the first run's trace."""
+    """Metrics and utilization over a case's simulated runs, and the first run's trace.
+
+    Attributes:
+        of_a_run: where the metrics of one run lie (``Estimates.of_a_run``).
+    """
 
     metrics: Mapping[str, Interval]
     utilization: Mapping[str, Interval]
+    of_a_run: Mapping[str, Interval]
     trace: Trace
 
 
@@ -59,6 +64,7 @@ class Row:
 
     Attributes:
         metrics: predicted, over the prediction's runs; made before the run.
+        of_a_run: predicted, where those of one run lie.
         measured_metrics: of the run.
         replayed_metrics: simulated with the run's own acceptance: only durations differ.
         measured_over_requests: METRIC per request of the run, with its interval.
@@ -70,6 +76,7 @@ class Row:
     label: str
     schedule: str
     metrics: Mapping[str, Interval]
+    of_a_run: Mapping[str, Interval]
     measured_metrics: Mapping[str, float]
     replayed_metrics: Mapping[str, float]
     measured_over_requests: Interval
@@ -166,6 +173,7 @@ def judge(
         label=label,
         schedule=schedule,
         metrics=prediction.metrics,
+        of_a_run=prediction.of_a_run,
         measured_metrics={name: each.mean for name, each in measured.items()},
         replayed_metrics=run_metrics(cut(replay)),
         measured_over_requests=Interval.over([m[METRIC] for m in per_request if METRIC in m]),

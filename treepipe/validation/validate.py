@@ -97,6 +97,12 @@ def explain(scenario: Mapping[str, Any]) -> list[str]:
         f"measured, {abs(time['error']):.1%} too {side}: {time['duration_error']:+.1%} by "
         f"durations, {time['acceptance_error']:+.1%} by acceptance"
     ]
+    if time["run_low"] is not None:
+        inside = time["run_low"] <= time["measured"] <= time["run_high"]
+        found.append(
+            f"a run's time between tokens was to lie from {time['run_low']:.1f} to "
+            f"{time['run_high']:.1f} ms in 95 % of cases; this one's {'does' if inside else 'not'}"
+        )
     off = {
         kind: times["measured_ms"] / times["replayed_ms"] - 1
         for kind, times in scenario["work"].items()

@@ -31,7 +31,11 @@ NOTICEABLE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class MetricErrors:
-    """A metric as predicted, replayed and measured, and its errors; None where 0 was measured."""
+    """A metric as predicted, replayed and measured, and its errors; None where 0 was measured.
+
+    Attributes:
+        run_low, run_high: where a run's was to lie in 95 % of cases; None of a single simulation.
+    """
 
     predicted: float
     replayed: float
@@ -40,6 +44,8 @@ class MetricErrors:
     error: float | None
     duration_error: float | None
     acceptance_error: float | None
+    run_low: float | None
+    run_high: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,9 @@ def metric_errors(row: Row) -> dict[str, MetricErrors]:
             measured = row.measured_metrics[name]
             apart = (predicted - measured, replayed - measured, predicted - replayed)
             errors = [each / measured if measured else None for each in apart]
-            found[name] = MetricErrors(predicted, replayed, measured, unit, *errors)
+            ends = [row.of_a_run[name].low, row.of_a_run[name].high]
+            values = predicted, replayed, measured
+            found[name] = MetricErrors(*values, unit, *errors, *ends)
     return found
 
 
