@@ -249,7 +249,8 @@ def perform(
         RunError: a run failed, the study found a fault, or a file could not be written.
     """
     if measure and not study.measurable:
-        others = " and ".join(each.name for each in _ALL if each.measurable)
+        *some, last = [each.name for each in _ALL if each.measurable]
+        others = f"{', '.join(some)} and {last}"
         raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
     folder = out or Path(f"treepipe-study-{study.name}")
     check_outputs({"--json": json})
