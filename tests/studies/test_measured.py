@@ -71,7 +71,7 @@ def test_targets_are_measured(tmp_path: Path) -> None:
 def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     study = STUDIES["pipedec-stages"]
     with pytest.raises(
-        UserError, match="pipedec-stages has no points to run as well; .*, specpipe-wi"
+        UserError, match=r"pipedec-stages has no points to run as well; .*, specpipe-wi"
     ):
         perform(study, tmp_path / "out", measure=True, quiet=True)
     assert not (tmp_path / "out").exists()
