@@ -73,7 +73,7 @@ def plan(
         keep=() if force else ("--out",),
     )
     keys = break_even or []
-    _check_asked(keys, plot, sensitivity=sensitivity, silent=quiet and json is None)
+    _check_asked(keys, plot, json, sensitivity=sensitivity, quiet=quiet)
     loaded = Cluster.load(cluster, changes(settings, seed, runs))
     axes = [axis_of(key, loaded) for key in keys]
     with Progress(quiet) as say:
@@ -101,12 +101,13 @@ def plan(
 
 
 def _check_asked(
-    keys: Sequence[str], plot: Path | None, *, sensitivity: bool, silent: bool
+    keys: Sequence[str], plot: Path | None, json: str | None, *, sensitivity: bool, quiet: bool
 ) -> None:
-    """Raises ``UserError`` where options contradict each other. Args: ``silent``: nothing is told
-    but in a picture."""
+    """Raises ``UserError`` where options contradict each other, or nothing shows what is asked."""
     if len(keys) > 2:
         raise UserError("--break-even takes one input, or two for a map")
+    if len({key.partition("=")[0].strip() for key in keys}) < len(keys):
+        raise UserError("--break-even: a map is over two different inputs")
     drawn = [sensitivity, len(keys) == 2]
     if plot is not None and not any(drawn):
         raise UserError(
@@ -114,6 +115,9 @@ def _check_asked(
         )
     if plot is not None and all(drawn):
         raise UserError("--plot draws one picture: leave out --sensitivity or a --break-even")
-    if silent and plot is None and (sensitivity or keys):
+    shown = plot is not None or json is not None
+    if len(keys) == 2 and not shown:
+        raise UserError("a map of two --break-even is shown by --plot and --json; add one")
+    if quiet and not shown and (sensitivity or keys):
         option = "--sensitivity" if sensitivity else "--break-even"
         raise UserError(f"{option} --quiet shows nothing; add --json or --plot")
