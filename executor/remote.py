@@ -156,13 +156,13 @@ class RemoteHost:
         self.address, (self.host, _) = address, endpoint(address)
         self.clock = Offset()
         self._context = zmq.Context()
-        self._socket = connection(self._context, address, key)
         self._orders: SimpleQueue[FromCoordinator] = SimpleQueue()
         self._lines: dict[str, _Lines] = {}
         self.refusal: str | None = None
         self._heard_ms = now_ms()
         self._thread = threading.Thread(target=self._serve, name=f"host {address}", daemon=True)
         try:
+            self._socket = connection(self._context, address, key)
             self.versions = self._meet()
         except BaseException:
             self._context.destroy(linger=0)
@@ -296,7 +296,7 @@ def connection(context: Any, address: str, key: KeyPair | None) -> Any:
         socket.connect(tcp(host, port))
     except zmq.ZMQError as error:
         socket.close(linger=0)  # or the context waits for it without end
-        raise UserError(f"worker {address}: {error.strerror}") from None
+        raise UserError(f"worker {address}: {zmq.strerror(error.errno or 0)}") from None
     return socket
 
 
