@@ -291,10 +291,11 @@ class Controller:
         ]
         for process in started:
             process.join(max(0.0, (deadline - now_ms()) / 1e3))
-        for process in started:
-            if process.is_alive():
-                process.kill()
-                process.join()
+        left = [process for process in started if process.is_alive()]
+        for process in left:
+            process.kill()  # all first: one on a host that is gone is waited for in vain
+        for process in left:
+            process.join()
         self._processes.clear()
         self._controls.clear()
         self._fleet.close()

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import zmq
@@ -59,6 +62,34 @@ LOG = logging.getLogger("treepipe.worker")
 """What it was asked to do and by how many strangers; never what a message says."""
 
 
+class Orders:
+    """What a process is told, by a thread of its own: one that is stopped takes nothing more."""
+
+    def __init__(self, control: Connection) -> None:
+        """Args: ``control``: our end of its line."""
+        self._control = control
+        self._waiting: SimpleQueue[bytes | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+        self._thread.start()
+
+    def put(self, data: bytes) -> None:
+        """Returns at once."""
+        self._waiting.put(data)
+
+    def _tell(self) -> None:
+        with suppress(OSError):  # its end is heard soon
+            while (data := self._waiting.get()) is not None:
+                self._control.send_bytes(data)
+
+    def close(self) -> None:
+        """Close the line, even amid an order."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self._control.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+        self._waiting.put(None)
+        self._thread.join()
+        self._control.close()
+
+
 @dataclass(slots=True)
 class _Role:
     """A process of the session, and our ends of its lines."""
@@ -66,6 +97,7 @@ class _Role:
     process: BaseProcess
     control: Connection
     pulse: Connection
+    orders: Orders
 
 
 class Daemon:
@@ -142,12 +174,13 @@ class Daemon:
         ready = dict(poller.poll(round(1e3 * wait_s)))
         if self._socket in ready:
             self._read()
+        # Now, since what is done below may take longer than a coordinator may be silent.
+        if self._coordinator is not None and now_ms() - self._heard_ms > 1e3 * SILENT_S:
+            self._over(f"its coordinator was silent for {SILENT_S:g} s")
         for descriptor in ready:
             name, speaks = lines.get(descriptor, ("", False))
             if name in self._roles:
                 self._hear(name, speaks)
-        if self._coordinator is not None and now_ms() - self._heard_ms > 1e3 * SILENT_S:
-            self._over(f"its coordinator was silent for {SILENT_S:g} s")
 
     # --- the coordinator -------------------------------------------------------------------------
 
@@ -184,8 +217,7 @@ class Daemon:
                 self._start(name)
             case Told(name, data):
                 if name in self._roles:
-                    with suppress(OSError):  # its end is heard soon
-                        self._roles[name].control.send_bytes(data)
+                    self._roles[name].orders.put(data)
             case EndProcess(name, now):
                 self._end(name, now)
             case Alive(sent_ms):
@@ -237,7 +269,7 @@ class Daemon:
         except RunError as error:
             self._tell(Declined(str(error)))
             return
-        self._roles[name] = _Role(process, ours, look)
+        self._roles[name] = _Role(process, ours, look, Orders(ours))
         LOG.info("session %d: %s begins", self._sessions, name)
 
     def _hear(self, name: str, speaks: bool) -> None:
@@ -255,7 +287,7 @@ class Daemon:
         role = self._roles.pop(name, None)
         if role is None:
             return
-        role.control.close()  # a worker ends when its control line does
+        role.orders.close()  # a worker ends when its control line does
         role.pulse.close()
         role.process.join(0.0 if now else 1.0)
         if role.process.is_alive():
@@ -266,7 +298,7 @@ class Daemon:
 
     def _over(self, why: str) -> None:
         for role in self._roles.values():
-            role.control.close()  # of all first, so that they end together
+            role.orders.close()  # of all first, so that they end together
         for name in [*self._roles]:
             self._end(name, now=False)
         self._tell(Declined(why))

@@ -216,11 +216,18 @@ def _received(manifest: Manifest, folder: Path, ask: Ask) -> Path:
         for number, piece in enumerate(manifest.pieces):
             file = _receive(piece, store, partial(ask, number))
             if piece.name == CONFIG:
-                (home / CONFIG).write_bytes(file.read_bytes())
+                _put(home / CONFIG, file.read_bytes())
             else:
                 weights[piece.name] = f"../{store.name}/{file.name}"
-    (home / INDEX).write_text(json.dumps({"weight_map": weights}))
+        _put(home / INDEX, json.dumps({"weight_map": weights}).encode())
     return home
+
+
+def _put(file: Path, data: bytes) -> None:
+    """Write a file as a whole: another worker with the same manifest may be reading it."""
+    part = file.with_suffix(".part")
+    part.write_bytes(data)
+    part.replace(file)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import secrets
 import socket as sockets
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -63,13 +64,14 @@ Wanted = TypeVar("Wanted", bound=FromDaemon)
 class Line:
     """The control line of a process on another host, as the controller holds it.
 
-    It has of a ``Connection`` what the controller uses; a byte in a socket stands for each record,
-    so that ``multiprocessing.connection.wait`` finds it ready.
+    It has of a ``Connection`` what the controller uses; while records wait there is a byte in a
+    socket, so that ``multiprocessing.connection.wait`` finds it ready.
     """
 
     def __init__(self, host: RemoteHost, name: str) -> None:
         self._host, self._name = host, name
         self._arrived: deque[bytes | None] = deque()
+        self._guard = threading.Lock()  # of the records and the byte together
         self._ready, self._bell = sockets.socketpair()
         self._bell.setblocking(False)
 
@@ -81,20 +83,21 @@ class Line:
 
     def recv_bytes(self) -> bytes:
         """Raises ``EOFError`` when the process is over."""
-        self._ready.recv(1)
-        found = self._arrived.popleft()
-        if found is None:
-            self.arrive(None)  # it stays over
-            raise EOFError
+        with self._guard:
+            found = self._arrived[0]
+            if found is None:
+                raise EOFError  # and stays over
+            self._arrived.popleft()
+            if not self._arrived:
+                self._ready.recv(1)
         return found
 
     def arrive(self, data: bytes | None) -> None:
         """The process said this; None: it is over. Called by the host's thread."""
-        self._arrived.append(data)
-        try:
-            self._bell.send(b"!")
-        except OSError:
-            return  # the controller has closed it
+        with self._guard, suppress(OSError):  # the controller may have closed it
+            self._arrived.append(data)
+            if len(self._arrived) == 1:
+                self._bell.send(b"!")
 
     def close(self) -> None:
         self._host.say(EndProcess(self._name, now=False))
@@ -115,7 +118,7 @@ class RemoteProcess:
 
     def join(self, timeout: float | None = None) -> None:
         """Args: ``timeout``: None: as long as the host answers at all."""
-        self._over.wait(CONNECT_S if timeout is None else timeout)
+        self._over.wait(self._host.patience_s if timeout is None else timeout)
 
     @property
     def why(self) -> str:
@@ -153,12 +156,13 @@ class RemoteHost:
         self.address, (self.host, _) = address, endpoint(address)
         self.clock = Offset()
         self._context = zmq.Context()
-        self._socket = connection(self._context, address, key)
         self._orders: SimpleQueue[FromCoordinator] = SimpleQueue()
         self._lines: dict[str, _Lines] = {}
         self.refusal: str | None = None
+        self._heard_ms = now_ms()
         self._thread = threading.Thread(target=self._serve, name=f"host {address}", daemon=True)
         try:
+            self._socket = connection(self._context, address, key)
             self.versions = self._meet()
         except BaseException:
             self._context.destroy(linger=0)
@@ -193,6 +197,11 @@ class RemoteHost:
             return  # it will look anyway
         except OSError:
             return  # the session is over
+
+    @property
+    def patience_s(self) -> float:
+        """How much longer it may be silent before it is given up."""
+        return max(0.0, CONNECT_S - (now_ms() - self._heard_ms) / 1e3)
 
     def route(self) -> str:
         """Our address on the way to this host."""
@@ -242,6 +251,7 @@ class RemoteHost:
                 self._take(FROM_DAEMON.decoded(data))
             except BrokenRecordError:
                 continue  # no daemon of ours says this
+            self._heard_ms = now_ms()
 
     def _take(self, record: FromDaemon) -> None:
         match record:
@@ -260,7 +270,7 @@ class RemoteHost:
                 self._note(record)
             case Declined(sentence):
                 self.refusal = sentence
-                for name in self._lines:
+                for name in [*self._lines]:  # the controller may be starting more
                     self._end(name, None)
 
     def _end(self, name: str, exit_code: int | None) -> None:
@@ -275,14 +285,18 @@ class RemoteHost:
 
 def connection(context: Any, address: str, key: KeyPair | None) -> Any:
     """A socket to a daemon; connecting is done behind our back. The name by which it knows us is a
-    secret of this session."""
+    secret of this session. Raises ``UserError`` if there can be no such host."""
     socket, (host, port) = context.socket(zmq.DEALER), endpoint(address)
     socket.setsockopt(zmq.ROUTING_ID, secrets.token_bytes(32))
     socket.setsockopt(zmq.MAXMSGSIZE, MOST_ANSWER_BYTES)
     socket.setsockopt(zmq.IPV6, ":" in host)
     if key is not None:
         key.enter(socket)
-    socket.connect(tcp(host, port))
+    try:
+        socket.connect(tcp(host, port))
+    except zmq.ZMQError as error:
+        socket.close(linger=0)  # or the context waits for it without end
+        raise UserError(f"worker {address}: {zmq.strerror(error.errno or 0)}") from None
     return socket
 
 

@@ -137,6 +137,10 @@ def _at_home(become: Become, control: Connection, models: Path | None) -> RoleSe
         ]
     except UserError as error:
         raise UserError(f"{role.placed.worker}: {error}") from None
+    except ConnectionError:
+        raise  # the controller's line, no file
+    except OSError as error:
+        raise UserError(f"{role.placed.worker}: {error.filename}: {error.strerror}") from None
     return role.with_models(found)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +25,17 @@ from tests.worlds.tiny_models import save_head, save_random_checkpoint
 from treepipe.core.errors import UserError
 from treepipe.core.messages import Flight, Segment
 from treepipe.core.schedules import systems
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.checkpoint import INDEX, Checkpoint, CheckpointSource
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import ANSWERS, ORDERS, Ask, Become, Failed, Notes
-from treepipe.executor.daemon import Daemon
+from treepipe.executor.daemon import Daemon, Orders, _Role
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.fleet import Clocks, Fleet
 from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.manifest import ModelFiles, everything, found_or_received
 from treepipe.executor.offsets import Offset, Reading
+from treepipe.executor.remote import Line, RemoteHost, RemoteProcess, status
 from treepipe.executor.session import (
     FROM_COORDINATOR,
     FROM_DAEMON,
@@ -192,6 +196,78 @@ def test_a_daemon_has_one_session_at_a_time(
     assert isinstance(say(daemon, b"two", hello), Welcome)
 
 
+def test_a_coordinator_that_spoke_while_a_process_ended_slowly_is_not_silent(
+    daemon: _Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(daemon, b"one", Hello(Versions.here()))
+    later = [now_ms()]
+    monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later[0])
+    ends, theirs = Pipe()
+    daemon._roles["draft0"] = _Role(BaseProcess(), ends, ends, Orders(ends))
+    theirs.close()  # it is over, which takes longer to see than a coordinator may be silent
+    monkeypatch.setattr(daemon, "_end", lambda name, now: later.append(later.pop() + 6_000))
+    daemon.step(0.0)
+    assert daemon.answers[-1][1] == Welcome(Versions.here())
+    daemon._roles.pop("draft0").orders.close()
+
+
+def test_a_process_that_takes_nothing_holds_nobody_up() -> None:
+    ours, theirs = Pipe()
+    orders = Orders(ours)
+    for _ in range(3):
+        orders.put(bytes(2**20))  # more than the line takes at once
+    orders.close()
+    assert not orders._thread.is_alive()
+    theirs.close()
+
+
+class _Quiet(RemoteHost):
+    """A host that has not answered for some seconds."""
+
+    def __init__(self, silent_s: float) -> None:
+        self.address, self.refusal = NAMED, None
+        self._heard_ms = now_ms() - 1e3 * silent_s
+
+    def say(self, record: object) -> None:
+        """Nobody hears it."""
+
+
+def test_more_records_than_a_socket_takes_bytes_all_arrive() -> None:
+    line = Line(_Quiet(0.0), "draft0")
+    for number in range(5_000):
+        line.arrive(b"%d" % number)
+    line.arrive(None)
+    for number in range(5_000):
+        assert wait([line], 0) == [line]
+        assert line.recv_bytes() == b"%d" % number
+    for _ in range(2):
+        assert wait([line], 0) == [line]
+        with pytest.raises(EOFError):
+            line.recv_bytes()
+    line.close()
+    late = Line(_Quiet(0.0), "draft0")
+    late.arrive(b"")
+    late.recv_bytes()
+    assert wait([late], 0) == [], "it has said nothing more"
+    late.close()
+    late.arrive(b"")
+
+
+def test_a_host_that_is_gone_is_not_waited_for_once_per_process() -> None:
+    gone = _Quiet(60.0)
+    begun = now_ms()
+    for name in ("draft0", "pipeline0.stage1"):
+        RemoteProcess(gone, name).join()
+    assert now_ms() - begun < 1_000
+
+
+def test_an_address_that_cannot_be_connected_to_is_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"^worker \.\.:5600: Invalid argument$"):
+        status("..:5600", None)
+    with pytest.raises(UserError, match=r"^worker \.\.:5600: Invalid argument$"):
+        RemoteHost("..:5600", None)
+
+
 def test_other_versions_are_refused_naming_both_sides(daemon: _Heard) -> None:
     ours = Versions.here()
     refused = say(daemon, b"one", Hello(replace(ours, treepipe="9.9")))
@@ -273,8 +349,11 @@ def test_only_the_layers_that_a_worker_needs_are_sent(target: Checkpoint, tmp_pa
     for name, tensor in target.tensors("model.layers.2.").items():
         assert torch.equal(received.tensors("model.layers.2.")[name], tensor)
     StageModel(received, range(2, 3), 50)
+    index = tmp_path / "index"
+    index.hardlink_to(source.directory / INDEX)
     again = found_or_received(manifest, [], tmp_path, no_more)
     assert again == source, "nothing is sent twice"
+    assert not index.samefile(source.directory / INDEX), "who reads it now has the old one whole"
     here = found_or_received(manifest, [target.directory.parent], None, no_more)
     assert here.directory == target.directory
 

@@ -45,6 +45,19 @@ def test_a_draft_that_is_never_wrong_is_worth_its_time_up_to_a_value_by_hand() -
     assert even.high == pytest.approx(even.value)
 
 
+def test_a_key_that_changes_nothing_is_said_to() -> None:
+    each = found(**TWO)
+    assert not along("drafts.0.ngram=1:3", each).matters
+    same = along("scale.latency=1:1.01", each)
+    assert (same.value, same.matters) == (None, True)
+
+
+@pytest.mark.parametrize("asked", ["scale.bogus=1:2", "acceptance.beta=0.5:2", "emulate=1:2"])
+def test_a_range_that_cannot_be_is_refused_before_the_search(asked: str) -> None:
+    with pytest.raises(UserError, match=r"KEY=LOW:HIGH bounds them"):
+        axis_of(asked, Cluster.of(CLUSTER))
+
+
 def test_the_best_schedule_changes_at_the_value_and_surely_beyond_the_interval() -> None:
     each = found(**TWO, runs=6)
     even = along("scale.drafts", each)
@@ -119,6 +132,7 @@ def test_command_says_it_and_writes_it(
     assert "break-even: scale.drafts = 9.8" in told
     assert plot.stat().st_size > 5_000
     content = json.loads(out.read_text())
-    assert set(content["break_even"]) == {"key", "value", "low", "high", "before", "after"}
+    shown = {"key", "value", "low", "high", "before", "after", "matters"}
+    assert set(content["break_even"]) == shown
     assert content["break_even_map"]["x"]["key"] == "scale.drafts"
     assert plan_content(found())["break_even"] is None

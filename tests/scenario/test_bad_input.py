@@ -37,6 +37,7 @@ BAD_SETTINGS = [
     ("pipelines.0.stages.0.layers=3", "the stages' layers add up to 6, the target has 8"),
     ("target.layers=1", "1 layers are left for 2 stages without a number"),
     ("acceptance.beta=1.5", "key acceptance.beta = 1.5"),
+    ("acceptance.off_path_sharpness=1", "is of another kind of this table, e.g. another source"),
     ("workload.concurrency=0", "key workload.concurrency = 0"),
     ("schedule.width=0", "key schedule.width = 0: input should be greater than or equal to 1"),
     ("schedule.gamma=0", "key schedule.gamma = 0: input should be greater than or equal to 1"),

@@ -80,7 +80,7 @@ def plan(
     )
     keys = break_even or []
     asked = {"--sensitivity": sensitivity, "--break-even": bool(keys), "--capacity": capacity}
-    _check_asked(asked, keys, plot, silent=quiet and json is None)
+    _check_asked(asked, keys, plot, json, quiet=quiet)
     loaded = Cluster.load(cluster, changes(settings, seed, runs))
     if capacity:
         check_capacity(loaded)
@@ -112,13 +112,22 @@ def plan(
 
 
 def _check_asked(
-    asked: Mapping[str, bool], keys: Sequence[str], plot: Path | None, *, silent: bool
+    asked: Mapping[str, bool],
+    keys: Sequence[str],
+    plot: Path | None,
+    json: str | None,
+    *,
+    quiet: bool,
 ) -> None:
-    """Raises ``UserError`` where options contradict each other. Args: ``keys``: of the break-even;
-    ``silent``: nothing is told but in a picture."""
+    """Raises ``UserError`` where options contradict each other, or nothing shows what is asked.
+
+    Args: ``keys``: of the break-even.
+    """
     sensitivity = asked["--sensitivity"]
     if len(keys) > 2:
         raise UserError("--break-even takes one input, or two for a map")
+    if len({key.partition("=")[0].strip() for key in keys}) < len(keys):
+        raise UserError("--break-even: a map is over two different inputs")
     drawn = [sensitivity, len(keys) == 2]
     if plot is not None and not any(drawn):
         raise UserError(
@@ -126,6 +135,9 @@ def _check_asked(
         )
     if plot is not None and all(drawn):
         raise UserError("--plot draws one picture: leave out --sensitivity or a --break-even")
+    if len(keys) == 2 and plot is None and json is None:
+        raise UserError("a map of two --break-even is shown by --plot and --json; add one")
+    silent = quiet and json is None
     unheard = [option for option, each in asked.items() if each] if silent else []
     if unheard and plot is None:
         raise UserError(f"{unheard[0]} --quiet shows nothing; add --json or --plot")

@@ -217,6 +217,8 @@ def _without_union_tags(location: Sequence[Any]) -> list[Any]:
 def _unknown_key(model: type[BaseModel], location: Sequence[Any], key: str) -> str:
     names = sorted(_names_at(model, location[:-1]))
     last = str(location[-1])
+    if last in names:
+        return f"key {key} is of another kind of this table, e.g. another source"
     unit = next((f"{last}_{unit}" for unit in UNITS if f"{last}_{unit}" in names), None)
     if unit is not None:
         return f"key {key} has no unit; it must be {unit!r}"

@@ -9,7 +9,8 @@ nor parameters are looked at again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, TypeAlias
@@ -85,6 +86,7 @@ class BreakEven:
         high: above it ``after`` is; None where no value tried is.
         before: the best schedule below the value.
         after: the best one above it; ``before`` where there is no value.
+        matters: whether the goal of any plan changes with the key at all.
     """
 
     axis: Axis
@@ -93,6 +95,7 @@ class BreakEven:
     high: float | None
     before: ScheduleName
     after: ScheduleName
+    matters: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -102,6 +105,7 @@ class BreakEven:
             "high": self.high,
             "before": self.before,
             "after": self.after,
+            "matters": self.matters,
         }
 
 
@@ -153,7 +157,11 @@ def axis_of(text: str, scenario: Scenario) -> Axis:
         low, high = float(max(1, math.ceil(low))), float(math.floor(high))
     if not low < high:
         raise UserError(f"{option}: there are no two whole numbers in this range")
-    return Axis(key, low, high, stated, whole)
+    axis = Axis(key, low, high, stated, whole)
+    with _values_tried():
+        for end in (low, high):
+            scenario.with_(**{key: axis.given(end)})  # now: the search may take minutes
+    return axis
 
 
 def break_evens(
@@ -192,7 +200,8 @@ def break_even(found: Found, axis: Axis, say: Say) -> BreakEven:
     changes = [(a, b) for a, b in pairwise(axis.values) if best[a] != best[b]]
     if not changes:
         only = best[axis.low]
-        return BreakEven(axis, None, None, None, only, only)
+        matters = any(not _same(tried[axis.low], goals) for goals in tried.values())
+        return BreakEven(axis, None, None, None, only, only, matters)
     stated = axis.low if axis.stated is None else axis.stated
     low, high = min(changes, key=lambda ends: abs(math.log(ends[0] * ends[1] / stated**2)))
     for _ in range(64 if axis.whole else HALVINGS):
@@ -227,26 +236,37 @@ def _simulated(
 ) -> list[Goals]:
     """The best plan of each schedule, at every setting."""
     goal, plans = found.cluster.search.goal, found.best_of_each
-    try:
+    with _values_tried():
         points = [
             Point(f"{name} {number}", each.candidate.scenario.with_(**changes, runs=runs))
             for number, changes in enumerate(settings)
             for name, each in plans.items()
         ]
         outcomes = simulate_points(points, say, f"{len(plans)} plans at {len(settings)} values")
-    except UserError as error:
-        raise UserError(
-            f"{error} (--break-even tries such values; KEY=LOW:HIGH bounds them)"
-        ) from None
     return [
         {name: outcomes[f"{name} {number}"].observations[goal] for name in plans}
         for number in range(len(settings))
     ]
 
 
+@contextmanager
+def _values_tried() -> Iterator[None]:
+    """Whoever is refused a value hears why it was tried."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(
+            f"{error} (--break-even tries such values; KEY=LOW:HIGH bounds them)"
+        ) from None
+
+
 def _best(found: Found, goals: Goals) -> ScheduleName:
     sign = 1 if is_least_best(found.cluster.search.goal) else -1
     return min(goals, key=lambda name: sign * float(np.mean(goals[name])))
+
+
+def _same(goals: Goals, others: Goals) -> bool:
+    return all(np.array_equal(goals[name], others[name], equal_nan=True) for name in goals)
 
 
 def _crossing(

@@ -180,6 +180,7 @@ def show_break_even(even: BreakEven | None, console: Console) -> None:
     if even.value is None:
         ends = f"{number(axis.low)} to {number(axis.high)}"
         sentence = f"{even.before} is the best schedule for {axis.key} from {ends}"
+        sentence += "" if even.matters else ", which changes nothing of any plan's goal"
     else:
         low = "" if even.low is None else f"beyond doubt below {number(even.low)}"
         high = "" if even.high is None else f"beyond doubt above {number(even.high)}"
