@@ -9,8 +9,9 @@ with them the draft's confidence there; nothing that was recorded is changed.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
 from treepipe.sim.pool import Pool
 
 Floats = npt.NDArray[np.float64]
+Bounds = npt.NDArray[np.int64]
+"""[blocks, 2]: where a block begins, and where it stops."""
 CLOSE = 1e-4
 """How near a tilted pool's hit ratios must come to what was asked for."""
 FEWEST = 10
@@ -73,37 +76,56 @@ class Blocks:
 
     def __init__(self, pool: Pool, length: int, hit_ratio: Mapping[int, float] | None = None):
         """Raises ``UserError`` if no mixture of the pool's blocks has these hit ratios."""
-        bounds = [
-            (max(first, 0) + offset, min(first + length, size) + offset)
-            for size, offset in zip(pool.lengths, _offsets(pool.lengths), strict=True)
-            for first in range(1 - length, size)
-        ]
-        self._pool, self._bounds = pool, bounds
+        self._pool, self._bounds = pool, _all_blocks(pool.lengths, length)
         self._weights: Floats | None = None
-        self._edges: list[float] | None = None
+        self._edges: Floats | None = None
         if hit_ratio:
-            weights = _tilt(pool, np.array(bounds), hit_ratio)
+            weights = _tilt(pool, self._bounds, hit_ratio)
             self._weights = weights / weights.sum()
-            self._edges = np.cumsum(self._weights).tolist()
+            self._edges = np.cumsum(self._weights)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
         """``count`` blocks as (first, stop)."""
         bounds, edges = self._bounds, self._edges
+        chosen: npt.NDArray[np.signedinteger[Any]]
         if edges is None:
-            return [bounds[chosen] for chosen in rng.integers(len(bounds), size=count).tolist()]
-        last = len(bounds) - 1
-        drawn = rng.random(count).tolist()
-        return [bounds[min(bisect_right(edges, value), last)] for value in drawn]
+            chosen = rng.integers(len(bounds), size=count)
+        else:
+            chosen = edges.searchsorted(rng.random(count), side="right")
+            np.minimum(chosen, len(bounds) - 1, out=chosen)
+        return [(first, stop) for first, stop in bounds[chosen].tolist()]
 
     def hit_ratio(self, top_k: int) -> float:
         """Share of drawn positions whose target token is among the first ``top_k`` candidates."""
         if self._weights is None:
             return self._pool.hit_ratio(top_k)
-        firsts, stops = np.array(self._bounds).T
+        firsts, stops = self._bounds.T
         hits = _hits(self._pool, top_k)
         return float(
             self._weights @ (hits[stops] - hits[firsts]) / (self._weights @ (stops - firsts))
         )
+
+
+def blocks_of(pool: Pool, length: int, hit_ratio: Mapping[int, float] | None = None) -> Blocks:
+    """The same blocks where they are asked for again: drawing does not change them, and the runs
+    and the plans of a search draw from the same ones."""
+    return _remembered(pool, length, tuple(sorted((hit_ratio or {}).items())))
+
+
+@lru_cache(maxsize=4)
+def _remembered(pool: Pool, length: int, hit_ratio: tuple[tuple[int, float], ...]) -> Blocks:
+    return Blocks(pool, length, dict(hit_ratio))
+
+
+def _all_blocks(lengths: list[int], length: int) -> Bounds:
+    """Every block of prompts so long."""
+    sizes, offsets = np.array(lengths), np.array(_offsets(lengths))
+    counts = sizes + length - 1
+    prompt = np.repeat(np.arange(len(sizes)), counts)
+    first = np.arange(len(prompt)) - (np.cumsum(counts) - counts)[prompt] + 1 - length
+    inside = np.maximum(first, 0), np.minimum(first + length, sizes[prompt])
+    blocks: Bounds = np.stack(inside, axis=1) + offsets[prompt, None]
+    return blocks
 
 
 def _hits(pool: Pool, top_k: int) -> npt.NDArray[np.int64]:
@@ -117,7 +139,7 @@ def _offsets(lengths: list[int]) -> list[int]:
     return [0, *np.cumsum(lengths[:-1]).tolist()]
 
 
-def _excess(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, float]) -> Floats:
+def _excess(pool: Pool, bounds: Bounds, hit_ratio: Mapping[int, float]) -> Floats:
     """Hits of each block above what its length should have: [blocks, hit ratios by their k]."""
     firsts, stops = bounds.T
     excess = []
@@ -132,7 +154,7 @@ def _excess(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, f
     return np.array(excess, float).T
 
 
-def _tilt(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, float]) -> Floats:
+def _tilt(pool: Pool, bounds: Bounds, hit_ratio: Mapping[int, float]) -> Floats:
     """Weights of the blocks.
 
     P(b) ~ exp(sum over k of tilt_k * (hits_k(b) - ratio_k * length(b))), the tilts such that the
