@@ -20,7 +20,7 @@ from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch, ScratchNode
 from treepipe.results.recording import Recorder, Recording
 from treepipe.results.trace import Trace
-from treepipe.sim.blocks import Blocks
+from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.pool import Pool
 
 DRAWN_AT_ONCE = 64
@@ -93,7 +93,7 @@ class PoolSource:
     ) -> None:
         """Args: ``block``, ``hit_ratio``: as ``Blocks`` takes them."""
         self._pool, self._seed = pool, seed
-        self._blocks = Blocks(pool, block, hit_ratio)
+        self._blocks = blocks_of(pool, block, hit_ratio)
 
     def reseeded(self, seed: int, *, resampled: bool = False) -> PoolSource:
         """The same pool and blocks, drawn otherwise.

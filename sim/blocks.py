@@ -11,9 +11,10 @@ confidence there; nothing that was recorded is changed.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
 from treepipe.sim.pool import Pool
 
 Floats = npt.NDArray[np.float64]
+Bounds = npt.NDArray[np.int64]
+"""[blocks, 2]: where a block begins, and where it stops."""
 CLOSE = 1e-4
 """How near a tilted pool's hit ratios must come to what was asked for."""
 FEWEST = 10
@@ -82,22 +85,13 @@ class Blocks:
         Raises ``UserError`` if no mixture of the pool's blocks has these hit ratios.
         """
         self._pool = pool
-        self._by_prompt = [
-            [(offset, offset + size)]
-            if length is None
-            else [
-                (max(first, 0) + offset, min(first + length, size) + offset)
-                for first in range(1 - length, size)
-            ]
-            for size, offset in zip(pool.lengths, _offsets(pool.lengths), strict=True)
-        ]
-        bounds = self._bounds = list(itertools.chain.from_iterable(self._by_prompt))
+        self._bounds, self._prompts = _all_blocks(pool.lengths, length)
         self._weights: Floats | None = None
-        self._edges: list[float] | None = None
+        self._edges: Floats | None = None
         if hit_ratio:
-            weights = _tilt(pool, np.array(bounds), hit_ratio)
+            weights = _tilt(pool, self._bounds, hit_ratio)
             self._weights = weights / weights.sum()
-            self._edges = np.cumsum(self._weights).tolist()
+            self._edges = np.cumsum(self._weights)
 
     def resampled(self, rng: np.random.Generator) -> Blocks:
         """The same of as many prompts, drawn with repetition: what other prompts would have given.
@@ -107,13 +101,14 @@ class Blocks:
         """
         if self.is_tilted:
             return self
-        count = len(self._by_prompt)
+        count = len(self._prompts) - 1
         return self.of_prompts(rng.integers(count, size=count).tolist())
 
     def of_prompts(self, numbers: Sequence[int]) -> Blocks:
         """The same of these prompts alone, each as often as it is named."""
         other = copy(self)
-        other._bounds = [bounds for number in numbers for bounds in self._by_prompt[number]]
+        firsts, stops = self._prompts[:-1], self._prompts[1:]
+        other._bounds = np.concatenate([self._bounds[firsts[n] : stops[n]] for n in numbers])
         return other
 
     @property
@@ -123,21 +118,50 @@ class Blocks:
     def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
         """``count`` blocks as (first, stop)."""
         bounds, edges = self._bounds, self._edges
+        chosen: npt.NDArray[np.signedinteger[Any]]
         if edges is None:
-            return [bounds[chosen] for chosen in rng.integers(len(bounds), size=count).tolist()]
-        last = len(bounds) - 1
-        drawn = rng.random(count).tolist()
-        return [bounds[min(bisect_right(edges, value), last)] for value in drawn]
+            chosen = rng.integers(len(bounds), size=count)
+        else:
+            chosen = edges.searchsorted(rng.random(count), side="right")
+            np.minimum(chosen, len(bounds) - 1, out=chosen)
+        return [(first, stop) for first, stop in bounds[chosen].tolist()]
 
     def hit_ratio(self, top_k: int) -> float:
         """Share of drawn positions whose target token is among the first ``top_k`` candidates."""
         if self._weights is None:
             return self._pool.hit_ratio(top_k)
-        firsts, stops = np.array(self._bounds).T
+        firsts, stops = self._bounds.T
         hits = _hits(self._pool, top_k)
         return float(
             self._weights @ (hits[stops] - hits[firsts]) / (self._weights @ (stops - firsts))
         )
+
+
+def blocks_of(
+    pool: Pool, length: int | None, hit_ratio: Mapping[int, float] | None = None
+) -> Blocks:
+    """The same blocks where they are asked for again: drawing does not change them, and the runs
+    and the plans of a search draw from the same ones."""
+    return _remembered(pool, length, tuple(sorted((hit_ratio or {}).items())))
+
+
+@lru_cache(maxsize=4)
+def _remembered(pool: Pool, length: int | None, hit_ratio: tuple[tuple[int, float], ...]) -> Blocks:
+    return Blocks(pool, length, dict(hit_ratio))
+
+
+def _all_blocks(lengths: list[int], length: int | None) -> tuple[Bounds, list[int]]:
+    """Every block of prompts so long, prompt by prompt, and where each prompt's blocks begin and
+    the last one's stop. Args: ``length``: None: whole texts."""
+    sizes, offsets = np.array(lengths), np.array(_offsets(lengths))
+    if length is None:
+        return np.stack((offsets, offsets + sizes), axis=1), [*range(len(lengths) + 1)]
+    counts = sizes + length - 1
+    prompt = np.repeat(np.arange(len(sizes)), counts)
+    first = np.arange(len(prompt)) - (np.cumsum(counts) - counts)[prompt] + 1 - length
+    inside = np.maximum(first, 0), np.minimum(first + length, sizes[prompt])
+    blocks: Bounds = np.stack(inside, axis=1) + offsets[prompt, None]
+    return blocks, [0, *np.cumsum(counts).tolist()]
 
 
 def _hits(pool: Pool, top_k: int) -> npt.NDArray[np.int64]:
@@ -151,7 +175,7 @@ def _offsets(lengths: list[int]) -> list[int]:
     return [0, *np.cumsum(lengths[:-1]).tolist()]
 
 
-def _excess(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, float]) -> Floats:
+def _excess(pool: Pool, bounds: Bounds, hit_ratio: Mapping[int, float]) -> Floats:
     """Hits of each block above what its length should have: [blocks, hit ratios by their k]."""
     firsts, stops = bounds.T
     excess = []
@@ -166,7 +190,7 @@ def _excess(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, f
     return np.array(excess, float).T
 
 
-def _tilt(pool: Pool, bounds: npt.NDArray[np.int64], hit_ratio: Mapping[int, float]) -> Floats:
+def _tilt(pool: Pool, bounds: Bounds, hit_ratio: Mapping[int, float]) -> Floats:
     """Weights of the blocks.
 
     P(b) ~ exp(sum over k of tilt_k * (hits_k(b) - ratio_k * length(b))), the tilts such that the

@@ -52,6 +52,16 @@ def hit_ratio_pool(
     share, so drafting it again nearer to what is verified does not throw the dice anew; positions
     are independent, so a chain's rounds have exactly these shares.
     """
+    pairs = ((k, each if isinstance(each, float | int) else (*each,)) for k, each in table.items())
+    return _hit_ratio_pool(tuple(sorted(pairs)), candidates, flattening)
+
+
+@lru_cache(maxsize=8)
+def _hit_ratio_pool(
+    pairs: tuple[tuple[int, float | tuple[float, ...]], ...], candidates: int, flattening: float
+) -> Pool:
+    """Args: ``pairs``: the table's, by k."""
+    table = dict(pairs)
     ks = sorted(table)
     count = max(candidates, ks[-1])
     shares, ranks = [], []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 from joblib import Memory, Parallel, delayed  # type: ignore[import-untyped]
@@ -29,6 +30,8 @@ from treepipe.results.steady import steady
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
+ALONE_S = 0.5
+"""Seconds of this process's own work before others are started, which take a second to begin."""
 PACKAGE = Path(__file__).parents[1]
 """Of all sources; the root folders are linked into it."""
 
@@ -88,13 +91,27 @@ def simulate_points(
         for point in points
     ]
     found = {}
-    resource_tracker.ensure_running()  # started with the others, it would lift the block
-    with children_shielded():
-        outcomes: Iterable[Outcome] = Parallel(n_jobs=os.cpu_count(), return_as="generator")(jobs)
-    for point, outcome in zip(points, outcomes, strict=True):
+    for point, outcome in zip(points, _carried_out(jobs), strict=True):
         found[point.label] = outcome
         progress("", 1)
     return found
+
+
+def _carried_out(jobs: Sequence[Any]) -> Iterator[Outcome]:
+    """The outcomes of joblib's jobs in their order: here for ``ALONE_S``, the rest on all cores."""
+    begun, waiting = process_time(), iter(jobs)
+    while process_time() - begun < ALONE_S:
+        job = next(waiting, None)
+        if job is None:
+            return
+        work, args, rest = job
+        yield work(*args, **rest)
+    resource_tracker.ensure_running()  # started with the others, it would lift the block
+    with children_shielded():
+        outcomes: Iterable[Outcome] = Parallel(n_jobs=os.cpu_count(), return_as="generator")(
+            waiting
+        )
+    yield from outcomes
 
 
 def _content(scenario: Scenario) -> str:

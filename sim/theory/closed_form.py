@@ -21,7 +21,7 @@ from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, Replay
-from treepipe.sim.blocks import Blocks
+from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.predict import acceptance_pool, acceptance_warnings
 from treepipe.sim.theory import alone, shared, stepped
 from treepipe.sim.theory.passage import Passage, chunks_of
@@ -320,7 +320,7 @@ def _blocks(scenario: Scenario) -> Blocks | None:
         return None
     if scenario.acceptance is None:
         raise UserError(f"{scenario.path}: key acceptance is missing; a prediction needs a source")
-    return Blocks(*acceptance_pool(scenario))
+    return blocks_of(*acceptance_pool(scenario))
 
 
 # --- the table -----------------------------------------------------------------------------------

@@ -196,10 +196,10 @@ def test_text_equals_generate(
     decode(folder, source, name, section, layers, requests, random, seed)
 
 
-@pytest.mark.parametrize("batch", [2, 4, 8])
 @pytest.mark.parametrize("name", SCHEDULES)
-@examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(24, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
+    st.sampled_from([2, 4, 8]),
     sections,
     st.sampled_from(LAYERS),
     st.integers(2, len(PROMPTS)),

@@ -36,7 +36,12 @@ def _written(tmp_path: Path) -> int:
 
 
 @pytest.mark.processes
-def test_outcomes_are_those_of_a_prediction(tmp_path: Path, steps: list[int]) -> None:
+@pytest.mark.parametrize("alone_s", [0.0, points.ALONE_S])
+def test_outcomes_are_those_of_a_prediction(
+    tmp_path: Path, steps: list[int], alone_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On other cores or here."""
+    monkeypatch.setattr(points, "ALONE_S", alone_s)
     settings = (*SETTINGS, BERNOULLI)
     named = [point("a", SCENARIO, settings), point("b", SCENARIO, (*settings, "seed=3"))]
     with joblib.parallel_config(backend="loky"):

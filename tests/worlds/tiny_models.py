@@ -95,12 +95,17 @@ def greedy(directory: Path, prompt: list[int], new_tokens: int) -> list[int]:
 
 
 @functools.cache
+def _whole(directory: Path, configs: tuple[str, ...]) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    return model.eval()
+
+
+@functools.cache
 def _generated(
     directory: Path, configs: tuple[str, ...], prompt: tuple[int, ...], new_tokens: int
 ) -> list[int]:
     """Args: ``configs``: what the directory's JSON files say, as a test may change them."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    model.eval()
+    model = _whole(directory, configs)
     ids = torch.tensor([prompt])
     text = model.generate(
         ids,
