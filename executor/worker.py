@@ -67,7 +67,7 @@ def worker_main(
 
     try:
         become = _told(control, Become)
-        role, pulse = become.role, Pulse(pulse_pipe, become.role.timeout_s)
+        role, pulse = become.role, Pulse(pulse_pipe, become.role.timeout_ms)
         if elsewhere:
             role = _at_home(become, control, models)
         _say(control, Equipped())

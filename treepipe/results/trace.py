@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
 from treepipe.core.records import record
+from treepipe.core.recovery import Fault
 from treepipe.core.requests import RequestTrace
 from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart
@@ -75,7 +76,7 @@ class Trace:
     ``devices`` are roles; ``machines`` is what they work on, as far as it is known. A run
     that failed underway is not ``complete``: it holds requests with the text they had, no spans.
     Requests of a ``paged`` one could be preempted. ``paths`` are those of the requests' critical
-    paths, where they were asked for.
+    paths, where they were asked for. ``faults`` are of its workers, in the order of time.
     """
 
     devices: tuple[str, ...]
@@ -86,6 +87,7 @@ class Trace:
     machines: tuple[Machine, ...] = ()
     complete: bool = True
     paths: list[PathPart] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
 
     @property
     def gauge_ms(self) -> float | None:

@@ -159,6 +159,7 @@ class Deployment:
         room: for keys and values, where ``serving.cache`` shares it; ``fitting.py`` finds it.
         path: of the scenario, for errors.
         estimates: relative uncertainty of the inputs that are estimates.
+        spares: lost workers that are replaced, in each run.
         key: file of the key that the workers on other hosts hold; None on the loopback only.
     """
 
@@ -189,6 +190,7 @@ class Deployment:
     path: Path = Path("scenario")
     estimates: Mapping[Estimated, float] = field(default_factory=dict)
     key: Path | None = None
+    spares: int = 0
 
     def asked(self, requests: tuple[RequestSpec, ...], seed: int | None = None) -> Deployment:
         """The deployment for a run of these requests. Args: ``seed``: None keeps its own."""

@@ -96,6 +96,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         draft_footprints=placement.draft_footprints,
         path=path,
         estimates=estimates,
+        spares=_spares(scenario),
         key=None if scenario.run.key is None else path.parent / scenario.run.key,
     )
 
@@ -152,6 +153,15 @@ def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
         return []
     each = ", ".join(f"{name} ±{share * 100:.3g} %" for name, share in estimates.items())
     return [f"inputs are estimates: {each}; the intervals of runs do not include this"]
+
+
+def _spares(scenario: Scenario) -> int:
+    if scenario.faults.spares and scenario.sampling.rule == "adaptive":
+        raise UserError(
+            f"{scenario.path}: key faults.spares does not go with sampling.rule = 'adaptive', "
+            f"whose running share of matches a request that is taken up again would lose"
+        )
+    return scenario.faults.spares
 
 
 def _serving(scenario: Scenario, pipelines: int) -> Serving:

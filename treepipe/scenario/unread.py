@@ -64,6 +64,14 @@ def computing_warnings(deployment: Deployment) -> list[str]:
     ]
 
 
+def fault_warnings(scenario: Scenario) -> list[str]:
+    """Warnings of a simulation, in which no worker fails."""
+    return [
+        f"key faults.{key} has no effect on a simulation, in which no worker fails"
+        for key in sorted(scenario.faults.model_fields_set)
+    ]
+
+
 def _drafts(scenario: Scenario) -> Iterator[str]:
     for index, draft in enumerate(scenario.drafts):
         given = draft.model_fields_set | {f"model.{key}" for key in draft.model.model_fields_set}
