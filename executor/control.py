@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
-from treepipe.core.recovery import Committed, Held
+from treepipe.core.recovery import Committed, FaultKind, Held
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.codec import Codec
 from treepipe.executor.manifest import Manifest
@@ -161,8 +161,15 @@ class Ask:
     kind: Literal["OpenTexts", "Notes", "Holdings"]
 
 
-Order: TypeAlias = Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask
-ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask))
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The worker is to fail so (fault injection)."""
+
+    kind: FaultKind
+
+
+Order: TypeAlias = Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask | Fail
+ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask, Fail))
 ANSWERS = Codec(
     (Equipped, Listening, Wanted, Loaded, Committed, Finished, OpenTexts, Notes, Holdings, Failed)
 )

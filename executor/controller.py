@@ -7,7 +7,9 @@ until then comes with it.
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.recovery import Committed, Fault, Held, Journal
+from treepipe.core.recovery import Committed, Fault, FaultKind, Held, Journal
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
@@ -30,6 +32,7 @@ from treepipe.executor.control import (
     Chunk,
     Connect,
     Equipped,
+    Fail,
     Failed,
     Finished,
     Holdings,
@@ -54,6 +57,7 @@ from treepipe.executor.worker import worker_main
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment
+from treepipe.scenario.faults import Planned
 
 Asked = TypeVar("Asked", OpenTexts, Notes, Holdings)
 Said = TypeVar("Said")
@@ -216,7 +220,7 @@ class Controller:
         run = _Run(self, deployment, base, start, progress)
         try:
             run.decode()
-            self.collect(run.trace, start)
+            run.end()
         except RunError as error:
             at_ms = now_ms() - start
             run.salvage(error, at_ms)
@@ -247,8 +251,17 @@ class Controller:
                 )
         trace.spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
 
-    def next_finished(self, drafts: Sequence[str], until_ms: float | None) -> Finished | None:
-        """Wait until then for any draft server to finish one. Raises ``WorkerError``."""
+    def next_finished(
+        self, drafts: Sequence[str], until_ms: float | None, *, may_rest: bool
+    ) -> Finished | None:
+        """Wait until then for any draft server to finish one.
+
+        Args: ``may_rest``: nothing may be left to do before more is asked.
+
+        Raises:
+            WorkerError: a worker is lost, or failed.
+            RunError: all workers wait for each other.
+        """
         while True:
             for name in drafts:
                 if (finished := self._take(name, Finished)) is not None:
@@ -256,7 +269,7 @@ class Controller:
             if until_ms is not None and until_ms <= now_ms():
                 return None
             self._listen(until_ms)
-            if until_ms is None and self._watch.all_idle_ms() > self._watch.timeout_ms:
+            if not may_rest and self._watch.all_idle_ms() > self._watch.timeout_ms:
                 raise RunError(
                     f"nothing happened for {self._watch.all_idle_ms():.0f} ms: requests are open, "
                     f"but every worker waits for a message"
@@ -304,6 +317,18 @@ class Controller:
     def kill(self, name: str) -> None:
         """Kill one worker, as a power cut would (fault injection)."""
         self._processes[name].kill()
+
+    def inject(self, name: str, kind: FaultKind) -> None:
+        """Let a worker fail: by a signal where its process is one of this host, else it does so
+        itself when it looks up."""
+        process = self._processes[name]
+        if kind == "kill":
+            process.kill()
+        elif kind == "stop" and isinstance(process, BaseProcess):
+            assert process.pid is not None  # it was started
+            os.kill(process.pid, signal.SIGSTOP)
+        else:
+            self.order(name, Fail(kind))
 
     def close(self) -> None:
         """End every process; returns when all are gone."""
@@ -440,9 +465,12 @@ class _Run:
     ) -> None:
         """Args: ``base``: sessions before this run; ``start``: now, in ms."""
         self._controller, self.deployment = controller, deployment
-        self._base, self._start, self._spares = base, start, deployment.spares
+        self._base, self._start, self._spares = base, start, deployment.faults.spares
         self._drafts = [draft.name for draft in deployment.drafts]
         self._front = deployment.front_desk()
+        self._planned = deployment.faults.planned(deployment.seed)
+        self._next_fault = next(self._planned, None)
+        self._failing: tuple[Planned, float] | None = None
         self._over = 0  # so many requests were reported as progress
         self._progress = progress
         self.trace = Trace(
@@ -457,24 +485,62 @@ class _Run:
         front = self._front
         self._open(front.start(0.0), 0.0)
         while not front.done:
-            at = front.next_arrival_ms
-            until_ms = None if at is None else at + self._start
+            arrival_ms, fault = front.next_arrival_ms, self._next_fault
+            times = [arrival_ms, None if fault is None else fault.at_ms]
+            at_ms = min((each for each in times if each is not None), default=None)
             try:
-                found = self._controller.next_finished(self._drafts, until_ms)
+                found = self._controller.next_finished(
+                    self._drafts,
+                    None if at_ms is None else at_ms + self._start,
+                    may_rest=arrival_ms is not None,
+                )
             except LostWorkerError as death:
                 self._lose(death)
                 continue
             if found is None:
                 self._arrivals(now_ms() - self._start)
+                self._inject()
                 continue
             self._finished(found)
+
+    def end(self) -> None:
+        """All requests are over: take what the workers noted."""
+        try:
+            self._controller.collect(self.trace, self._start)
+        except LostWorkerError as death:
+            if not self._spares:
+                raise
+            self._lose(death)
+        if self._failing is not None:
+            planned, at_ms = self._failing
+            self.trace.faults.append(Fault(planned.worker, planned.kind, at_ms, None))
+
+    def _inject(self) -> None:
+        """Let the next worker fail if it is time; while another's loss is not made good, it is
+        spared."""
+        planned = self._next_fault
+        if planned is None or planned.at_ms > now_ms() - self._start:
+            return
+        self._next_fault = next(self._planned, None)
+        if self._failing is None:
+            self._failing = planned, now_ms() - self._start
+            self._controller.inject(planned.worker, planned.kind)
+
+    def _lost(self, death: LostWorkerError, noticed_ms: float, recovered_ms: float | None) -> None:
+        """Note a loss; one that was injected is known better. Args: times on the host's clock."""
+        kind, at_ms = death.kind, None
+        if self._failing is not None and self._failing[0].worker == death.name:
+            kind, at_ms = self._failing[0].kind, self._failing[1]
+            self._failing = None
+        times = [None if t is None else t - self._start for t in (noticed_ms, recovered_ms)]
+        self.trace.faults.append(Fault(death.name, kind, at_ms, *times))
 
     def salvage(self, error: RunError, at_ms: float) -> None:
         """Note what is committed of the requests that were open when the run failed."""
         if isinstance(error, WorkerError):
             self._controller.forget(error.name)
         if isinstance(error, LostWorkerError):
-            self.trace.faults.append(Fault(error.name, error.kind, None, at_ms))
+            self._lost(error, at_ms + self._start, None)
         self.trace.requests += [self._note(found) for found in self._heard()]
         # What is left is open; draft servers that do not answer had told a part of it.
         for text in self._controller.journal.texts(now_ms()):
@@ -552,11 +618,12 @@ class _Run:
         recovered_ms = now_ms()
         for held in controller.journal.take_up():
             self._hand_over(held, recovered_ms)
-        times = (noticed_ms - self._start, recovered_ms - self._start)
-        self.trace.faults.append(Fault(death.name, death.kind, None, *times))
+        self._lost(death, noticed_ms, recovered_ms)
+        while (planned := self._next_fault) and planned.at_ms <= recovered_ms - self._start:
+            self._next_fault = next(self._planned, None)
         self.trace.warnings.append(
-            f"{death} after {times[0]:.0f} ms; a spare took its place, and the open requests went "
-            f"on with what they had after {times[1] - times[0]:.0f} ms"
+            f"{death} after {noticed_ms - self._start:.0f} ms; a spare took its place, and the "
+            f"open requests went on with what they had {recovered_ms - noticed_ms:.0f} ms later"
         )
         for found in over:
             self._finished(found)
@@ -575,7 +642,7 @@ class _Run:
         if not lost or not self._front.lose(lost[0]):
             raise death
         self._controller.give_up(lost[0])
-        self.trace.faults.append(Fault(death.name, death.kind, None, now_ms() - self._start))
+        self._lost(death, now_ms(), None)
         for draft in self._drafts:
             self._controller.order(draft, Lose(lost[0], death.name))
         self.trace.warnings.append(

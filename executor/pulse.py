@@ -18,13 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from treepipe.core.errors import RunError
-from treepipe.core.recovery import FaultKind
-from treepipe.executor.clock import LOOK_MS, now_ms
+from treepipe.core.recovery import FaultKind, beat_ms
+from treepipe.executor.clock import now_ms
 
-BEATS = 10
-"""So often a worker shows itself within the time after which it counts as silent, at least."""
-MOST_MS = 500.0
-"""Between two beats."""
 START_MS = 60_000.0
 """How much longer a worker may be silent before it serves: models are read from disks meanwhile."""
 LEAVE_S = 2.0
@@ -46,11 +42,6 @@ class LostWorkerError(WorkerError):
     def __init__(self, name: str, sentence: str, kind: FaultKind = "kill") -> None:
         super().__init__(name, sentence)
         self.kind: FaultKind = kind
-
-
-def beat_ms(timeout_ms: float) -> float:
-    """Time between two beats."""
-    return max(float(LOOK_MS), min(MOST_MS, timeout_ms / BEATS))
 
 
 class Pulse:

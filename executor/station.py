@@ -201,6 +201,12 @@ class Station:
             token, key = self.settings.token, self.settings.key
             self.outboxes[name] = Outbox(self.context, address, ends, wire, token, key)
 
+    def cut(self) -> None:
+        """Close all links to other workers, with what is on them."""
+        for outbox in self.outboxes.values():
+            outbox.close()
+        self.inbox.close()
+
     def close(self) -> None:
         for outbox in self.outboxes.values():
             outbox.close()

@@ -36,6 +36,24 @@ FaultKind: TypeAlias = Literal["kill", "stop", "cut"]
 """A worker ends, stands still, or its links are cut."""
 
 
+BEATS = 10
+"""So often a worker shows itself within the time after which it counts as silent, at least."""
+MOST_BEAT_MS, LEAST_BEAT_MS = 500.0, 100.0
+"""Between two signs of life."""
+
+
+def beat_ms(timeout_ms: float) -> float:
+    """Time between two signs of a worker's life, and between two looks for them."""
+    return max(LEAST_BEAT_MS, min(MOST_BEAT_MS, timeout_ms / BEATS))
+
+
+def noticed_after_ms(kind: FaultKind, timeout_ms: float) -> float:
+    """What passes on average until a fault is noticed: nothing if the worker's end is heard. Else
+    it is named two looks before its time is up; its last sign came half a beat before the fault,
+    and was seen half a look after that."""
+    return 0.0 if kind == "kill" else timeout_ms - 2 * beat_ms(timeout_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A worker failed; times from the run's start, in ms.

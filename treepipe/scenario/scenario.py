@@ -184,7 +184,10 @@ def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
     Args:
         text: who asks, for the error.
     """
-    *parents, last = key.split(".")
+    *parents, last = names = key.split(".")
+    listed = names[0] == "faults" and isinstance(data.get("faults"), list)
+    if listed and parents and not names[1].isdigit():
+        data["faults"] = {"inject": data["faults"]}  # what the list is short for
     place: Any = data
     for index, name in enumerate(parents):
         above = place

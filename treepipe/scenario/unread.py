@@ -65,10 +65,13 @@ def computing_warnings(deployment: Deployment) -> list[str]:
 
 
 def fault_warnings(scenario: Scenario) -> list[str]:
-    """Warnings of a simulation, in which no worker fails."""
+    """Warnings of a simulation, where a worker fails if the scenario says so, and only then."""
+    given = sorted(scenario.faults.model_fields_set - {"inject"})
+    if scenario.faults.inject or not given:
+        return []
     return [
-        f"key faults.{key} has no effect on a simulation, in which no worker fails"
-        for key in sorted(scenario.faults.model_fields_set)
+        f"key faults.{key} has no effect on a simulation in which no worker fails ([[faults]])"
+        for key in given
     ]
 
 
