@@ -31,6 +31,8 @@ DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 POOL = PoolSource(hit_ratio_pool({1: 0.7, 4: 0.9}), 1, 0)
 KINDS: tuple[FaultKind, ...] = ("kill", "stop", "cut")
 RESTART_MS, TIMEOUT_MS = 700.0, 1000.0
+NOTICED_MS: dict[FaultKind, float] = {"kill": 0.0, "stop": 800.0, "cut": 900.0}
+"""A sign of life every 100 ms, and a look as often."""
 
 
 def asked(name: str) -> Deployment:
@@ -74,7 +76,7 @@ def test_no_fault_changes_a_text(name: str, faults: list[tuple[float, int, Fault
     for fault in trace.faults:
         if fault.detected_ms is not None:
             assert fault.at_ms is not None
-            waited = 0.0 if fault.kind == "kill" else TIMEOUT_MS - 200
+            waited = NOTICED_MS[fault.kind]
             assert fault.detected_ms == pytest.approx(fault.at_ms + waited)
             assert fault.recovered_ms == pytest.approx(fault.detected_ms + RESTART_MS)
     replay = ReplaySource(source.recording(trace))
@@ -98,7 +100,7 @@ def test_recovery_by_hand(lost: str, kind: FaultKind) -> None:
     first_ms, at_ms = times[0], times[5] + 1.0
     after = run(failing(deployment, Injected(lost, kind, at_ms)), 0.5)
     (fault,) = after.faults
-    noticed_ms = at_ms + (0.0 if kind == "kill" else TIMEOUT_MS - 200)
+    noticed_ms = at_ms + NOTICED_MS[kind]
     recovered_ms = noticed_ms + RESTART_MS
     assert fault == Fault(lost, kind, at_ms, pytest.approx(noticed_ms), pytest.approx(recovered_ms))
     kept = 5 if lost == "draft" else 6

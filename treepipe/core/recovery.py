@@ -50,8 +50,10 @@ def beat_ms(timeout_ms: float) -> float:
 def noticed_after_ms(kind: FaultKind, timeout_ms: float) -> float:
     """What passes on average until a fault is noticed: nothing if the worker's end is heard. Else
     it is named two looks before its time is up; its last sign came half a beat before the fault,
-    and was seen half a look after that."""
-    return 0.0 if kind == "kill" else timeout_ms - 2 * beat_ms(timeout_ms)
+    and was seen half a look after that. Who is cut off shows itself once more."""
+    if kind == "kill":
+        return 0.0
+    return timeout_ms - (1 if kind == "cut" else 2) * beat_ms(timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
