@@ -122,7 +122,7 @@ class Controller:
         self.close()
 
     def _renew_secrets(self) -> None:
-        """Of the run's ports: what was sent by who knew others is foreign from now on."""
+        """Make new ones for the ports; what was sent with others is foreign from now on."""
         token, key = secrets.token_bytes(TOKEN_BYTES), self._fleet.new_key()
         self._roles = [replace(role, token=token, key=key) for role in self._roles]
 

@@ -14,7 +14,7 @@ from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.executor.controller import Controller
 from treepipe.scenario.deployment import RequestSpec
-from treepipe.scenario.faults import Faults
+from treepipe.scenario.faults import FaultPlan
 
 pytestmark = pytest.mark.processes
 
@@ -25,7 +25,9 @@ SHORT, LONG = RequestSpec(PROMPT[:20], 6), RequestSpec(PROMPT[:9], 60)
 def _lose(pair: tuple[Path, Path], name: str, lost: str, how: int) -> None:
     """Run three requests, one worker lost when the first is over, with one spare."""
     asked = (SHORT, LONG, replace(LONG, prompt=PROMPT[5:30]))
-    deployment = replace(small_deployment(name, clients=2), requests=asked, faults=Faults(spares=1))
+    deployment = replace(
+        small_deployment(name, clients=2), requests=asked, faults=FaultPlan(spares=1)
+    )
     done = 0
     with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
 

@@ -18,7 +18,7 @@ from treepipe.core.recovery import TELL_MS, Fault, FaultKind
 from treepipe.results.result import make_result
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.faults import MS_PER_HOUR, Faults, Injected
+from treepipe.scenario.faults import MS_PER_HOUR, FaultPlan, Injected
 from treepipe.scenario.resolve import deploy, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
@@ -42,7 +42,7 @@ def asked(name: str) -> Deployment:
 
 
 def failing(deployment: Deployment, *injected: Injected, spares: int = 9) -> Deployment:
-    return replace(deployment, faults=Faults(TIMEOUT_MS, spares, RESTART_MS, injected))
+    return replace(deployment, faults=FaultPlan(TIMEOUT_MS, spares, RESTART_MS, injected))
 
 
 def texts(trace: Trace) -> list[tuple[int, ...]]:
@@ -137,7 +137,7 @@ def test_a_loss_without_a_spare_is_one_sentence() -> None:
 
 def test_faults_at_a_rate_come_as_often_as_it_says() -> None:
     rates = {"draft0": 3600.0, "pipeline0.stage1": 1800.0}
-    faults = Faults(injected=tuple(Injected(w, "kill", None, rate) for w, rate in rates.items()))
+    faults = FaultPlan(injected=tuple(Injected(w, "kill", None, rate) for w, rate in rates.items()))
     found = [*islice(faults.planned(7), 6000)]
     assert [each.at_ms for each in found] == sorted(each.at_ms for each in found)
     for worker, rate in rates.items():

@@ -24,7 +24,7 @@ from treepipe.physics.timing import DeviceTimes, LinkTimes
 from treepipe.physics.transfers import Held
 from treepipe.profiles.shapes import BYTES
 from treepipe.scenario.computing import FULL, ONE_CORE, Compute, Computed
-from treepipe.scenario.faults import Faults
+from treepipe.scenario.faults import FaultPlan
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.scale import Estimated
@@ -191,7 +191,7 @@ class Deployment:
     path: Path = Path("scenario")
     estimates: Mapping[Estimated, float] = field(default_factory=dict)
     key: Path | None = None
-    faults: Faults = field(default_factory=Faults)
+    faults: FaultPlan = field(default_factory=FaultPlan)
 
     def asked(self, requests: tuple[RequestSpec, ...], seed: int | None = None) -> Deployment:
         """The deployment for a run of these requests. Args: ``seed``: None keeps its own."""

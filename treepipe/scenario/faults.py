@@ -62,7 +62,7 @@ class FaultsSection(Section):
     def _listed(cls, given: Any) -> Any:
         return {"inject": given} if isinstance(given, list | tuple) else given
 
-    def resolved(self, roles: Collection[str], path: object) -> Faults:
+    def resolved(self, roles: Collection[str], path: object) -> FaultPlan:
         """Raises ``UserError`` if it names a worker that there is none of."""
         for index, fault in enumerate(self.inject):
             if fault.worker not in roles:
@@ -73,7 +73,7 @@ class FaultsSection(Section):
         injected = tuple(
             Injected(each.worker, each.kind, each.at_ms, each.rate_per_hour) for each in self.inject
         )
-        return Faults(self.timeout_ms, self.spares, self.restart_ms, injected)
+        return FaultPlan(self.timeout_ms, self.spares, self.restart_ms, injected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class FaultPlan:
     """What a deployment is started with of them; fields as in the scenario's section."""
 
     timeout_ms: float = DEFAULT_TIMEOUT_MS

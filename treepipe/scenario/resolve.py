@@ -17,7 +17,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
 from treepipe.scenario.computing import FULL, Computed
 from treepipe.scenario.deployment import Bounds, Deployment, Serving
-from treepipe.scenario.faults import Faults
+from treepipe.scenario.faults import FaultPlan
 from treepipe.scenario.fitting import fitting
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.links import link_estimates, named_link, pair_links
@@ -156,7 +156,7 @@ def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
     return [f"inputs are estimates: {each}; the intervals of runs do not include this"]
 
 
-def _faults(scenario: Scenario, names: set[str]) -> Faults:
+def _faults(scenario: Scenario, names: set[str]) -> FaultPlan:
     """Args: ``names``: of all roles."""
     if scenario.faults.spares and scenario.sampling.rule == "adaptive":
         raise UserError(
