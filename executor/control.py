@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
-from treepipe.core.requests import Assignment, RequestTrace
+from treepipe.core.recovery import Committed, FaultKind, Held
+from treepipe.core.requests import RequestTrace
 from treepipe.executor.codec import Codec
 from treepipe.executor.manifest import Manifest
 from treepipe.executor.station import RoleSettings
@@ -139,10 +140,9 @@ class Connect:
 class Open:
     """A draft server is to take a request into its queue; it was handed over at ``now_ms``."""
 
-    session: int
+    held: Held
     new_schedule: NewSchedule
     spec: RequestSpec
-    assignment: Assignment
     now_ms: float
 
 
@@ -161,6 +161,15 @@ class Ask:
     kind: Literal["OpenTexts", "Notes", "Holdings"]
 
 
-Order: TypeAlias = Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask
-ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask))
-ANSWERS = Codec((Equipped, Listening, Wanted, Loaded, Finished, OpenTexts, Notes, Holdings, Failed))
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The worker is to fail so (fault injection)."""
+
+    kind: FaultKind
+
+
+Order: TypeAlias = Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask | Fail
+ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask, Fail))
+ANSWERS = Codec(
+    (Equipped, Listening, Wanted, Loaded, Committed, Finished, OpenTexts, Notes, Holdings, Failed)
+)

@@ -7,8 +7,10 @@ until then comes with it.
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +20,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.requests import Assignment, RequestTrace
+from treepipe.core.recovery import Committed, Fault, FaultKind, Held, Journal
+from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import (
@@ -29,6 +32,7 @@ from treepipe.executor.control import (
     Chunk,
     Connect,
     Equipped,
+    Fail,
     Failed,
     Finished,
     Holdings,
@@ -46,13 +50,14 @@ from treepipe.executor.control import (
 from treepipe.executor.fleet import Fleet
 from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError
-from treepipe.executor.remote import Line, RemoteProcess
+from treepipe.executor.remote import CONNECT_S, Line, RemoteProcess
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.executor.worker import worker_main
-from treepipe.results.recording import Recording
+from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment
+from treepipe.scenario.faults import Planned
 
 Asked = TypeVar("Asked", OpenTexts, Notes, Holdings)
 Said = TypeVar("Said")
@@ -60,7 +65,7 @@ END_S = 1.0
 """How long a worker gets to end by itself before it is killed."""
 PIPE_TAKES_BYTES = 2**14
 """What a pipe takes at once though nobody reads it."""
-SALVAGE_S = 5.0
+SALVAGE_MS = 5000.0
 """How long draft servers get to hand over the open texts of a run that failed."""
 
 
@@ -68,12 +73,14 @@ class RunEndedError(RunError):
     """A run failed underway.
 
     Attributes:
+        at_ms: when that was noticed, from the run's start.
         trace: its requests: the finished ones, and the open ones with what they had. No spans.
         recording: of the same requests.
     """
 
-    def __init__(self, sentence: str, trace: Trace, recording: Recording) -> None:
-        super().__init__(sentence)
+    def __init__(self, why: str, at_ms: float, trace: Trace, recording: Recording) -> None:
+        super().__init__(f"{why}, {at_ms:.0f} ms after the run began")
+        self.at_ms = at_ms
         self.trace, self.recording = trace, recording
 
 
@@ -86,27 +93,21 @@ class Controller:
 
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
         """Args: ``roles``: one per device of the deployment."""
-        token = secrets.token_bytes(TOKEN_BYTES)
-        self.deployment, self._fleet = deployment, Fleet(roles)
-        key = self._fleet.new_key()
-        self._roles = [replace(role, token=token, key=key) for role in roles]
+        self.deployment, self._fleet, self._roles = deployment, Fleet(roles), [*roles]
         if deployment.queues_transfers and roles[0].emulate:
             self._roles.append(self._roles[0].as_switch())
+        self._renew_secrets()
         self._processes: dict[str, BaseProcess | RemoteProcess] = {}
         self._controls: dict[str, Connection | Line] = {}
-        self._kept: dict[str, list[Any]] = {role.placed.name: [] for role in self._roles}
-        self._watch = Watch(roles[0].timeout_s)
+        self._kept: dict[str, list[Any]] = {}
+        self.journal = Journal()
+        self._watch = Watch(roles[0].timeout_ms)
         self._sessions = 0
 
     def __enter__(self) -> Controller:
         try:
             self._fleet.meet(self.deployment.key)
-            for role in self._roles:
-                self._start(role)
-            for role in self._roles:
-                models = self._fleet.manifests(role)
-                self.order(role.placed.name, Become(role.travelling, models))
-            self._introduce()
+            self._start_all()
         except BaseException:
             self.close()
             raise
@@ -119,6 +120,32 @@ class Controller:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _renew_secrets(self) -> None:
+        """Make new ones for the ports; what was sent with others is foreign from now on."""
+        token, key = secrets.token_bytes(TOKEN_BYTES), self._fleet.new_key()
+        self._roles = [replace(role, token=token, key=key) for role in self._roles]
+
+    def _start_all(self) -> None:
+        self._kept = {role.placed.name: [] for role in self._roles}
+        for role in self._roles:
+            self._start(role)
+        for role in self._roles:
+            models = self._fleet.manifests(role)
+            self.order(role.placed.name, Become(role.travelling, models))
+        self._introduce()
+
+    def start_anew(self, lost: LostWorkerError) -> None:
+        """End all workers at once, and start them again; sessions with other hosts go on.
+
+        Raises the loss itself if the host of the lost worker does not answer, either.
+        """
+        for process in self._processes.values():
+            process.kill()
+        if lost.name in self._end_workers():
+            raise lost
+        self._renew_secrets()
+        self._start_all()
 
     def _start(self, role: RoleSettings) -> None:
         name = role.placed.name
@@ -157,6 +184,7 @@ class Controller:
             self.order(name, Connect(ways, links))
         for name in addresses:
             self._answer(name, Loaded)
+            self._watch.serves(name)
 
     def _peers(self, name: str) -> list[str]:
         """Whom a worker sends to: a draft to all stages, a stage to the next or to the drafts."""
@@ -192,18 +220,19 @@ class Controller:
         run = _Run(self, deployment, base, start, progress)
         try:
             run.decode()
-            self._collect(run.trace, start)
+            run.end()
         except RunError as error:
-            run.salvage(error)
-            raise RunEndedError(str(error), run.trace, run.recording) from None
+            at_ms = now_ms() - start
+            run.salvage(error, at_ms)
+            raise RunEndedError(str(error), at_ms, run.trace, run.recording) from None
         finally:
             run.trace.requests.sort(key=lambda request: request.session)
         return run.trace, run.recording
 
-    def _collect(self, trace: Trace, start: float) -> None:
-        """What the workers noted since ``start``."""
+    def collect(self, trace: Trace, start: float) -> None:
+        """What the workers noted since ``start``, of those that are left."""
         clocks = self._fleet.run_ends(start)
-        trace.warnings += clocks.warnings
+        trace.warnings += [each for each in clocks.warnings if each not in trace.warnings]
         for name in self._controls:
             notes = self._ask(name, Notes)
             spans = [
@@ -222,8 +251,17 @@ class Controller:
                 )
         trace.spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
 
-    def next_finished(self, drafts: Sequence[str], until_ms: float | None) -> Finished | None:
-        """Wait until then for any draft server to finish one. Raises ``WorkerError``."""
+    def next_finished(
+        self, drafts: Sequence[str], until_ms: float | None, *, may_rest: bool
+    ) -> Finished | None:
+        """Wait until then for any draft server to finish one.
+
+        Args: ``may_rest``: nothing may be left to do before more is asked.
+
+        Raises:
+            WorkerError: a worker is lost, or failed.
+            RunError: all workers wait for each other.
+        """
         while True:
             for name in drafts:
                 if (finished := self._take(name, Finished)) is not None:
@@ -231,16 +269,16 @@ class Controller:
             if until_ms is not None and until_ms <= now_ms():
                 return None
             self._listen(until_ms)
-            if until_ms is None and self._watch.all_idle_s() > self._watch.timeout_s:
+            if not may_rest and self._watch.all_idle_ms() > self._watch.timeout_ms:
                 raise RunError(
-                    f"nothing happened for {self._watch.all_idle_s():.1f} s: requests are open, "
+                    f"nothing happened for {self._watch.all_idle_ms():.0f} ms: requests are open, "
                     f"but every worker waits for a message"
                 )
 
     def open_texts(self, drafts: Sequence[str]) -> list[Finished]:
         """What the draft servers that still answer have committed of their open requests, and
         what they finished that nobody took yet."""
-        until_ms = now_ms() + 1e3 * min(SALVAGE_S, self._watch.timeout_s)
+        until_ms = now_ms() + SALVAGE_MS
         found: list[Finished] = []
         asked = [name for name in drafts if name in self._controls]
         for name in [*asked]:
@@ -280,25 +318,41 @@ class Controller:
         """Kill one worker, as a power cut would (fault injection)."""
         self._processes[name].kill()
 
+    def inject(self, name: str, kind: FaultKind) -> None:
+        """Let a worker fail: by a signal where its process is one of this host, else it does so
+        itself when it looks up."""
+        process = self._processes[name]
+        if kind == "kill":
+            process.kill()
+        elif kind == "stop" and isinstance(process, BaseProcess):
+            assert process.pid is not None  # it was started
+            os.kill(process.pid, signal.SIGSTOP)
+        else:
+            self.order(name, Fail(kind))
+
     def close(self) -> None:
         """End every process; returns when all are gone."""
+        self._end_workers()
+        self._fleet.close()
+
+    def _end_workers(self) -> list[str]:
+        """Returns when all are gone; names those that hosts do not tell the end of."""
         for control in self._controls.values():
             control.close()  # a worker ends when its control pipe does
         self._watch.close()
-        deadline = now_ms() + 1e3 * END_S
-        started = [
-            p for p in self._processes.values() if isinstance(p, RemoteProcess) or p.pid is not None
-        ]
-        for process in started:
-            process.join(max(0.0, (deadline - now_ms()) / 1e3))
-        left = [process for process in started if process.is_alive()]
-        for process in left:
-            process.kill()  # all first: one on a host that is gone is waited for in vain
-        for process in left:
-            process.join()
+        started = {
+            name: process
+            for name, process in self._processes.items()
+            if isinstance(process, RemoteProcess) or process.pid is not None
+        }
+        _join(started.values(), END_S)
+        for process in started.values():
+            if process.is_alive():
+                process.kill()  # all first: one on a host that is gone is waited for in vain
+        _join(started.values(), CONNECT_S)
         self._processes.clear()
         self._controls.clear()
-        self._fleet.close()
+        return [name for name, process in started.items() if process.is_alive()]
 
     # --- talking to workers ----------------------------------------------------------------------
 
@@ -315,7 +369,7 @@ class Controller:
         # The pipe holds no more than a stopped worker could leave in it: watch while it fills.
         with ThreadPoolExecutor(1) as sender:
             sending = sender.submit(self._send_bytes, name, control, data)
-            while not futures.wait([sending], self._watch.look_s).done:
+            while not futures.wait([sending], self._watch.look_ms / 1e3).done:
                 try:
                     self._watch.look()
                 except LostWorkerError as silent:
@@ -351,7 +405,7 @@ class Controller:
     def _listen(self, until_ms: float | None = None) -> None:
         """Read every pipe that is ready by then, or soon; what belongs to a later turn is kept."""
         pipes = {control: name for name, control in self._controls.items()}
-        left = self._watch.look_s
+        left = self._watch.look_ms / 1e3
         if until_ms is not None:
             left = min(left, max(0.0, until_ms - now_ms()) / 1e3)
         self._watch.look()
@@ -361,6 +415,8 @@ class Controller:
             if isinstance(said, Wanted):
                 data = self._fleet.chunk(pipes[pipe], said)
                 self.order(pipes[pipe], Chunk(data))
+            elif isinstance(said, Committed):
+                self.journal.told(said)
             else:
                 self._kept[pipes[pipe]].append(said)
 
@@ -385,6 +441,13 @@ class Controller:
         return LostWorkerError(name, f"died (exit code {process.exitcode})")
 
 
+def _join(processes: Iterable[BaseProcess | RemoteProcess], within_s: float) -> None:
+    """Wait for the ends of all."""
+    deadline = now_ms() + 1e3 * within_s
+    for process in processes:
+        process.join(max(0.0, (deadline - now_ms()) / 1e3))
+
+
 class _Run:
     """One run of a deployment's requests by these workers: a closed loop, or requests that arrive.
 
@@ -402,9 +465,12 @@ class _Run:
     ) -> None:
         """Args: ``base``: sessions before this run; ``start``: now, in ms."""
         self._controller, self.deployment = controller, deployment
-        self._base, self._start = base, start
+        self._base, self._start, self._spares = base, start, deployment.faults.spares
         self._drafts = [draft.name for draft in deployment.drafts]
         self._front = deployment.front_desk()
+        self._planned = deployment.faults.planned(deployment.seed)
+        self._next_fault = next(self._planned, None)
+        self._failing: tuple[Planned, float] | None = None
         self._over = 0  # so many requests were reported as progress
         self._progress = progress
         self.trace = Trace(
@@ -420,34 +486,100 @@ class _Run:
         front = self._front
         self._open(front.start(0.0), 0.0)
         while not front.done:
-            at = front.next_arrival_ms
-            until_ms = None if at is None else at + self._start
+            arrival_ms, fault = front.next_arrival_ms, self._next_fault
+            times = [arrival_ms, None if fault is None else fault.at_ms]
+            at_ms = min((each for each in times if each is not None), default=None)
             try:
-                found = self._controller.next_finished(self._drafts, until_ms)
+                found = self._controller.next_finished(
+                    self._drafts,
+                    None if at_ms is None else at_ms + self._start,
+                    may_rest=arrival_ms is not None,
+                )
             except LostWorkerError as death:
                 self._lose(death)
                 continue
             if found is None:
                 self._arrivals(now_ms() - self._start)
+                self._inject()
                 continue
-            request = self._note(found)
-            self._arrivals(request.finished_ms)
-            self._open(front.finished(request), request.finished_ms)
+            self._finished(found)
 
-    def salvage(self, error: RunError) -> None:
+    def end(self) -> None:
+        """All requests are over: take what the workers noted."""
+        try:
+            self._controller.collect(self.trace, self._start)
+        except LostWorkerError as death:
+            if not self._spares:
+                raise
+            self._lose(death)
+        if self._failing is not None:
+            planned, at_ms = self._failing
+            self.trace.faults.append(Fault(planned.worker, planned.kind, at_ms, None))
+
+    def _inject(self) -> None:
+        """Let the next worker fail if it is time; while another's loss is not made good, it is
+        spared."""
+        planned = self._next_fault
+        if planned is None or planned.at_ms > now_ms() - self._start:
+            return
+        self._next_fault = next(self._planned, None)
+        if self._failing is None:
+            self._failing = planned, now_ms() - self._start
+            self._controller.inject(planned.worker, planned.kind)
+
+    def _lost(self, death: LostWorkerError, noticed_ms: float, recovered_ms: float | None) -> None:
+        """Note a loss; one that was injected is known better. Args: times on the host's clock."""
+        kind, at_ms = death.kind, None
+        if self._failing is not None and self._failing[0].worker == death.name:
+            kind, at_ms = self._failing[0].kind, self._failing[1]
+            self._failing = None
+        times = [None if t is None else t - self._start for t in (noticed_ms, recovered_ms)]
+        self.trace.faults.append(Fault(death.name, kind, at_ms, *times))
+
+    def salvage(self, error: RunError, at_ms: float) -> None:
         """Note what is committed of the requests that were open when the run failed."""
         if isinstance(error, WorkerError):
             self._controller.forget(error.name)
-        for found in self._controller.open_texts(self._drafts):
-            if found.trace.session > self._base:
-                self.trace.requests.append(self._note(found))
+        if isinstance(error, LostWorkerError):
+            self._lost(error, at_ms + self._start, None)
+        self.trace.requests += [self._note(found) for found in self._heard()]
+        # What is left is open; draft servers that do not answer had told a part of it.
+        for text in self._controller.journal.texts(now_ms()):
+            known = RecordedRequest(text.prompt_tokens, text.tokens)
+            self.trace.requests.append(self._note(Finished(text, known)))
         self.trace.complete = self.recording.complete = False
+
+    def _heard(self) -> list[Finished]:
+        """Requests that are over by now; the journal knows the others as well as any draft."""
+        over = []
+        for found in self._controller.open_texts(self._drafts):
+            if found.trace.session <= self._base:
+                continue  # of a run that ended before
+            if found.trace.reason == RUN_ENDED:
+                self._controller.journal.known(found.trace)
+                self._record(found)
+            else:
+                over.append(found)
+        return over
+
+    def _finished(self, found: Finished) -> None:
+        request = self._note(found)
+        self._arrivals(request.finished_ms)
+        self._open(self._front.finished(request), request.finished_ms)
 
     def _note(self, found: Finished) -> RequestTrace:
         """Take a request into the recording; returns it as this run counts."""
-        number = found.trace.session - self._base
-        self.recording.requests[number] = found.recorded
+        self._controller.journal.closed(found.trace.session)
+        number = self._record(found)
         return replace(found.trace.shifted(-self._start), session=number)
+
+    def _record(self, found: Finished) -> int:
+        """What was recorded of a request before is not told again; returns its number here."""
+        number = found.trace.session - self._base
+        before = self.recording.requests.get(number, RecordedRequest(0)).answers
+        answers = [*before, *found.recorded.answers]
+        self.recording.requests[number] = replace(found.recorded, answers=answers)
+        return number
 
     def _arrivals(self, until_ms: float) -> None:
         """Take in what has arrived by then, each request at its own time."""
@@ -462,12 +594,47 @@ class _Run:
             assert assignment.draft is not None  # it is served
             spec, session = self.deployment.requests[assignment.request], assignment.session
             given = replace(assignment, asked_ms=assignment.asked_ms + self._start)
-            given_ms, new_schedule = now_ms + self._start, self.deployment.new_schedule
-            order = Open(self._base + session, new_schedule, spec, given, given_ms)
-            self._controller.order(self._drafts[assignment.draft], order)
+            held = self._controller.journal.open(self._base + session, len(spec.prompt), given)
+            self._hand_over(held, now_ms + self._start)
+
+    def _hand_over(self, held: Held, at_ms: float) -> None:
+        """Give an open request to its draft server."""
+        spec, draft = self.deployment.requests[held.assignment.request], held.assignment.draft
+        assert draft is not None  # it is served
+        order = Open(held, self.deployment.new_schedule, spec, at_ms)
+        self._controller.order(self._drafts[draft], order)
+
+    def _recover(self, death: LostWorkerError) -> None:
+        """Go on with the committed texts, and a spare in the lost worker's place."""
+        noticed_ms, controller = now_ms(), self._controller
+        controller.forget(death.name)
+        over = self._heard()
+        try:
+            controller.collect(self.trace, self._start)
+        except LostWorkerError as other:
+            self.trace.warnings.append(f"{other}, too; not all of what workers did is known")
+        if death.name in self._drafts:
+            self.recording.complete = False  # it lacks what that draft had answered
+        controller.start_anew(death)
+        recovered_ms = now_ms()
+        for held in controller.journal.take_up():
+            self._hand_over(held, recovered_ms)
+        self._lost(death, noticed_ms, recovered_ms)
+        while (planned := self._next_fault) and planned.at_ms <= recovered_ms - self._start:
+            self._next_fault = next(self._planned, None)
+        self.trace.warnings.append(
+            f"{death} after {noticed_ms - self._start:.0f} ms; a spare took its place, and the "
+            f"open requests went on with what they had {recovered_ms - noticed_ms:.0f} ms later"
+        )
+        for found in over:
+            self._finished(found)
 
     def _lose(self, death: LostWorkerError) -> None:
-        """Go on without the pipeline of a lost stage, if there is another."""
+        """Go on with a spare, or without the pipeline of a lost stage, if there is another."""
+        if self._spares:
+            self._spares -= 1
+            self._recover(death)
+            return
         lost = [
             pipeline
             for pipeline, stages in enumerate(self.deployment.pipelines)
@@ -476,6 +643,7 @@ class _Run:
         if not lost or not self._front.lose(lost[0]):
             raise death
         self._controller.give_up(lost[0])
+        self._lost(death, now_ms(), None)
         for draft in self._drafts:
             self._controller.order(draft, Lose(lost[0], death.name))
         self.trace.warnings.append(

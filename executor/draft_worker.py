@@ -14,6 +14,7 @@ import torch
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp
 from treepipe.core.messages import Beat, Close, Flight, Segment, Verified
 from treepipe.core.protocol import DraftPass, Offer
+from treepipe.core.recovery import Committed, Teller
 from treepipe.core.requests import (
     RUN_ENDED,
     OpenRequest,
@@ -68,7 +69,7 @@ class DraftWorker:
         observe: Observe | None = getattr(self._source, "observe", None)
         self._observe = observe
         self._open = OpenRequests[Features]()
-        self._recorder = Recorder()
+        self._recorder, self._teller = Recorder(), Teller()
 
     @property
     def open_sessions(self) -> int:
@@ -77,15 +78,16 @@ class DraftWorker:
 
     def open(self, order: Open) -> None:
         """Take a request into the queue."""
-        session, assignment, started = order.session, order.assignment, order.spec.started
+        session, assignment = order.held.session, order.held.assignment
         self._station.clock.wake(order.now_ms)
         if not self._open.by_session:
             self._station.gauge()
         pipeline = assignment.pipeline
         stages = len(self._stages[pipeline])
-        request = OpenRequest[Features](session, order.new_schedule, stages, assignment, started)
-        self._open.open(request)
-        self._desk.open(session, pipeline, request.schedule, started, order.now_ms)
+        asked, make = order.spec.started, order.new_schedule
+        request = OpenRequest[Features](session, make, stages, assignment, asked)
+        self._open.open(order.held.opened(request))
+        self._desk.open(session, pipeline, request.schedule, request.started, order.now_ms)
 
     def lose(self, pipeline: int, worker: str) -> None:
         """A pipeline is gone: its requests end with what they have."""
@@ -277,16 +279,24 @@ class DraftWorker:
             self._source.close(session)
             if self._verifier is not None:
                 self._verifier.close(session)
+        if orders.emitted:
+            self._teller.emitted(now, orders.emitted)
         finished, again = self._open.carry_out(orders, now)
         for each in again:
             self._desk.reopen(each.session, each.assignment.pipeline, each.schedule, each.started)
         for trace in finished:
+            self._teller.over(trace.session)
             self._finish(trace)
+        for told in self._teller.due(now):
+            self._say(told)
         self._desk.admit(now)
 
     def _finish(self, trace: RequestTrace) -> None:
         self._recorder.finished(trace.session, trace.prompt_tokens, trace.tokens)
         recorded = self._recorder.recording.requests.pop(trace.session)
+        self._say(Finished(trace, recorded))
+
+    def _say(self, answer: Committed | Finished) -> None:
         self._station.turn_to("control")
-        self._station.control.send_bytes(ANSWERS.encoded(Finished(trace, recorded)))
+        self._station.control.send_bytes(ANSWERS.encoded(answer))
         self._station.turn_to("desk")

@@ -75,6 +75,11 @@ def _left_out(scenario: Scenario) -> Iterator[str]:
             "emulate = false: devices, links and hosts of the scenario are not imposed on the run, "
             "which takes this machine's own time"
         )
+    if "restart_ms" in scenario.faults.model_fields_set:
+        yield (
+            "key faults.restart_ms has no effect on a run, which takes its own time to start "
+            "workers again"
+        )
     arrivals = scenario.workload.arrivals
     if isinstance(arrivals, ArrivalTrace):
         yield (

@@ -285,7 +285,7 @@ def _roles(
             0,
             scenario.emulate,
             scenario.check_causality,
-            scenario.run.timeout_s,
+            scenario.faults.timeout_ms,
             target.vocabulary,
         )
 

@@ -1,9 +1,10 @@
 """Which worker still answers: a thread in each shows it, the controller looks.
 
 Law of this file: being busy is no silence, however long it lasts. A worker's thread beats while its
-main thread uses processor time, and whoever waits looks up every ``LOOK_MS``; so a worker is silent
-if it is stopped, or stuck where it uses no processor. Silence counts only while the controller
-looks: if all were stopped together (Ctrl-Z, a sleeping computer), nobody was silent.
+main thread uses processor time, or would if it got any, and whoever waits looks up every
+``LOOK_MS``; so a worker is silent if it is stopped, or stuck where it uses no processor. Silence
+counts only while the controller looks: if all were stopped together (Ctrl-Z, a sleeping computer),
+nobody was silent.
 """
 
 from __future__ import annotations
@@ -12,18 +13,16 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from treepipe.core.errors import RunError
-from treepipe.executor.clock import LOOK_MS, now_ms
+from treepipe.core.recovery import FaultKind, beat_ms
+from treepipe.executor.clock import now_ms
 
-BEATS = 4
-"""So often a worker shows itself within the time after which it counts as silent, at least."""
-MOST_MS = 500.0
-"""Between two beats."""
-START_S = 60.0
-"""How much later than others a worker may show itself for the first time."""
+START_MS = 60_000.0
+"""How much longer a worker may be silent before it serves: models are read from disks meanwhile."""
 LEAVE_S = 2.0
 """How long a worker whose controller is gone gets to end by itself."""
 AT_WORK, IDLE = b"w", b"i"
@@ -38,12 +37,11 @@ class WorkerError(RunError):
 
 
 class LostWorkerError(WorkerError):
-    """A worker is gone, or as good as gone."""
+    """A worker is gone (``kind`` "kill"), or as good as gone ("stop")."""
 
-
-def beat_ms(timeout_s: float) -> float:
-    """Time between two beats."""
-    return max(float(LOOK_MS), min(MOST_MS, 1e3 * timeout_s / BEATS))
+    def __init__(self, name: str, sentence: str, kind: FaultKind = "kill") -> None:
+        super().__init__(name, sentence)
+        self.kind: FaultKind = kind
 
 
 class Pulse:
@@ -54,18 +52,19 @@ class Pulse:
     """
 
     def __init__(
-        self, pipe: Connection, timeout_s: float, leave: Callable[[int], object] = os._exit
+        self, pipe: Connection, timeout_ms: float, leave: Callable[[int], object] = os._exit
     ) -> None:
         """Args:
         pipe: its writing end.
-        timeout_s: of the run.
+        timeout_ms: of the run.
         leave: ends the process, since nobody holds the other end any more.
         """
         self.idle: Callable[[], bool] = lambda: False
-        self._pipe, self._beat_ms, self._leave = pipe, beat_ms(timeout_s), leave
+        self._pipe, self._beat_ms, self._leave = pipe, beat_ms(timeout_ms), leave
         # Not every system tells a thread's processor time; there a beat shows a stop only.
         clock = getattr(time, "pthread_getcpuclockid", None)
         self._clock: int | None = clock(threading.get_ident()) if clock is not None else None
+        self._state = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
         os.set_blocking(pipe.fileno(), False)  # nobody may be looking for long
         threading.Thread(target=self._beat, name="pulse", daemon=True).start()
 
@@ -75,7 +74,7 @@ class Pulse:
         used = -1
         while not poll.poll(self._beat_ms):  # an event: nobody holds the other end any more
             before, used = used, self._used()
-            if used != before or self._clock is None:
+            if used != before or self._clock is None or self._starves():
                 try:
                     os.write(self._pipe.fileno(), IDLE if self.idle() else AT_WORK)
                 except BlockingIOError:
@@ -89,23 +88,40 @@ class Pulse:
         """Processor time of the main thread so far, in nanoseconds."""
         return time.clock_gettime_ns(self._clock) if self._clock is not None else 0
 
+    def _starves(self) -> bool:
+        """Whether the main thread would compute, if this host had a processor for it."""
+        try:
+            return self._state.read_bytes().rpartition(b")")[2].split()[0] == b"R"
+        except OSError:
+            return False  # a system without such files
+
 
 class Watch:
     """The controller's side, over all workers of a deployment."""
 
-    def __init__(self, timeout_s: float) -> None:
-        """Args: ``timeout_s``: how long a worker may be silent."""
-        self.timeout_s = timeout_s
-        self.look_s = beat_ms(timeout_s) / 1e3
+    def __init__(self, timeout_ms: float) -> None:
+        """Args: ``timeout_ms``: a worker is named within this time of its last sign of life."""
+        self.timeout_ms = timeout_ms
         self._pipes: dict[str, Connection] = {}
-        self._silent_s: dict[str, float] = {}
-        self._idle_s: dict[str, float] = {}
+        self._patience_ms: dict[str, float] = {}
+        self._silent_ms: dict[str, float] = {}
+        self._idle_ms: dict[str, float] = {}
         self._looked_ms = now_ms()
+
+    @property
+    def look_ms(self) -> float:
+        """Time between two looks."""
+        return beat_ms(self.timeout_ms)
 
     def add(self, name: str, pipe: Connection) -> None:
         """Args: ``pipe``: the reading end of a worker's pulse."""
         os.set_blocking(pipe.fileno(), False)
-        self._pipes[name], self._silent_s[name], self._idle_s[name] = pipe, -START_S, 0.0
+        self._pipes[name], self._patience_ms[name] = pipe, START_MS
+        self._silent_ms[name] = self._idle_ms[name] = 0.0
+
+    def serves(self, name: str) -> None:
+        """A worker has all that it needs."""
+        self._patience_ms[name] = self._silent_ms[name] = 0.0
 
     def forget(self, name: str) -> None:
         """A worker is not watched any more."""
@@ -118,37 +134,42 @@ class Watch:
             self.forget(name)
 
     def look(self) -> None:
-        """Look at all pulses, every ``look_s``. Raises ``LostWorkerError`` for a silent worker."""
-        passed_s = (now_ms() - self._looked_ms) / 1e3
-        if passed_s < self.look_s / 2:
+        """Look at all pulses, every ``look_ms``. Raises ``LostWorkerError`` for a silent worker."""
+        passed_ms = now_ms() - self._looked_ms
+        if passed_ms < self.look_ms / 2:
             return
-        self._looked_ms += 1e3 * passed_s
+        self._looked_ms += passed_ms
         for name, pipe in self._pipes.items():
             beats = _read(pipe)
             # Longer than that nobody looked, so nothing is known of the time before.
-            counted_s = min(passed_s, 2 * self.look_s)
-            self._silent_s[name] = 0.0 if beats else self._silent_s[name] + counted_s
+            counted_ms = min(passed_ms, 2 * self.look_ms)
+            self._silent_ms[name] = 0.0 if beats else self._silent_ms[name] + counted_ms
             if AT_WORK in beats:
-                self._idle_s[name] = 0.0
+                self._idle_ms[name] = 0.0
             elif beats:
-                self._idle_s[name] += counted_s
-        self._raise_silent(self._silent_s)
+                self._idle_ms[name] += counted_ms
+        self._raise_silent()
 
-    def all_idle_s(self) -> float:
+    def all_idle_ms(self) -> float:
         """The time for which every worker has waited for a message with nothing in hand."""
-        return min((self._idle_s[name] for name in self._pipes), default=0.0)
+        return min((self._idle_ms[name] for name in self._pipes), default=0.0)
 
     def begin(self) -> None:
         """A run begins: idleness counts from now."""
-        self._idle_s = dict.fromkeys(self._idle_s, 0.0)
+        self._idle_ms = dict.fromkeys(self._idle_ms, 0.0)
 
-    def _raise_silent(self, silent_s: Mapping[str, float]) -> None:
-        name = max(self._pipes, key=silent_s.__getitem__, default="")
-        if name and silent_s[name] > self.timeout_s:
+    def _raise_silent(self) -> None:
+        """The last beat may have come just before a look that was one ago, and so may the next
+        look: a worker is named two looks before its time is up."""
+        silent_ms, patience_ms = self._silent_ms, self._patience_ms
+        over_ms = {name: silent_ms[name] - patience_ms[name] for name in self._pipes}
+        name = max(over_ms, key=over_ms.__getitem__, default="")
+        if name and over_ms[name] > self.timeout_ms - 2 * self.look_ms:
             raise LostWorkerError(
                 name,
-                f"has not answered for {silent_s[name]:.0f} s (run.timeout_s = "
-                f"{self.timeout_s:g}): it is stopped or stuck",
+                f"has not answered for {silent_ms[name]:.0f} ms (faults.timeout_ms = "
+                f"{self.timeout_ms:g}): it is stopped or stuck",
+                "stop",
             )
 
 

@@ -37,7 +37,7 @@ from treepipe.physics.timing import IdleFactor, LinkTimes
 from treepipe.physics.transfers import Wire
 from treepipe.results.trace import Kind, Span
 from treepipe.scenario.deployment import SWITCH, Deployment, Placed, message_bytes
-from treepipe.scenario.schema import DEFAULT_TIMEOUT_S
+from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 
 WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
 GAUGE_ROWS, GAUGE_SHAPE = 8, (4096, 1024)
@@ -63,7 +63,7 @@ class RoleSettings:
         port: to listen on, 0 for any free one.
         emulate: pad work and delay messages to the profiles.
         check_causality: assert what every row attends to.
-        timeout_s: how long a worker may be silent.
+        timeout_ms: how long a worker may be silent.
         vocabulary: of the target; no token's id is beyond it.
         token: the run's secret; only its workers know it.
         key: the run's, where other hosts can reach its ports; None on the loopback.
@@ -80,7 +80,7 @@ class RoleSettings:
     port: int = 0
     emulate: bool = False
     check_causality: bool = False
-    timeout_s: float = DEFAULT_TIMEOUT_S
+    timeout_ms: float = DEFAULT_TIMEOUT_MS
     vocabulary: int = 2**31
     token: bytes = field(default=b"", repr=False)
     key: KeyPair | None = field(default=None, repr=False)
@@ -200,6 +200,12 @@ class Station:
             ends = self.settings.placed.name, name
             token, key = self.settings.token, self.settings.key
             self.outboxes[name] = Outbox(self.context, address, ends, wire, token, key)
+
+    def cut(self) -> None:
+        """Close all links to other workers, with what is on them."""
+        for outbox in self.outboxes.values():
+            outbox.close()
+        self.inbox.close()
 
     def close(self) -> None:
         for outbox in self.outboxes.values():

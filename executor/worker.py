@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import resource
 import signal
 import traceback
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from treepipe.core.errors import UserError
+from treepipe.core.recovery import FaultKind
 from treepipe.executor.clock import LOOK_MS, set_ahead
 from treepipe.executor.control import (
     ANSWERS,
@@ -26,6 +28,7 @@ from treepipe.executor.control import (
     Chunk,
     Connect,
     Equipped,
+    Fail,
     Failed,
     Holdings,
     Listen,
@@ -67,7 +70,7 @@ def worker_main(
 
     try:
         become = _told(control, Become)
-        role, pulse = become.role, Pulse(pulse_pipe, become.role.timeout_s)
+        role, pulse = become.role, Pulse(pulse_pipe, become.role.timeout_ms)
         if elsewhere:
             role = _at_home(become, control, models)
         _say(control, Equipped())
@@ -172,6 +175,17 @@ def _obey(station: Station, worker: Any, order: Order) -> None:
             worker.lose(pipeline, lost)
         case Ask(kind):
             _say(station.control, ASKED[kind](station, worker))
+        case Fail(kind):
+            _fail(station, kind)
+
+
+def _fail(station: Station, kind: FaultKind) -> None:
+    """Be lost, as the coordinator sees it, until it ends us."""
+    if kind == "cut":
+        station.cut()
+        while True:
+            station.control.recv_bytes()  # as nobody who is cut off hears; looks up no more
+    os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
 
 
 def _notes(station: Station, worker: Any) -> Notes:

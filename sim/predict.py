@@ -21,7 +21,7 @@ from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, PoolSection, Replay
-from treepipe.scenario.unread import computing_warnings, sampling_warnings
+from treepipe.scenario.unread import computing_warnings, fault_warnings, sampling_warnings
 from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
 from treepipe.sim.blocks import block_length
@@ -71,7 +71,7 @@ def predict(
         trace.warnings += [*acceptance_warnings(scenario), *computing_warnings(deployment)]
         _refuse_far(deployment, trace)
         trace.warnings += extrapolation_warnings(deployment, trace)
-        trace.warnings += input_warnings(scenario, deployment)
+        trace.warnings += [*input_warnings(scenario, deployment), *fault_warnings(scenario)]
     traces[0].warnings += overload_warnings(scenario, deployment, traces)
     return traces
 

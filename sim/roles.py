@@ -7,7 +7,7 @@ role is looked at together with all that are delivered at the same moment.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -15,7 +15,8 @@ from typing import Protocol, TypeAlias
 from treepipe.core.accepted_rows import AcceptedRows
 from treepipe.core.draft_work import Begin, Draft, Orders, Turn, WarmUp
 from treepipe.core.messages import Close, Flight, Message, Segment, Verified
-from treepipe.core.requests import Assignment, OpenRequest, OpenRequests, RequestTrace
+from treepipe.core.recovery import Committed, Held, Teller
+from treepipe.core.requests import OpenRequest, OpenRequests, RequestTrace
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Send
 from treepipe.physics.host import HostTimes
@@ -38,7 +39,9 @@ class World(Protocol):
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None: ...
 
-    def finished(self, request: RequestTrace) -> None: ...
+    def finished(self, draft: str, request: RequestTrace) -> None: ...
+
+    def told(self, draft: str, said: Committed) -> None: ...
 
     def verified(self, flight: Flight) -> Answers: ...
 
@@ -277,6 +280,7 @@ class DraftServer(Role):
         self._open = OpenRequests[Oracle]()
         self._inbox: deque[tuple[Flight | Verified, float]] = deque()
         self._alarm = False
+        self._teller = Teller() if deployment.faults.injected else None
 
     @property
     def state(self) -> str:
@@ -287,17 +291,25 @@ class DraftServer(Role):
     def turns(self) -> list[Turn]:
         return self._desk.turns
 
-    def open(self, assignment: Assignment) -> None:
+    @property
+    def name(self) -> str:
+        return self._placed.name
+
+    @property
+    def requests(self) -> Iterable[OpenRequest[Oracle]]:
+        """The open ones."""
+        return self._open.by_session.values()
+
+    def open(self, held: Held) -> None:
         """Take a request into the queue."""
-        deployment, pipeline, session = self._deployment, assignment.pipeline, assignment.session
-        started, stages = (
-            deployment.requests[assignment.request].started,
-            len(self._stages[pipeline]),
-        )
-        make = deployment.new_schedule
-        request = OpenRequest[Oracle](session, make, stages, assignment, started)
+        deployment, assignment, session = self._deployment, held.assignment, held.session
+        asked = deployment.requests[assignment.request].started
+        pipeline, make = assignment.pipeline, deployment.new_schedule
+        stages = len(self._stages[pipeline])
+        request = held.opened(OpenRequest[Oracle](session, make, stages, assignment, asked))
         self._open.open(request)
-        self._desk.open(session, pipeline, request.schedule, started, self._world.clock.now)
+        now = self._world.clock.now
+        self._desk.open(session, pipeline, request.schedule, request.started, now)
         self._wake()
 
     def deliver(self, message: Message) -> None:
@@ -428,10 +440,17 @@ class DraftServer(Role):
             yield stages[:1] if isinstance(message, Flight) else stages, message
 
     def _finish(self, orders: Orders) -> None:
-        now = self._world.clock.now
+        now, teller = self._world.clock.now, self._teller
         finished, again = self._open.carry_out(orders, now)
         for each in again:
             self._desk.reopen(each.session, each.assignment.pipeline, each.schedule, each.started)
+        if teller is not None:
+            teller.emitted(now, orders.emitted)
         for request in finished:
-            self._world.finished(request)
+            if teller is not None:
+                teller.over(request.session)
+            self._world.finished(self._placed.name, request)
+        if teller is not None:
+            for said in teller.due(now):
+                self._world.told(self._placed.name, said)
         self._desk.admit(now)

@@ -1,32 +1,31 @@
 """The simulated world: the same schedules and desks as executed, with times from profiles.
 
 Law of this file: it decides nothing. What is computed, pruned and fed follows from the schedules
-and the desks; here messages move, and ``roles.py`` lets time pass.
+and the desks, and what is taken up after a fault from ``core/recovery.py``; messages move in
+``life.py``, and ``roles.py`` lets time pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 
-import numpy as np
 from simpy.core import EmptySchedule
 
 from treepipe.core.errors import RunError
-from treepipe.core.messages import Flight, Message, Verified
-from treepipe.core.requests import Assignment, RequestTrace, numbered
+from treepipe.core.recovery import Committed, Fault, Held, Journal, noticed_after_ms
+from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.results.critical_path import ARRIVALS, edges
-from treepipe.results.trace import Kind, Span, Trace
-from treepipe.scenario.deployment import Deployment, message_bytes
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.faults import Planned
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.causes import ListeningClock, critical_path
 from treepipe.sim.clock import Clock
-from treepipe.sim.device import places
-from treepipe.sim.link import Claim, SimulatedLink, Traffic
-from treepipe.sim.roles import Answers, DraftServer, StageRole, World
+from treepipe.sim.life import FrontOffice, Life
 
 
-class Simulation(World):
+class Simulation(FrontOffice):
     """One run of a deployment: a closed loop of requests, or requests that arrive."""
 
     def __init__(
@@ -36,8 +35,10 @@ class Simulation(World):
         record_spans: bool,
         record_paths: bool = False,
     ) -> None:
+        # What a fault cuts short released nothing, so there are no paths across it.
+        record_paths = record_paths and not deployment.faults.injected
         self.clock = ListeningClock() if record_paths else Clock()
-        self.deployment = deployment
+        self.deployment, self._source = deployment, source
         self._front = deployment.front_desk()
         self.trace = Trace(
             deployment.devices,
@@ -47,69 +48,44 @@ class Simulation(World):
             slo=deployment.serving.slo,
         )
         self.records = record_spans or record_paths  # paths are made of what is noted
-        self._row_bytes = {name: deployment.sent_row_bytes(name) for name in deployment.devices}
-        staged = {stage.name for stages in deployment.pipelines for stage in stages}
-        machines = {name: deployment.machine(name) for name in deployment.devices}
-        at = places(self.clock, machines, staged, deployment.seed)
-        self.drafts = [
-            DraftServer(self, deployment, number, source, at[placed.name])
-            for number, placed in enumerate(deployment.drafts)
-        ]
-        self.stages = [
-            StageRole(self, deployment, pipeline, number, at[placed.name])
-            for pipeline, stages in enumerate(deployment.pipelines)
-            for number, placed in enumerate(stages, start=1)
-        ]
-        self._links = self._connect()
-        self._over = False
+        self._life = Life(self, deployment, source)
+        self._journal, self._restarting = Journal(), False
+        self._planned = deployment.faults.planned(deployment.seed)
+        self._failing: Planned | None = None
+        self._spares, self._over = deployment.faults.spares, False
 
     def run(self) -> Trace:
-        """Raises ``RunError`` if everything waits and nothing moves."""
+        """Raises ``RunError`` if everything waits and nothing moves, or a fault ends the run."""
         self._open(self._front.start(self.clock.now))
         self._await_arrival()
+        self._await_fault()
         try:
             while not self._over:
                 self.clock.step()
         except EmptySchedule:
-            waiting = [role.state for role in self._roles]
+            waiting = [role.state for role in self._life.roles]
             now = self.clock.now
             raise RunError(f"deadlock at {now:.3f} ms: {'; '.join(waiting)}") from None
-        if self.records:
-            self.trace.turns += [turn for draft in self.drafts for turn in draft.turns]
+        if self._failing is not None:  # nobody noticed before the end
+            planned = self._failing
+            self.trace.faults.append(Fault(planned.worker, planned.kind, planned.at_ms, None))
+        self._keep_turns()
         self.trace.requests.sort(key=lambda request: request.session)
         return self.trace
-
-    @property
-    def _roles(self) -> list[DraftServer | StageRole]:
-        """All roles, in the order of the deployment's devices."""
-        return [*self.drafts, *self.stages]
 
     @property
     def events(self) -> int:
         """Events of the clock so far."""
         return self.clock.events
 
-    def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
-        size, links = message_bytes(message, self._row_bytes[sender]), self._links
-        for receiver in receivers:
-            links[sender, receiver].send(message, size)
-
-    def size(self, sender: str, message: Message) -> int:
-        """Bytes, as links count them."""
-        return message_bytes(message, self._row_bytes[sender])
-
-    def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
-        self.clock.spent(device, kind, start_ms)
-        if self.records:
-            self._span(device, kind, start_ms, self.clock.now, session, tokens)
-
-    def verified(self, flight: Flight) -> Answers:
-        return self.drafts[flight.draft].answers(flight)
-
     def finished(self, request: RequestTrace) -> None:
         if isinstance(self.clock, ListeningClock):
             self.trace.paths += critical_path(self.clock.cause, request.session, edges(request))
+        self._journal.closed(request.session)
         self._open(self._front.finished(request))
+
+    def told(self, said: Committed) -> None:
+        self._journal.told(said)
 
     def _await_arrival(self) -> None:
         at = self._front.next_arrival_ms
@@ -124,43 +100,72 @@ class Simulation(World):
 
     def _open(self, assignments: Iterable[Assignment]) -> None:
         for assignment in assignments:
-            assert assignment.draft is not None  # it is served
-            self.drafts[assignment.draft].open(assignment)
+            spec = self.deployment.requests[assignment.request]
+            held = self._journal.open(assignment.session, len(spec.prompt), assignment)
+            if not self._restarting:
+                self._hand_over(held)
         if self._front.done:
             self.clock.after(0, self._end)
+
+    def _hand_over(self, held: Held) -> None:
+        draft = held.assignment.draft
+        assert draft is not None  # it is served
+        self._life.drafts[draft].open(held)
 
     def _end(self, _: object) -> None:
         self._over = True
 
-    def _note_transfer(self, device: str, message: Message, begin: float, due: float) -> None:
-        rows = message.rows if isinstance(message, Flight | Verified) else 0
-        self._span(device, "transfer", begin, due, message.session, rows)
+    def _keep_turns(self) -> None:
+        if self.records:
+            self.trace.turns += [turn for draft in self._life.drafts for turn in draft.turns]
 
-    def _span(
-        self, device: str, kind: Kind, start: float, end: float, session: int, tokens: int
-    ) -> None:
-        self.trace.spans.append(Span(device, kind, start, end, numbered(session)[1], tokens))
+    # --- faults ----------------------------------------------------------------------------------
 
-    def _connect(self) -> dict[tuple[str, str], SimulatedLink[Message]]:
-        """One for each of the deployment's connections, with a stream of random numbers each."""
-        deployment, pairs = self.deployment, self.deployment.connections
-        roles = dict(zip(deployment.devices, self._roles, strict=True))
-        seeds = np.random.SeedSequence(deployment.seed).spawn(len(pairs))
-        traffic, links = Traffic(self.clock), dict[tuple[str, str], SimulatedLink[Message]]()
-        for pair, seed in zip(pairs, seeds, strict=True):
-            held, receiver = deployment.held(*pair), roles[pair[1]]
-            links[pair] = SimulatedLink(
-                self.clock,
-                deployment.link(*pair),
-                partial(receiver.hear, self._row_bytes[pair[0]])
-                if deployment.machine(pair[1]).costs
-                else receiver.deliver,
-                np.random.default_rng(seed),
-                Claim(traffic, held, deployment.central_transfers) if held else None,
-                partial(self._note_transfer, "->".join(pair)) if self.records else None,
-                "->".join(pair),
+    def _await_fault(self) -> None:
+        """What would have come while a loss was made good is left out."""
+        now = self.clock.now
+        planned = next((each for each in self._planned if each.at_ms >= now), None)
+        if planned is not None:
+            self.clock.after(planned.at_ms - now, partial(self._fail, planned))
+
+    def _fail(self, planned: Planned, _: object) -> None:
+        """A worker fails; while another one's loss is not made good, it is spared."""
+        if self._failing is not None:
+            self._await_fault()
+            return
+        self._failing = planned
+        self._life.mute.add(planned.worker)
+        after = noticed_after_ms(planned.kind, self.deployment.faults.timeout_ms)
+        self.clock.after(after, partial(self._notice, planned))
+
+    def _notice(self, planned: Planned, _: object) -> None:
+        """The draft servers that are left tell what they committed; all roles end."""
+        now, life = self.clock.now, self._life
+        if not self._spares:
+            raise RunError(
+                f"{planned.worker} fails {planned.at_ms:.0f} ms after the run began (faults, kind "
+                f"{planned.kind!r}), and no spare is left (faults.spares = "
+                f"{self.deployment.faults.spares}): the run would end"
             )
-        return links
+        self._spares -= 1
+        for draft in life.drafts:
+            if draft.name not in life.mute:
+                for request in draft.requests:
+                    self._journal.known(request.trace(now, RUN_ENDED))
+        life.mute.update(self.deployment.devices)
+        self._keep_turns()
+        self._restarting = True
+        self.clock.after(self.deployment.faults.restart_ms, partial(self._recover, planned, now))
+
+    def _recover(self, planned: Planned, noticed_ms: float, _: object) -> None:
+        self._life, self._restarting = Life(self, self.deployment, self._source), False
+        for held in self._journal.take_up():
+            self._hand_over(held)
+        self.trace.faults.append(
+            Fault(planned.worker, planned.kind, planned.at_ms, noticed_ms, self.clock.now)
+        )
+        self._failing = None
+        self._await_fault()
 
 
 def simulate(

@@ -21,6 +21,7 @@ from treepipe.profiles.library import LIBRARY
 from treepipe.profiles.shapes import Shape
 from treepipe.scenario import distributions
 from treepipe.scenario import schema as scenario
+from treepipe.scenario.faults import FaultsSection, InjectedFault
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
@@ -72,6 +73,7 @@ SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     ),
     "`[scale]`": (scenario.ScaleSection,),
     "`[run]`": (scenario.RunSection,),
+    "`[faults]`": (FaultsSection, InjectedFault),
 }
 """Which tables of the file each part of the page describes."""
 BEFORE_THE_SCHEMA = {("`[acceptance]`", "name")}

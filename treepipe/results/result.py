@@ -149,6 +149,8 @@ class Result:
             content["complete"] = self.complete
         if self.failure is not None:
             content["failure"] = self.failure
+        if faults := [asdict(fault) for trace in self.traces for fault in trace.faults]:
+            content["faults"] = faults
         content["warnings"] = list(self.warnings)
         if self.closed_form is not None:
             content["closed_form"] = {

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
 from treepipe.core.records import record
+from treepipe.core.recovery import Fault
 from treepipe.core.requests import Objectives, RequestTrace
 from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart
@@ -77,7 +78,7 @@ class Trace:
     Requests of a ``paged`` one could be preempted; ``slo`` is what each was promised. ``paths`` are
     those of the requests' critical paths, where they were asked for. ``redrawn`` is how many texts
     its acceptance was drawn as, over the recorded ones that they were drawn from; 0 if it was not
-    drawn from recorded texts.
+    drawn from recorded texts. ``faults`` are of its workers, in the order of time.
     """
 
     devices: tuple[str, ...]
@@ -88,6 +89,7 @@ class Trace:
     machines: tuple[Machine, ...] = ()
     complete: bool = True
     paths: list[PathPart] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
 
     @property
     def gauge_ms(self) -> float | None:

@@ -25,6 +25,7 @@ from treepipe.physics.timing import DeviceTimes, LinkTimes
 from treepipe.physics.transfers import Held
 from treepipe.profiles.shapes import BYTES
 from treepipe.scenario.computing import FULL, ONE_CORE, Compute, Computed
+from treepipe.scenario.faults import FaultPlan
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.scale import Estimated
@@ -162,6 +163,7 @@ class Deployment:
         room: for keys and values, where ``serving.cache`` shares it; ``fitting.py`` finds it.
         path: of the scenario, for errors.
         estimates: relative uncertainty of the inputs that are estimates.
+        faults: which ones there are, and what then.
         key: file of the key that the workers on other hosts hold; None on the loopback only.
     """
 
@@ -192,6 +194,7 @@ class Deployment:
     path: Path = Path("scenario")
     estimates: Mapping[Estimated, float] = field(default_factory=dict)
     key: Path | None = None
+    faults: FaultPlan = field(default_factory=FaultPlan)
 
     def asked(self, requests: tuple[RequestSpec, ...], seed: int | None = None) -> Deployment:
         """The deployment for a run of these requests. Args: ``seed``: None keeps its own."""

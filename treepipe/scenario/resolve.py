@@ -18,6 +18,7 @@ from treepipe.core.front_desk import ServiceLevels
 from treepipe.core.requests import Objectives
 from treepipe.scenario.computing import FULL, Computed
 from treepipe.scenario.deployment import Bounds, Deployment, Serving
+from treepipe.scenario.faults import FaultPlan
 from treepipe.scenario.fitting import fitting
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.links import link_estimates, named_link, pair_links
@@ -97,6 +98,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         draft_footprints=placement.draft_footprints,
         path=path,
         estimates=estimates,
+        faults=_faults(scenario, names),
         key=None if scenario.run.key is None else path.parent / scenario.run.key,
     )
 
@@ -153,6 +155,16 @@ def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
         return []
     each = ", ".join(f"{name} ±{share * 100:.3g} %" for name, share in estimates.items())
     return [f"inputs are estimates: {each}; the intervals of runs do not include this"]
+
+
+def _faults(scenario: Scenario, names: set[str]) -> FaultPlan:
+    """Args: ``names``: of all roles."""
+    if scenario.faults.spares and scenario.sampling.rule == "adaptive":
+        raise UserError(
+            f"{scenario.path}: key faults.spares does not go with sampling.rule = 'adaptive', "
+            f"whose running share of matches a request that is taken up again would lose"
+        )
+    return scenario.faults.resolved(sorted(names), scenario.path)
 
 
 def _serving(scenario: Scenario, pipelines: int) -> Serving:

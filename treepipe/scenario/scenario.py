@@ -17,6 +17,7 @@ from treepipe.core.errors import UserError
 from treepipe.files.section import Section, Seed, Several
 from treepipe.files.toml_file import read_toml, toml_value, validated
 from treepipe.profiles.library import find_acceptance
+from treepipe.scenario.faults import FaultsSection
 from treepipe.scenario.schema import (
     Acceptance,
     DraftSection,
@@ -76,6 +77,7 @@ class Scenario(Section):
     workload: Workload = Workload()
     scale: ScaleSection = ScaleSection()
     run: RunSection = RunSection()
+    faults: FaultsSection = FaultsSection()
 
     @classmethod
     def load(cls, path: Path | str, settings: Sequence[str] = ()) -> Self:
@@ -182,7 +184,10 @@ def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
     Args:
         text: who asks, for the error.
     """
-    *parents, last = key.split(".")
+    *parents, last = names = key.split(".")
+    listed = names[0] == "faults" and isinstance(data.get("faults"), list)
+    if listed and parents and not names[1].isdigit():
+        data["faults"] = {"inject": data["faults"]}  # what the list is short for
     place: Any = data
     for index, name in enumerate(parents):
         above = place

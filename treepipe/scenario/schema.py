@@ -492,8 +492,6 @@ class SamplingSection(Section):
 
 
 GREEDY = SamplingSection()
-DEFAULT_TIMEOUT_S = 30.0
-"""How long a worker may be silent in a run."""
 
 
 class ScaleSection(Section):
@@ -511,11 +509,8 @@ class ScaleSection(Section):
 
 
 class RunSection(Section):
-    """How a run watches over its workers."""
+    """How a run reaches its workers."""
 
-    timeout_s: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
-        DEFAULT_TIMEOUT_S, description="executor: a worker that is silent for longer ends the run"
-    )
     key: str | None = Field(
         None, description="executor: file of the key that workers on other hosts hold"
     )

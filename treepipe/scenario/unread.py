@@ -64,6 +64,17 @@ def computing_warnings(deployment: Deployment) -> list[str]:
     ]
 
 
+def fault_warnings(scenario: Scenario) -> list[str]:
+    """Warnings of a simulation, where a worker fails if the scenario says so, and only then."""
+    given = sorted(scenario.faults.model_fields_set - {"inject"})
+    if scenario.faults.inject or not given:
+        return []
+    return [
+        f"key faults.{key} has no effect on a simulation in which no worker fails ([[faults]])"
+        for key in given
+    ]
+
+
 def _drafts(scenario: Scenario) -> Iterator[str]:
     for index, draft in enumerate(scenario.drafts):
         given = draft.model_fields_set | {f"model.{key}" for key in draft.model.model_fields_set}

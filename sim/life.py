@@ -1,0 +1,128 @@
+"""The roles and links of a deployment, from when they start until they end or a worker is lost.
+
+Law of this file: who is mute acts on nobody; what it was at goes on without a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from treepipe.core.messages import Flight, Message, Verified
+from treepipe.core.recovery import Committed
+from treepipe.core.requests import RequestTrace, numbered
+from treepipe.results.trace import Kind, Span, Trace
+from treepipe.scenario.deployment import Deployment, message_bytes
+from treepipe.sim.acceptance import AcceptanceSource
+from treepipe.sim.clock import Clock
+from treepipe.sim.device import places
+from treepipe.sim.link import Claim, SimulatedLink, Traffic
+from treepipe.sim.roles import Answers, DraftServer, StageRole, World
+
+
+class FrontOffice(Protocol):
+    """Whom draft servers tell of requests."""
+
+    clock: Clock
+    records: bool  # whether what happens is noted, and not only what comes of it
+    trace: Trace
+
+    def finished(self, request: RequestTrace) -> None: ...
+
+    def told(self, said: Committed) -> None: ...
+
+
+class Life(World):
+    """One life of a deployment's roles.
+
+    Attributes:
+        mute: names of roles that have failed.
+    """
+
+    def __init__(
+        self, office: FrontOffice, deployment: Deployment, source: AcceptanceSource
+    ) -> None:
+        self.clock, self.records, self.deployment = office.clock, office.records, deployment
+        self.mute: set[str] = set()
+        self._office, self._trace = office, office.trace
+        self._row_bytes = {name: deployment.sent_row_bytes(name) for name in deployment.devices}
+        staged = {stage.name for stages in deployment.pipelines for stage in stages}
+        machines = {name: deployment.machine(name) for name in deployment.devices}
+        at = places(self.clock, machines, staged, deployment.seed)
+        self.drafts = [
+            DraftServer(self, deployment, number, source, at[placed.name])
+            for number, placed in enumerate(deployment.drafts)
+        ]
+        self.stages = [
+            StageRole(self, deployment, pipeline, number, at[placed.name])
+            for pipeline, stages in enumerate(deployment.pipelines)
+            for number, placed in enumerate(stages, start=1)
+        ]
+        self._links = self._connect()
+
+    @property
+    def roles(self) -> list[DraftServer | StageRole]:
+        """All roles, in the order of the deployment's devices."""
+        return [*self.drafts, *self.stages]
+
+    def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
+        if sender in self.mute:
+            return
+        size, links = message_bytes(message, self._row_bytes[sender]), self._links
+        for receiver in receivers:
+            links[sender, receiver].send(message, size)
+
+    def size(self, sender: str, message: Message) -> int:
+        """Bytes, as links count them."""
+        return message_bytes(message, self._row_bytes[sender])
+
+    def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
+        if device in self.mute:
+            return
+        self.clock.spent(device, kind, start_ms)
+        if self.records:
+            self._span(device, kind, start_ms, self.clock.now, session, tokens)
+
+    def verified(self, flight: Flight) -> Answers:
+        return self.drafts[flight.draft].answers(flight)
+
+    def finished(self, draft: str, request: RequestTrace) -> None:
+        if draft not in self.mute:
+            self._office.finished(request)
+
+    def told(self, draft: str, said: Committed) -> None:
+        if draft not in self.mute:
+            self._office.told(said)
+
+    def _note_transfer(self, device: str, message: Message, begin: float, due: float) -> None:
+        rows = message.rows if isinstance(message, Flight | Verified) else 0
+        self._span(device, "transfer", begin, due, message.session, rows)
+
+    def _span(
+        self, device: str, kind: Kind, start: float, end: float, session: int, tokens: int
+    ) -> None:
+        self._trace.spans.append(Span(device, kind, start, end, numbered(session)[1], tokens))
+
+    def _connect(self) -> dict[tuple[str, str], SimulatedLink[Message]]:
+        """One for each of the deployment's connections, with a stream of random numbers each."""
+        deployment, pairs = self.deployment, self.deployment.connections
+        roles = dict(zip(deployment.devices, self.roles, strict=True))
+        seeds = np.random.SeedSequence(deployment.seed).spawn(len(pairs))
+        traffic, links = Traffic(self.clock), dict[tuple[str, str], SimulatedLink[Message]]()
+        for pair, seed in zip(pairs, seeds, strict=True):
+            held, receiver = deployment.held(*pair), roles[pair[1]]
+            links[pair] = SimulatedLink(
+                self.clock,
+                deployment.link(*pair),
+                partial(receiver.hear, self._row_bytes[pair[0]])
+                if deployment.machine(pair[1]).costs
+                else receiver.deliver,
+                np.random.default_rng(seed),
+                Claim(traffic, held, deployment.central_transfers) if held else None,
+                partial(self._note_transfer, "->".join(pair)) if self.records else None,
+                "->".join(pair),
+            )
+        return links

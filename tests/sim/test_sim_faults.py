@@ -1,0 +1,185 @@
+"""Workers that fail in the simulated world: the text is kept, and times follow by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.worlds.any_section import SCHEDULES
+from tests.worlds.timed_pipeline import gaps, make_deployment, plain, run
+from treepipe.core.errors import RunError, UserError
+from treepipe.core.recovery import TELL_MS, Fault, FaultKind
+from treepipe.results.result import make_result
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.faults import MS_PER_HOUR, FaultPlan, Injected
+from treepipe.scenario.resolve import deploy, resolve
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.acceptance import PoolSource, RecordingSource
+from treepipe.sim.made_pools import hit_ratio_pool
+from treepipe.sim.predict import predict
+from treepipe.sim.replay import ReplaySource
+from treepipe.sim.world import simulate
+
+DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
+POOL = PoolSource(hit_ratio_pool({1: 0.7, 4: 0.9}), 1, 0)
+KINDS: tuple[FaultKind, ...] = ("kill", "stop", "cut")
+RESTART_MS, TIMEOUT_MS = 700.0, 1000.0
+NOTICED_MS: dict[FaultKind, float] = {"kill": 0.0, "stop": 800.0, "cut": 900.0}
+"""A sign of life every 100 ms, and a look as often."""
+
+
+def asked(name: str) -> Deployment:
+    workload = "workload={requests=3,concurrency=2,prompt_tokens=9,new_tokens=8}"
+    schedule = f"schedule={{name={name!r},tree_size=8,tree_depth=3,width=4,expand_depth=2}}"
+    return deploy(Scenario.load(DEMO, [workload, schedule]))
+
+
+def failing(deployment: Deployment, *injected: Injected, spares: int = 9) -> Deployment:
+    return replace(deployment, faults=FaultPlan(TIMEOUT_MS, spares, RESTART_MS, injected))
+
+
+def texts(trace: Trace) -> list[tuple[int, ...]]:
+    return [request.tokens for request in trace.requests]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@settings(max_examples=5)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1), st.integers(0, 4), st.sampled_from(KINDS)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_no_fault_changes_a_text(name: str, faults: list[tuple[float, int, FaultKind]]) -> None:
+    """Whoever fails, whenever: no token is lost, none comes twice, and a recording is whole."""
+    deployment = asked(name)
+    undisturbed = simulate(deployment, POOL)
+    end_ms = max(request.finished_ms for request in undisturbed.requests)
+    injected = [
+        Injected(deployment.devices[worker], kind, share * end_ms) for share, worker, kind in faults
+    ]
+    source = RecordingSource(POOL)
+    trace = simulate(failing(deployment, *injected), source)
+    assert texts(trace) == texts(undisturbed)
+    for request in trace.requests:
+        assert sum(count for _, count in request.emitted) == len(request.tokens)
+        assert [at for at, _ in request.emitted] == sorted(at for at, _ in request.emitted)
+    assert trace.faults
+    for fault in trace.faults:
+        if fault.detected_ms is not None:
+            assert fault.at_ms is not None
+            waited = NOTICED_MS[fault.kind]
+            assert fault.detected_ms == pytest.approx(fault.at_ms + waited)
+            assert fault.recovered_ms == pytest.approx(fault.detected_ms + RESTART_MS)
+    replay = ReplaySource(source.recording(trace))
+    assert texts(simulate(deployment, replay)) == texts(undisturbed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lost", ["stage1", "draft"])
+def test_recovery_by_hand(lost: str, kind: FaultKind) -> None:
+    """Plain decoding: the committed text is read as a prompt is, then every token takes a lap.
+
+    A stage's loss does not touch what is committed. Of a draft's last tokens those that it had not
+    told are decoded again.
+    """
+    deployment = make_deployment(plain, requests=1)
+    before = run(deployment, 0.5)
+    (request,) = before.requests
+    times = [at for at, _ in request.emitted]
+    (lap,) = {round(gap, 6) for gap in gaps(request)}
+    assert lap < TELL_MS < 2 * lap, "every second token is told"
+    first_ms, at_ms = times[0], times[5] + 1.0
+    after = run(failing(deployment, Injected(lost, kind, at_ms)), 0.5)
+    (fault,) = after.faults
+    noticed_ms = at_ms + NOTICED_MS[kind]
+    recovered_ms = noticed_ms + RESTART_MS
+    assert fault == Fault(lost, kind, at_ms, pytest.approx(noticed_ms), pytest.approx(recovered_ms))
+    kept = 5 if lost == "draft" else 6
+    left = len(request.tokens) - kept
+    expected = times[:kept] + [recovered_ms + first_ms + n * lap for n in range(left)]
+    assert [at for at, _ in after.requests[0].emitted] == pytest.approx(expected)
+    assert after.requests[0].tokens == request.tokens
+
+
+def test_a_fault_that_nobody_notices_any_more_is_told() -> None:
+    deployment = make_deployment(plain, requests=1)
+    before = run(deployment, 0.5)
+    at_ms = before.requests[0].finished_ms - 1.0
+    trace = run(failing(deployment, Injected("stage1", "stop", at_ms)), 0.5)
+    assert trace.faults == [Fault("stage1", "stop", at_ms, None)]
+    content = make_result("simulation", "test", 0, [trace]).to_json()
+    assert content["faults"] == [
+        {
+            "worker": "stage1",
+            "kind": "stop",
+            "at_ms": at_ms,
+            "detected_ms": None,
+            "recovered_ms": None,
+        }
+    ]
+    assert "faults" not in make_result("simulation", "test", 0, [before]).to_json()
+
+
+def test_a_loss_without_a_spare_is_one_sentence() -> None:
+    fault = Injected("pipeline0.stage2", "kill", 40.0)
+    with pytest.raises(RunError, match=r"^pipeline0\.stage2 fails 40 ms after .* no spare is left"):
+        simulate(failing(asked("flowspec"), fault, spares=0), POOL)
+
+
+def test_faults_at_a_rate_come_as_often_as_it_says() -> None:
+    rates = {"draft0": 3600.0, "pipeline0.stage1": 1800.0}
+    faults = FaultPlan(injected=tuple(Injected(w, "kill", None, rate) for w, rate in rates.items()))
+    found = [*islice(faults.planned(7), 6000)]
+    assert [each.at_ms for each in found] == sorted(each.at_ms for each in found)
+    for worker, rate in rates.items():
+        count = sum(each.worker == worker for each in found)
+        assert found[-1].at_ms / count == pytest.approx(MS_PER_HOUR / rate, rel=0.06)
+    assert [*islice(faults.planned(7), 9)] == found[:9]
+    assert fmean(each.at_ms for each in islice(faults.planned(8), 9)) != fmean(
+        each.at_ms for each in found[:9]
+    )
+
+
+# --- in a scenario ------------------------------------------------------------------------------
+
+
+def test_faults_of_a_scenario_are_a_list_or_a_table() -> None:
+    short = Scenario.load(DEMO, ['faults=[{worker="draft0",kind="kill",at_ms=5}]'])
+    long = Scenario.load(DEMO, ['faults.inject=[{worker="draft0",kind="kill",at_ms=5}]'])
+    assert resolve(short).faults == resolve(long).faults
+    spared = resolve(short.with_settings(["faults.spares=2", "faults.inject.0.at_ms=7"])).faults
+    assert (spared.spares, spared.injected[0].at_ms) == (2, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ('faults=[{worker="stage9",kind="kill",at_ms=5}]', r"faults\.0\.worker = 'stage9'"),
+        ('faults=[{worker="draft0",kind="kill"}]', "at_ms and rate_per_hour: a fault has one"),
+        ('faults=[{worker="draft0",kind="fire",at_ms=5}]', "kind"),
+        ("faults.timeout_ms=5", "timeout_ms"),
+    ],
+)
+def test_what_cannot_fail_is_refused(setting: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        resolve(Scenario.load(DEMO, [setting]))
+
+
+def test_keys_without_effect_on_a_simulation_are_warned_of() -> None:
+    few = ["runs=1", "workload.requests=1", "workload.new_tokens=4", "faults.spares=2"]
+    (trace,) = predict(Scenario.load(DEMO, few))
+    assert any("key faults.spares has no effect on a simulation" in w for w in trace.warnings)
+    (trace,) = predict(
+        Scenario.load(DEMO, [*few, 'faults.inject=[{worker="draft0",kind="kill",at_ms=9}]'])
+    )
+    assert not any("faults." in w for w in trace.warnings)
+    assert [fault.worker for fault in trace.faults] == ["draft0"]

@@ -1,0 +1,123 @@
+"""What a scenario says of faults: which ones there are, how soon they are noticed, and what then.
+
+Both worlds ask here when the next worker fails; what becomes of the requests is a rule of the core
+(``core/recovery.py``).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from treepipe.core.errors import UserError
+from treepipe.core.recovery import FaultKind
+from treepipe.files.section import Section
+
+DEFAULT_TIMEOUT_MS = 2000.0
+"""How long a worker may be silent in a run."""
+DEFAULT_RESTART_MS = 320.0
+"""What starting the five workers of the bundled pair took on two cores."""
+MS_PER_HOUR = 3.6e6
+Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class InjectedFault(Section):
+    """A worker that fails, once or now and then."""
+
+    worker: str = Field(description='a role, e.g. "draft0" or "pipeline0.stage2"')
+    kind: FaultKind
+    at_ms: Moment | None = Field(None, description="from the start of each run")
+    rate_per_hour: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        None, description="mean; times between faults are exponential"
+    )
+
+    @model_validator(mode="after")
+    def _happens(self) -> InjectedFault:
+        if (self.at_ms is None) == (self.rate_per_hour is None):
+            raise ValueError("keys at_ms and rate_per_hour: a fault has one of them")
+        return self
+
+
+class FaultsSection(Section):
+    """Workers that fail. ``[[faults]]`` is short for ``[[faults.inject]]``."""
+
+    timeout_ms: Annotated[float, Field(ge=1000, allow_inf_nan=False)] = Field(
+        DEFAULT_TIMEOUT_MS, description="a worker that is silent for so long is given up"
+    )
+    spares: Annotated[int, Field(ge=0, le=1000)] = Field(
+        0, description="lost workers that are replaced, in each run"
+    )
+    restart_ms: Moment = Field(
+        DEFAULT_RESTART_MS, description="simulator: starting all workers, models included"
+    )
+    inject: tuple[InjectedFault, ...] = Field((), description="what fails, and when")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        return {"inject": given} if isinstance(given, list | tuple) else given
+
+    def resolved(self, roles: Collection[str], path: object) -> FaultPlan:
+        """Raises ``UserError`` if it names a worker that there is none of."""
+        for index, fault in enumerate(self.inject):
+            if fault.worker not in roles:
+                raise UserError(
+                    f"{path}: key faults.{index}.worker = {fault.worker!r}: there is no such "
+                    f"worker; there are {', '.join(roles)}"
+                )
+        injected = tuple(
+            Injected(each.worker, each.kind, each.at_ms, each.rate_per_hour) for each in self.inject
+        )
+        return FaultPlan(self.timeout_ms, self.spares, self.restart_ms, injected)
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A worker that fails at a time, or at a rate; of ``at_ms`` and ``rate_per_hour`` one is
+    None."""
+
+    worker: str
+    kind: FaultKind
+    at_ms: float | None = None
+    rate_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A worker is to fail."""
+
+    at_ms: float
+    worker: str
+    kind: FaultKind
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """What a deployment is started with of them; fields as in the scenario's section."""
+
+    timeout_ms: float = DEFAULT_TIMEOUT_MS
+    spares: int = 0
+    restart_ms: float = DEFAULT_RESTART_MS
+    injected: tuple[Injected, ...] = ()
+
+    def planned(self, seed: int) -> Iterator[Planned]:
+        """All faults of a run, in the order of time; those at a rate have no end."""
+        seeds = np.random.SeedSequence([seed, len(self.injected)]).spawn(len(self.injected))
+        streams = [_times(*each) for each in zip(self.injected, seeds, strict=True)]
+        return heapq.merge(*streams, key=lambda each: each.at_ms)
+
+
+def _times(fault: Injected, seed: np.random.SeedSequence) -> Iterator[Planned]:
+    if fault.at_ms is not None:
+        yield Planned(fault.at_ms, fault.worker, fault.kind)
+        return
+    assert fault.rate_per_hour is not None  # one of them is given
+    rng, at_ms = np.random.default_rng(seed), 0.0
+    while True:
+        at_ms += float(rng.exponential(MS_PER_HOUR / fault.rate_per_hour))
+        yield Planned(at_ms, fault.worker, fault.kind)
