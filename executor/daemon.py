@@ -62,7 +62,7 @@ LOG = logging.getLogger("treepipe.worker")
 """What it was asked to do and by how many strangers; never what a message says."""
 
 
-class Orders:
+class OrderWriter:
     """What a process is told, by a thread of its own: one that is stopped takes nothing more."""
 
     def __init__(self, control: Connection) -> None:
@@ -97,7 +97,7 @@ class _Role:
     process: BaseProcess
     control: Connection
     pulse: Connection
-    orders: Orders
+    orders: OrderWriter
 
 
 class Daemon:
@@ -269,7 +269,7 @@ class Daemon:
         except RunError as error:
             self._tell(Declined(str(error)))
             return
-        self._roles[name] = _Role(process, ours, look, Orders(ours))
+        self._roles[name] = _Role(process, ours, look, OrderWriter(ours))
         LOG.info("session %d: %s begins", self._sessions, name)
 
     def _hear(self, name: str, speaks: bool) -> None:

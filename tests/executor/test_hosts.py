@@ -29,7 +29,7 @@ from treepipe.executor.checkpoint import INDEX, Checkpoint, CheckpointSource
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import ANSWERS, ORDERS, Ask, Become, Failed, Notes
-from treepipe.executor.daemon import Daemon, Orders, _Role
+from treepipe.executor.daemon import Daemon, OrderWriter, _Role
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.fleet import Clocks, Fleet
 from treepipe.executor.keys import KeyPair, Porter
@@ -203,7 +203,7 @@ def test_a_coordinator_that_spoke_while_a_process_ended_slowly_is_not_silent(
     later = [now_ms()]
     monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later[0])
     ends, theirs = Pipe()
-    daemon._roles["draft0"] = _Role(BaseProcess(), ends, ends, Orders(ends))
+    daemon._roles["draft0"] = _Role(BaseProcess(), ends, ends, OrderWriter(ends))
     theirs.close()  # it is over, which takes longer to see than a coordinator may be silent
     monkeypatch.setattr(daemon, "_end", lambda name, now: later.append(later.pop() + 6_000))
     daemon.step(0.0)
@@ -213,7 +213,7 @@ def test_a_coordinator_that_spoke_while_a_process_ended_slowly_is_not_silent(
 
 def test_a_process_that_takes_nothing_holds_nobody_up() -> None:
     ours, theirs = Pipe()
-    orders = Orders(ours)
+    orders = OrderWriter(ours)
     for _ in range(3):
         orders.put(bytes(2**20))  # more than the line takes at once
     orders.close()
