@@ -269,9 +269,11 @@ def _figure(rows: Mapping[str, Row]) -> Figure:
     figure = Figure(figsize=(8.5, 1.4 + 0.26 * len(rows)), layout="constrained")
     panel: Any = figure.subplots()
     places = range(len(rows))
-    means = [row.predicted.mean for row in rows.values()]
-    halves = [row.halves[0] for row in rows.values()]
-    panel.errorbar(means, places, xerr=halves, fmt="o", color=BLUE, ecolor=BLACK, capsize=2, ms=5)
+    known = [row.predicted for row in rows.values()]
+    below = [0.0 if each.low is None else each.mean - each.low for each in known]
+    above = [0.0 if each.high is None else each.high - each.mean for each in known]
+    bars = {"fmt": "o", "color": BLUE, "ecolor": BLACK, "capsize": 2, "ms": 5}
+    panel.errorbar([each.mean for each in known], places, xerr=[below, above], **bars)
     panel.plot([row.measured for row in rows.values()], places, "s", color=ORANGE, ms=5)
     panel.set_yticks(list(places), list(rows), size=8)
     panel.set_ylim(len(rows) - 0.4, -0.6)
