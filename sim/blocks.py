@@ -42,8 +42,9 @@ STEEPEST = 20.0
 """A hit then weighs e^20 as much as a miss: a ratio that needs more is out of reach."""
 
 
+@lru_cache(maxsize=2)
 def block_length(pool: Pool) -> int:
-    """How many successive positions of this pool are to be drawn together.
+    """How many successive positions of this pool are to be drawn together; remembered.
 
     The least power of two from ``SHORTEST`` on at which drawn texts give chains of ``CHAIN`` tokens
     as many tokens per round as the recorded ones, within ``FAITHFUL``, where a hit is the first

@@ -51,6 +51,7 @@ def predict(
     if acceptance is None and scenario.schedule.system.drafts:
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
     deployment = resolve(scenario)
+    of_acceptance = acceptance_warnings(scenario)  # refused before the work
     if isinstance(acceptance, Replay):
         recording = Recording.load(path.parent / acceptance.file)
         deployment = fitting(deployment.asked(_recorded_requests(recording, scenario)))
@@ -58,7 +59,6 @@ def predict(
         traces = [_simulate(deployment, replay, progress, paths=paths)]
         traces[0].warnings += replay.warnings()
     else:
-        acceptance_warnings(scenario)  # refused before the work
         pool, block, ratio = acceptance_pool(scenario)
         source = PoolSource(pool, block, scenario.seed, ratio)
         traces = []
@@ -68,7 +68,7 @@ def predict(
             traces.append(_simulate(deployment, own, progress, paths=paths))
             traces[-1].redrawn = own.redrawn(traces[-1])
     for trace in traces:
-        trace.warnings += [*acceptance_warnings(scenario), *computing_warnings(deployment)]
+        trace.warnings += [*of_acceptance, *computing_warnings(deployment)]
         _refuse_far(deployment, trace)
         trace.warnings += extrapolation_warnings(deployment, trace)
         trace.warnings += [*input_warnings(scenario, deployment), *fault_warnings(scenario)]
@@ -96,15 +96,12 @@ def _simulate(
 @lru_cache(maxsize=2)
 def _recorded_pool(
     file: Path, written_ns: int, depth_loss: float, sharpness: float, off_path: float | None
-) -> tuple[Pool, int]:
-    """A pool, and how many of its positions are to be drawn together to reach hit ratios.
-
-    Remembered, as many points of a study draw from the same pool.
+) -> Pool:
+    """Remembered, as many points of a study draw from the same pool.
 
     Args: ``written_ns``: when the file was written last, as it may be written again.
     """
-    pool = Pool.load(file, depth_loss).sharpened(sharpness, off_path)
-    return pool, block_length(pool)
+    return Pool.load(file, depth_loss).sharpened(sharpness, off_path)
 
 
 def acceptance_pool(scenario: Scenario) -> tuple[Pool, int | None, Mapping[int, float] | None]:
@@ -116,11 +113,11 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int | None, Mapping[int, 
         file = scenario.path.parent / acceptance.file
         written_ns = file.stat().st_mtime_ns if file.is_file() else 0
         sharpness, off_path = acceptance.sharpness, acceptance.off_path_sharpness
-        pool, block = _recorded_pool(file, written_ns, acceptance.depth_loss, sharpness, off_path)
+        pool = _recorded_pool(file, written_ns, acceptance.depth_loss, sharpness, off_path)
         hits = acceptance.hit_ratio
         if scenario.scale.misses != 1:
             hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})
-        return pool, acceptance.block or (block if hits else None), hits
+        return pool, acceptance.block or (block_length(pool) if hits else None), hits
     if isinstance(acceptance, HitRatio):
         table = acceptance.table
         by_depth = [
