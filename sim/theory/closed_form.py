@@ -174,6 +174,8 @@ def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
         found.append("the closed form assumes that every role has a device of its own")
     if any(machine.idle_factor for machine in deployment.machines):
         found.append("the closed form leaves out the effect of idle gaps")
+    if scenario.faults.model_fields_set:
+        found.append("the closed form assumes that no worker fails; keys of faults have no effect")
     tables = [
         table for placed in deployment.placed for table in (placed.times.stage, placed.times.draft)
     ]

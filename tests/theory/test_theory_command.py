@@ -211,6 +211,12 @@ def test_acceptance_is_needed_but_for_plain_decoding(
             "as long as one of 8 rows",
         ),
         ("pp", ("schedule.width=4",), "key schedule.width has no effect on pp"),
+        ("pp", ("faults.spares=1",), "no worker fails"),
+        (
+            "pp",
+            ("faults.inject=[{ worker = 'pipeline0.stage1', kind = 'kill', at_ms = 5.0 }]",),
+            "no worker fails",
+        ),
     ],
 )
 def test_a_bent_assumption_is_named(
