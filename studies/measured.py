@@ -21,7 +21,6 @@ from treepipe.results.show import Say
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.study import Entry, Measuring, StudyResult
-from treepipe.validation.cells import CALIBRATED_ON
 from treepipe.validation.comparison import Case, compared
 from treepipe.validation.judgement import Cut, Row, faults_of
 
@@ -177,7 +176,7 @@ def measure(
         cut: what is measured of a run; all of it if not given.
     """
     cases = [
-        Case(f"{axis.key} {value}", on_bundled_pair(scenario, measuring), CALIBRATED_ON)
+        Case(f"{axis.key} {value}", on_bundled_pair(scenario, measuring), measuring.calibrated_on)
         for value, scenario in scenarios.items()
     ]
     rows = compared(cases, say, cut or _whole)

@@ -79,6 +79,7 @@ class Settings:
         plans: of different schedules that are run beside ``generate()`` with the first pair, per
             number of stages; 0: none.
         rounds: how often each of these continues its prompts.
+        calibrated_on: prompts, of acceptance and of the host's terms.
     """
 
     pairs: Sequence[Pair] = (HEAVY, LIGHT)
@@ -91,6 +92,7 @@ class Settings:
     stages: Sequence[int] = (2,)
     plans: int = 5
     rounds: int = 3
+    calibrated_on: str = CALIBRATED_ON
 
 
 FULL = Settings(requests=6, device_seconds=90.0, host_seconds=90.0, stages=(2, 3))
@@ -145,7 +147,7 @@ def _calibrated(pair: Pair, folder: Path, settings: Settings, say: Say) -> Scena
     file = folder / f"{pair.name}.toml"
     bare = _scenario(pair, file, f"./{device.name}", settings.stages[0])
     file.write_text(toml_text(bare.content), encoding="utf-8")
-    calibrate_run(RunRequest(str(file), CALIBRATED_ON, settings.host_seconds), host, say)
+    calibrate_run(RunRequest(str(file), settings.calibrated_on, settings.host_seconds), host, say)
     return bare.with_(hosts={"box": {"profile": f"./{host.name}"}})
 
 
@@ -186,7 +188,9 @@ def _cases(pair: Pair, base: Scenario, settings: Settings) -> list[Case]:
                     }
                 )
                 tail = "" if stages == settings.stages[0] else f", {stages} stages"
-                found.append(Case(f"{pair.name}/{name}/{kind}{tail}", scenario, CALIBRATED_ON))
+                found.append(
+                    Case(f"{pair.name}/{name}/{kind}{tail}", scenario, settings.calibrated_on)
+                )
     return found
 
 

@@ -24,6 +24,7 @@ from treepipe.results.plots import save_figure
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet
 from treepipe.results.show import Progress, Say
+from treepipe.validation.cells import CALIBRATED_ON
 
 SCHEMA = "treepipe.study/1"
 
@@ -115,11 +116,13 @@ class Measuring:
 
     Attributes:
         runs: of the prediction.
+        calibrated_on: prompts, as in ``Prepared``.
     """
 
     prompts: int = 6
     new_tokens: int = 40
     runs: int = 8
+    calibrated_on: str = CALIBRATED_ON
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,9 @@ def test_several_drafts_serve_several_targets_in_any_order(
 @examples(60)
 @given(
     sections,
-    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30), ends_of_text), min_size=2),
+    st.lists(
+        st.tuples(st.integers(1, 60), st.integers(1, 30), ends_of_text), min_size=2, max_size=6
+    ),
     st.sampled_from(sorted(DRAFTS)),
     st.integers(1, 4),
     st.sampled_from([1, 3]),
@@ -158,10 +160,10 @@ def test_requests_that_share_too_little_room_keep_their_texts(
     assert paged or not world.preemptions
 
 
-@pytest.mark.parametrize("batch", [2, 4, 8])
 @pytest.mark.parametrize("name", SCHEDULES)
-@examples(40)
+@examples(60)
 @given(
+    st.sampled_from([2, 4, 8]),
     sections,
     st.lists(
         st.tuples(st.integers(1, 60), st.integers(1, 18), ends_of_text), min_size=2, max_size=9

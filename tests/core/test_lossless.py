@@ -40,6 +40,7 @@ torch.set_num_threads(1)
 SCHEDULES: tuple[str, ...] = tuple(systems())
 LAYERED = [system.name for system in systems().values() if system.in_lock_step]
 LAYERS, CAPACITY, WANTED = (2, 3, 6), 400, 10
+DRAFTS = ("draft20", "draft21")
 seeds = st.integers(0, 2**32)
 PROMPTS = [[(7 * i + 3 * n) % VOCABULARY for i in range(4 + 9 * n)] for n in range(9)]
 
@@ -49,8 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for layers in LAYERS:
         save_random_checkpoint(folder / f"target{layers}", layers=layers, seed=layers)
-    for seed in (20, 21):
-        save_random_checkpoint(folder / f"draft{seed}", layers=1, seed=seed)
+    for seed, draft in enumerate(DRAFTS, start=20):
+        save_random_checkpoint(folder / draft, layers=1, seed=seed)
     save_head(folder / "head", Checkpoint.open(folder / f"target{LAYERS[0]}"))
     return folder
 
@@ -173,12 +174,15 @@ def _nothing(path: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(32, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sections,
     st.sampled_from(LAYERS),
-    st.sampled_from([20, 21]),
-    st.integers(1, 4),
+    st.sampled_from(DRAFTS),
+    st.integers(1, len(PROMPTS)),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from(["first", "last"]),
+    st.booleans(),
     st.randoms(use_true_random=False),
     seeds,
 )
@@ -187,46 +191,30 @@ def test_text_equals_generate(
     name: str,
     section: dict[str, Any],
     layers: int,
-    draft: int,
+    draft: str,
     requests: int,
-    random: Any,
-    seed: int,
-) -> None:
-    source = LanguageModelDraft(Checkpoint.open(folder / f"draft{draft}"), CAPACITY)
-    decode(folder, source, name, section, layers, requests, random, seed)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-@examples(24, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.sampled_from([2, 4, 8]),
-    sections,
-    st.sampled_from(LAYERS),
-    st.integers(2, len(PROMPTS)),
-    st.sampled_from(["first", "last"]),
-    st.randoms(use_true_random=False),
-    seeds,
-)
-def test_text_equals_generate_where_requests_share_passes(
-    folder: Path,
-    name: str,
     batch: int,
-    section: dict[str, Any],
-    layers: int,
-    requests: int,
     prompts: Place,
+    crowded: bool,
     random: Any,
     seed: int,
 ) -> None:
-    source = LanguageModelDraft(Checkpoint.open(folder / "draft20"), CAPACITY)
-    decode(folder, source, name, section, layers, requests, random, seed, batch, prompts)
+    """Alone, in passes that requests share, and where requests are preempted for want of room."""
+    source = LanguageModelDraft(Checkpoint.open(folder / draft), CAPACITY)
+    decode(folder, source, name, section, layers, requests, random, seed, batch, prompts, crowded)
 
 
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize("name", LAYERED)
-@examples(3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(16, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    sections, st.sampled_from(LAYERS), st.integers(1, 2), st.randoms(use_true_random=False), seeds
+    sections,
+    st.sampled_from(LAYERS),
+    st.integers(1, 4),
+    st.sampled_from([1, 3]),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+    seeds,
 )
 def test_text_equals_generate_with_a_head(
     folder: Path,
@@ -235,6 +223,8 @@ def test_text_equals_generate_with_a_head(
     section: dict[str, Any],
     layers: int,
     requests: int,
+    batch: int,
+    crowded: bool,
     random: Any,
     seed: int,
 ) -> None:
@@ -243,34 +233,7 @@ def test_text_equals_generate_with_a_head(
     target = Checkpoint.open(folder / f"target{layers}")
     source = EagleDraft(CheckpointSource(folder / "head"), target, CAPACITY)
     changed = {**section, "draft_reuse": reuse}
-    decode(folder, source, name, changed, layers, requests, random, seed)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-@examples(16, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    sections,
-    st.sampled_from(LAYERS),
-    st.booleans(),
-    st.sampled_from([1, 3]),
-    st.randoms(use_true_random=False),
-    seeds,
-)
-def test_text_equals_generate_of_requests_that_are_preempted(
-    folder: Path,
-    name: str,
-    section: dict[str, Any],
-    layers: int,
-    head: bool,
-    batch: int,
-    random: Any,
-    seed: int,
-) -> None:
-    source: DraftSource = LanguageModelDraft(Checkpoint.open(folder / "draft20"), CAPACITY)
-    if head and name in LAYERED:
-        target = Checkpoint.open(folder / f"target{layers}")
-        source = EagleDraft(CheckpointSource(folder / "head"), target, CAPACITY)
-    decode(folder, source, name, section, layers, 5, random, seed, batch, crowded=True)
+    decode(folder, source, name, changed, layers, requests, random, seed, batch, crowded=crowded)
 
 
 def decode(
@@ -284,7 +247,6 @@ def decode(
     seed: int,
     batch: int = 1,
     prompts: Place = "last",
-    *,
     crowded: bool = False,
 ) -> ModelWorld:
     """Run the requests at once on a pipeline that is cut anywhere, and check their texts.

@@ -18,7 +18,7 @@ from treepipe.scenario.faults import FaultPlan
 
 pytestmark = pytest.mark.processes
 
-SHORT, LONG = RequestSpec(PROMPT[:20], 6), RequestSpec(PROMPT[:9], 60)
+SHORT, LONG = RequestSpec(PROMPT[:20], 20), RequestSpec(PROMPT[:9], 80)
 """The first is over while the others have some tokens and want many more."""
 
 

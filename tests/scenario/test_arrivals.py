@@ -12,8 +12,6 @@ from tests.worlds.timed_pipeline import make_deployment, plain
 from treepipe.core.front_desk import Dispatcher, FrontDesk
 from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
-from treepipe.results.metrics import run_metrics
-from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec, Serving
 from treepipe.scenario.scenario import Scenario
@@ -170,24 +168,6 @@ def test_memory_is_reckoned_for_all_that_may_be_open() -> None:
 
 
 # --- simulator, against queueing theory ----------------------------------------------------------
-
-
-@pytest.mark.parametrize(("load", "runs"), [(0.3, 4), (0.6, 10)])
-def test_poisson_arrivals_wait_as_in_a_queue_with_one_server(
-    tmp_path: Path, load: float, runs: int
-) -> None:
-    """M/D/1: a mean wait of load / (2 (1 - load)) services (Pollaczek and Khinchin)."""
-    path = tmp_path / "server.toml"
-    path.write_text(SERVER)
-    arrivals = f'workload.arrivals={{process="poisson",rate_per_s={1e3 * load / SERVICE_MS}}}'
-    settings = (arrivals, "workload.new_tokens=1", f"runs={runs}")
-    traces = predict(Scenario.load(path, settings))
-    latency = Interval.over([run_metrics(trace)["request_latency_ms"] for trace in traces])
-    assert latency.low is not None
-    assert latency.high is not None
-    expected = SERVICE_MS * (1 + load / (2 * (1 - load)))
-    assert latency.low < expected < latency.high
-    assert latency.high - latency.low < 0.15 * expected, "the interval says something"
 
 
 def test_who_is_served_alone_waits_for_all_passes_of_those_before(tmp_path: Path) -> None:

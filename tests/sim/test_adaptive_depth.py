@@ -50,7 +50,7 @@ def test_it_comes_within_3_percent_of_the_best_fixed_depth(
     if beta is not None:
         changes["acceptance"] = {"source": "bernoulli", "beta": beta}
     scenario = Scenario.load(FILE).with_(
-        runs=2,
+        runs=1,
         **changes,
         **{
             "pipelines.0.count": targets,

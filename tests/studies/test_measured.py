@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.written_studies import say, written
+from tests.worlds.written_studies import few_prompts, say, written
 from treepipe.core.errors import UserError
 from treepipe.studies.layered import Card, CardCluster
 from treepipe.studies.measured import on_bundled_pair
@@ -49,7 +49,7 @@ def test_slow_motion_is_a_factor_on_every_time() -> None:
 def test_widths_are_measured(tmp_path: Path) -> None:
     result = StudyResult("specpipe-width")
     cluster = CardCluster((Card("rtx-3090", 40),) * 2, {"rtx-3090": 0.2}, {1: 17.0})
-    measure_widths(result, cluster, (1, 8), Measuring(1, 8, 2), say)
+    measure_widths(result, cluster, (1, 8), Measuring(1, 8, 2, few_prompts(tmp_path)), say)
     rows = written(result, tmp_path / "out")
     for key in ("width=1/hit_rate", "width=8/hit_rate", "width=8/time_between_tokens_ms"):
         assert rows[f"measured/{key}"]["predicted"] > 0 < rows[f"measured/{key}"]["measured"]
@@ -60,7 +60,8 @@ def test_widths_are_measured(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_targets_are_measured(tmp_path: Path) -> None:
     result = StudyResult("starsd-threshold")
-    measure_targets(result, SERVERS, (1, 2), SMALL, say)
+    measuring = replace(SMALL, calibrated_on=few_prompts(tmp_path))
+    measure_targets(result, SERVERS, (1, 2), measuring, say)
     rows = written(result, tmp_path / "out")
     for n in (1, 2):
         for metric in ("draft_rounds_s", "draft_idle_ms"):

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.written_studies import say, written
+from tests.worlds.written_studies import few_prompts, say, written
 from treepipe.studies.real_time import LIGHT, Settings, study
 
 
 @pytest.mark.processes
 def test_end_to_end(tmp_path: Path) -> None:
-    settings = Settings([LIGHT], ("pp",), ("code",), 3, 40, 2.0, 1.0, plans=0)
+    prompts = few_prompts(tmp_path)
+    settings = Settings(
+        [LIGHT], ("pp",), ("code",), 3, 40, 2.0, 1.0, plans=0, calibrated_on=prompts
+    )
     result = study(settings, say)
     rows = written(result, tmp_path / "out")
     assert not result.faults, "texts are plain greedy decoding's"

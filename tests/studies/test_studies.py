@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.written_studies import say, written
+from tests.worlds.written_studies import few_prompts, say, written
 from treepipe.core.errors import RunError, UserError
 from treepipe.results.sheet import Column, Sheet
 from treepipe.scenario.schema import ScheduleName
@@ -20,7 +20,13 @@ from treepipe.validation.comparison import _prepare
 
 @pytest.mark.processes
 def test_all_schedules_end_to_end(tmp_path: Path) -> None:
-    small = Size(requests=1, plain_requests=1, new_tokens=5, runs=2)
+    small = Size(
+        requests=1,
+        plain_requests=1,
+        new_tokens=5,
+        runs=2,
+        calibrated_on=few_prompts(tmp_path),
+    )
     settings = all_schedules.Settings(("pp", "flowspec"), small, (2,), (4.0,), small)
     rows = written(all_schedules.study(settings, say), tmp_path / "out")
     assert rows["pp/time_between_tokens_ms"]["measured"] > 87, "emulation only makes slower"
@@ -45,7 +51,8 @@ def test_every_schedule_has_a_case(name: ScheduleName) -> None:
 
 @pytest.mark.processes
 def test_the_demonstration_end_to_end(tmp_path: Path) -> None:
-    small = Size(requests=2, plain_requests=1, new_tokens=6, runs=2)
+    prompts = few_prompts(tmp_path)
+    small = Size(requests=2, plain_requests=1, new_tokens=6, runs=2, calibrated_on=prompts)
     rows = demo.run_demo(say, ("pp", "flowspec"), small)
     out = tmp_path / "out"
     demo.claim_folder(out)

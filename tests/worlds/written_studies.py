@@ -1,4 +1,4 @@
-"""A study's result on disk: its files, checked, and its rows."""
+"""Studies in a tiny size: what they calibrate on, and their results on disk, checked."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from treepipe.executor.prompts import load_texts
 from treepipe.studies import study
 from treepipe.studies.study import StudyResult
 
 
 def say(what: str, steps: int) -> None:
     assert what or steps
+
+
+def few_prompts(folder: Path) -> str:
+    """A file of some of the prompts that studies calibrate on; all take minutes."""
+    file = folder / "prompts.json"
+    file.write_text(json.dumps(load_texts("reference:calibration", folder)[:9]))
+    return str(file)
 
 
 def written(result: StudyResult, out: Path) -> dict[str, Mapping[str, Any]]:

@@ -80,6 +80,7 @@ class Size:
             much from text to text; None: as many as all others have.
         plain_requests: of plain decoding, which takes the same time for every token.
         runs: of the prediction; None: as many as make ``PREDICTED_TOKENS``.
+        calibrated_on: prompts, as in ``Prepared``.
     """
 
     requests: int = 15
@@ -87,6 +88,7 @@ class Size:
     plain_requests: int = 3
     new_tokens: int = 40
     runs: int | None = 8
+    calibrated_on: str = CALIBRATED_ON
 
     def requests_of(self, schedule: str) -> int:
         """Prompts of a cell."""
@@ -108,7 +110,8 @@ class Size:
 def cases_of(cells: Iterable[Cell], size: Size) -> list[Case]:
     """Cells to predict and run, in the same order, labelled as they are."""
     base = Scenario.load(SCENARIO)
-    return [
-        Case(cell.label, base.with_(**cell.changes(), **size.changes(cell.schedule)), CALIBRATED_ON)
-        for cell in cells
-    ]
+    found = []
+    for cell in cells:
+        scenario = base.with_(**cell.changes(), **size.changes(cell.schedule))
+        found.append(Case(cell.label, scenario, size.calibrated_on))
+    return found
