@@ -105,6 +105,8 @@ def _check(scenario: Scenario, deployment: Deployment) -> None:
         refuse("serving.admission", "it is for requests that are all served")
     if deployment.serving.cache is not None:
         refuse("serving.cache", "it is for requests that need not wait for room")
+    if deployment.least_probabilities:
+        refuse("drafts.least_probability", "it is for a draft that proposes every candidate")
     if deployment.serving.warm_up_ms is not None:
         refuse("serving.warm_up_ms", "it is for a draft that runs no pass in vain")
     if any(machine.costs is not None for machine in deployment.machines):

@@ -46,6 +46,7 @@ def run(
     batch: int = 1,
     prompts: Place = "last",
     room: CacheRoom | None = None,
+    least: float = 0.0,
 ) -> TimelessWorld:
     """Decode all requests at once and check the texts."""
     given_section = ScheduleSection.model_validate({"name": name, **section})
@@ -63,6 +64,7 @@ def run(
         batch=batch,
         prompts=prompts,
         room=room,
+        least=least,
     )
     world.new_schedule = lambda session: factory(session, stages)
     for session, (length, wanted, ends) in enumerate(asked, start=1):
@@ -90,6 +92,7 @@ def _prompt(session: int, length: int) -> tuple[int, ...]:
     requests,
     st.sampled_from(sorted(DRAFTS)),
     GROUPS,
+    st.just(0.0) | st.floats(0.01, 1.0),
     st.integers(0, 2**32),
 )
 def test_texts_are_greedy_and_nothing_is_left(
@@ -98,12 +101,14 @@ def test_texts_are_greedy_and_nothing_is_left(
     asked: list[tuple[int, int, frozenset[int]]],
     draft: str,
     groups: Groups,
+    least: float,
     seed: int,
 ) -> None:
-    """In lock-step groups of stages step together."""
+    """In lock-step groups of stages step together. A draft that is not sure enough offers fewer
+    candidates, or none."""
     stages = groups if isinstance(groups, int) else sum(groups)
     together = groups if name in LAYERED and isinstance(groups, tuple) else 1
-    run(name, section, asked, draft, stages, seed, together)
+    run(name, section, asked, draft, stages, seed, together, least=least)
 
 
 @examples(60)

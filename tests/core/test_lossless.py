@@ -125,10 +125,18 @@ class ModelWorld(TimelessWorld):
         batch: int,
         prompts: Place,
         room: CacheRoom | None = None,
+        least: float = 0.0,
     ) -> None:
         self._pipeline = ModelPipeline(target, cuts, batch, prompts)
         super().__init__(
-            [len(cuts)], _nothing, _nothing, choose, batch=batch, prompts=prompts, room=room
+            [len(cuts)],
+            _nothing,
+            _nothing,
+            choose,
+            batch=batch,
+            prompts=prompts,
+            room=room,
+            least=least,
         )
         self._source = source
         self._observe = getattr(source, "observe", lambda session, features: None)
@@ -183,6 +191,7 @@ def _nothing(path: list[int]) -> Any:
     st.sampled_from([1, 2, 4, 8]),
     st.sampled_from(["first", "last"]),
     st.booleans(),
+    st.sampled_from([0.0, 0.1, 0.4]),
     st.randoms(use_true_random=False),
     seeds,
 )
@@ -196,12 +205,27 @@ def test_text_equals_generate(
     batch: int,
     prompts: Place,
     crowded: bool,
+    least: float,
     random: Any,
     seed: int,
 ) -> None:
-    """Alone, in passes that requests share, and where requests are preempted for want of room."""
+    """Alone, in passes that requests share, and where requests are preempted for want of room; a
+    draft may propose only what it finds at least so probable."""
     source = LanguageModelDraft(Checkpoint.open(folder / draft), CAPACITY)
-    decode(folder, source, name, section, layers, requests, random, seed, batch, prompts, crowded)
+    decode(
+        folder,
+        source,
+        name,
+        section,
+        layers,
+        requests,
+        random,
+        seed,
+        batch,
+        prompts,
+        crowded,
+        least,
+    )
 
 
 @pytest.mark.parametrize("reuse", [True, False])
@@ -248,6 +272,7 @@ def decode(
     batch: int = 1,
     prompts: Place = "last",
     crowded: bool = False,
+    least: float = 0.0,
 ) -> ModelWorld:
     """Run the requests at once on a pipeline that is cut anywhere, and check their texts.
 
@@ -261,7 +286,7 @@ def decode(
     factory = chosen.choose(reads_states=reads)
     longest = max(map(len, PROMPTS[:requests])) + WANTED
     room = least_room(chosen, len(cuts), longest) if crowded else None
-    world = ModelWorld(target, source, cuts, any_order(seed), batch, prompts, room)
+    world = ModelWorld(target, source, cuts, any_order(seed), batch, prompts, room, least)
     world.new_schedule = lambda session: factory(session, len(cuts))
     for session in range(1, requests + 1):
         schedule = factory(session, len(cuts))

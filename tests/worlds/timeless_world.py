@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf, log
 
 import numpy as np
 
@@ -103,14 +104,25 @@ class TimelessWorld:
         batch: int = 1,
         prompts: Place = "last",
         room: CacheRoom | None = None,
+        least: float = 0.0,
     ) -> None:
-        """Args: ``pipelines``: number of stages of each; ``room``: of each draft server."""
+        """Args: ``pipelines``: number of stages of each; ``room``: of each draft server;
+        ``least``: probability of a candidate."""
         self.batch, self.prompts = batch, prompts
         self.target, self.draft, self.choose = target, draft, choose
         per_pipeline = [len(group_sizes(groups, stages)) for stages in pipelines]
         levels = ServiceLevels((2.0, 1.0), (9.0, 1.0))
         self.servers = [
-            Server(DraftDesk(d, per_pipeline, ArrivalQueue(policy, levels), batch, room=room))
+            Server(
+                DraftDesk(
+                    d,
+                    per_pipeline,
+                    ArrivalQueue(policy, levels),
+                    batch,
+                    room=room,
+                    least_log_prob=log(least) if least else -inf,
+                )
+            )
             for d in range(drafts)
         ]
         self.groups, self.in_phases = groups, in_phases

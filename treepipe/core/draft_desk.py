@@ -76,6 +76,7 @@ class DraftDesk:
         batch: int = 1,
         warm_up_ms: float | None = None,
         room: CacheRoom | None = None,
+        least_log_prob: float = -inf,
     ) -> None:
         """Make the desk of a server that has nothing to do yet.
 
@@ -85,6 +86,7 @@ class DraftDesk:
             batch: most requests whose segments leave as one flight, if they were served together.
             warm_up_ms: while requests are open, a pass in vain ends every idle gap of this length.
             room: for keys and values of its requests; None: no bound.
+            least_log_prob: of a candidate; less probable ones are none.
         """
         self._warm_up_ms, self._idle_ms, self._in_vain = warm_up_ms, inf, 0
         self._draft, self._groups, self._queue, self._batch = draft, groups, queue, batch
@@ -95,6 +97,7 @@ class DraftDesk:
         self._passes: deque[tuple[tuple[int, DraftPass], ...]] = deque()
         self._lost: set[int] = set()
         self._book = PaceBook()
+        self._least_log_prob = least_log_prob
         self._caches, self._waiting = CacheBook(room or CacheRoom()), deque[int]()
 
     @property
@@ -246,6 +249,8 @@ class DraftDesk:
         orders, passes = Orders(), []
         for session, drafted in answers:
             if session in self._sessions:
+                if self._least_log_prob > -inf and len(drafted.tokens):
+                    drafted = drafted.least(self._least_log_prob)
                 passes += self._absorb(orders, session, self._handle(session, drafted))
         self._queue_passes(passes)
         return orders if orders.nothing else self._with_room(self._gathered(orders))

@@ -45,7 +45,8 @@ class Started:
 class Drafted:
     """A draft pass finished: per asked node its candidates, most probable first.
 
-    ``tokens`` and ``log_probs`` have shape [nodes][top_k].
+    ``tokens`` and ``log_probs`` have shape [nodes][top_k]. Where there are fewer candidates, or
+    none, the last ones have the log probability -inf and are no candidates.
     """
 
     ticket: int
@@ -64,6 +65,12 @@ class Drafted:
             fits = len(widths) < 2 and 0 not in widths
         if not fits:
             raise ProtocolError("a draft pass gives every node as many log_probs as tokens, not 0")
+
+    def least(self, log_prob: float) -> Drafted:
+        """Leaves out candidates that are less probable."""
+        log_probs = np.asarray(self.log_probs, dtype=np.float64)
+        likely = np.where(log_probs < log_prob, -np.inf, log_probs)
+        return Drafted(self.ticket, self.tokens, likely)
 
 
 @record

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, log
 from pathlib import Path
 from typing import Literal
 
@@ -152,6 +152,7 @@ class Deployment:
         ends: where the target's ends are.
         reads_states: a draft reads the target's states of accepted rows (an EAGLE head).
         never_misses: the verification rule takes a child wherever there is one.
+        least_probabilities: of a candidate, by draft server; empty: every one is proposed.
         requests: in the order in which they are asked for; all of them arrive, or none does.
             Empty before a run is chosen.
         seed: root of every random stream.
@@ -183,6 +184,7 @@ class Deployment:
     ends: Ends = "draft"
     reads_states: bool = False
     never_misses: bool = False
+    least_probabilities: tuple[float, ...] = ()
     seed: int = 0
     warnings: tuple[str, ...] = ()
     machines: tuple[Machine, ...] = ()
@@ -290,7 +292,10 @@ class Deployment:
         groups = [len(group_sizes(self.groups, len(stages))) for stages in self.pipelines]
         queue = ArrivalQueue(self.serving.policy, self.serving.levels)
         warm_up_ms = self.serving.warm_up_ms
-        return DraftDesk(draft, groups, queue, self.batch, warm_up_ms, self.cache_room(draft))
+        least = self.least_probabilities[draft] if self.least_probabilities else 0.0
+        log_prob = log(least) if least else -inf
+        room = self.cache_room(draft)
+        return DraftDesk(draft, groups, queue, self.batch, warm_up_ms, room, log_prob)
 
     def cache_room(self, draft: int) -> CacheRoom:
         """A draft server's own cache, and its share of the stages', which is the same for all."""

@@ -30,6 +30,7 @@ from treepipe.scenario.schedule_check import (
     check_schedule,
     ends_of,
     ends_warnings,
+    least_probabilities,
     prefill_warnings,
     unused_warnings,
 )
@@ -85,6 +86,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         ends=ends_of(scenario),
         reads_states=reads_states,
         never_misses=scenario.sampling.rule == "relaxed_best",
+        least_probabilities=least_probabilities(scenario),
         seed=scenario.seed,
         warnings=(
             *_uncertain(estimates),

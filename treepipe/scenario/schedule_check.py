@@ -12,6 +12,7 @@ from treepipe.core.schedules import systems
 from treepipe.core.system import Ends
 from treepipe.core.verification import RULES
 from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Bernoulli, HitRatio
 
 MOST_ROLES = 10_000
 MOST_NODES = 1_000_000
@@ -62,9 +63,32 @@ def prefill_warnings(scenario: Scenario, *, reads_states: bool) -> list[str]:
     ]
 
 
+def least_probabilities(scenario: Scenario) -> tuple[float, ...]:
+    """The least ones of a candidate, by draft server; none where nothing is drafted or left out."""
+    given = [each.least_probability for each in scenario.drafts for _ in range(each.count)]
+    return tuple(given) if scenario.schedule.system.drafts and any(given) else ()
+
+
+def _check_least(scenario: Scenario) -> None:
+    """A rule or a pool that knows nothing of what a draft left out."""
+    if not least_probabilities(scenario):
+        return
+    key = f"{scenario.path}: key drafts.least_probability"
+    if scenario.sampling.rule == "rejection":
+        raise UserError(
+            f"{key} contradicts sampling.rule = 'rejection', which judges every drawn candidate"
+        )
+    if isinstance(scenario.acceptance, Bernoulli | HitRatio):
+        raise UserError(
+            f"{key} asks for a draft's own probabilities, which acceptance.source = "
+            f"{scenario.acceptance.source!r} does not have; a recorded pool has them"
+        )
+
+
 def check_schedule(scenario: Scenario) -> None:
     """Raises ``UserError`` for parameters that contradict each other or the cluster."""
     section, system, path = scenario.schedule, scenario.schedule.system, scenario.path
+    _check_least(scenario)
     _check_sizes(scenario, path)
     if system.in_lock_step:
         _check_lock_step(scenario, f"{path}: key schedule")

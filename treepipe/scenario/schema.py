@@ -196,6 +196,9 @@ class DraftSection(Section):
     head: str | None = Field(None, description='the EAGLE head: a directory, or "reference"')
     ngram: Count = Field(3, description="longest suffix that prompt lookup matches")
     weight: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="hybrid: of the model")
+    least_probability: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="the draft's own, of a candidate; less probable ones are not proposed"
+    )
     device: AnyDevice = Device()
     host: HostName | None = Field(None, description="the machine it shares with all that name it")
     worker: WorkerAddress | None = Field(None, description=WORKER)

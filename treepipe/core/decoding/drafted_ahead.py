@@ -8,6 +8,7 @@ this. Nothing but the time at which a draft pass runs depends on the guess.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from treepipe.core.decoding.drafting import TreeDraft
 from treepipe.core.decoding.in_flight import Walk
@@ -68,6 +69,8 @@ class DraftedAhead(StaticTree):
         if guess is None:
             return super()._drafted(event)
         if guess.draft is None:
+            if event.log_probs[0][0] == -inf:
+                return []  # it guesses nothing
             growth = self._parameters.growth(self._pace, self._request.wanted - len(guess.path) - 1)
             guess.draft = TreeDraft(int(event.tokens[0][0]), (), growth, len(guess.path) + 1)
         else:

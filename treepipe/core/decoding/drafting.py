@@ -85,6 +85,11 @@ class TreeDraft:
         return self._pass == self._passes
 
     @property
+    def ended(self) -> bool:
+        """Whether no node of the last layer has a candidate."""
+        return not self._layer
+
+    @property
     def layers(self) -> int:
         """How many passes have been answered."""
         return self._pass
@@ -156,10 +161,11 @@ class TreeDraft:
         parents = self._asked
         if width > 1:
             parents = [*chain.from_iterable(map(repeat, parents, repeat(width)))]
-        if self.growth.drawn:  # a distribution with fewer tokens than asked for ends in -inf
-            there = np.flatnonzero(flat > -np.inf)
-            tokens, parents = [tokens[i] for i in there], [parents[i] for i in there]
-            flat = flat[there]
+        there = flat > -np.inf
+        if not there.all():  # some nodes have fewer candidates
+            kept = np.flatnonzero(there)
+            tokens, parents = [tokens[i] for i in kept], [parents[i] for i in kept]
+            flat = flat[kept]
         self._layer = range(len(self.tokens), len(self.tokens) + len(tokens))
         self.tokens += tokens
         self.parents += parents

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from treepipe.core.decoding.frontier import Frontier
 from treepipe.core.decoding.in_flight import Walk
@@ -214,16 +215,18 @@ class Layered(TreeDecoding):
     def _next_layer(self) -> list[Command]:
         while self._layers_left:
             deepest = self._deepest_layer()
-            self._asked_nodes = [
-                node
-                for node in deepest
-                if self._frontier.candidates[node] is None or not self._parameters.draft_reuse
-            ]
+            self._asked_nodes = [node for node in deepest if self._is_asked(node)]
             if self._asked_nodes:
                 return [self._asked.ask(self._pass())]
             self._grow(deepest)
             self._layers_left -= 1
         return []
+
+    def _is_asked(self, node: int) -> bool:
+        """Tells whether the draft is to be asked: without reuse about all, but a root alone."""
+        if self._frontier.candidates[node] is None:
+            return True
+        return not self._parameters.draft_reuse and bool(node or self._frontier.moved)
 
     def _deepest_layer(self) -> range:
         depths = self._flying.tree.depths
@@ -255,12 +258,16 @@ class Layered(TreeDecoding):
         return self._next_layer()
 
     def _grow(self, layer: range) -> None:
-        """Append the ``width`` best of the layer's offers as the next layer."""
+        """Append the ``width`` best of the layer's offers as the next layer; where there are none
+        the layer stays the deepest one."""
         tree = self._flying.tree
         tokens, log_probs = self._frontier.offers(layer)
         scores = self._frontier.scores(tree, layer)[:, None] + log_probs
         flat = scores.ravel()
         chosen = best(flat, self._parameters.width)
+        chosen = chosen[flat[chosen] > -inf]
+        if not len(chosen):
+            return
         parents = chosen // scores.shape[1]
         picked = tokens.ravel()[chosen].tolist(), (layer.start + parents).tolist()
         self._flying.append_layer(*picked, flat[chosen].tolist())

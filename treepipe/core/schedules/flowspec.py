@@ -89,6 +89,8 @@ class Continuous(TreeSchedule):
             return self._start_draft(expansion.growth)
         if expansion is not None and expansion.score_aware and not committed:
             assert self._base is not None  # drafted at this very root, with context-aware expansion
+            if self._base.ended:
+                return self._feed_rest()
             self._extending = True
             self._base.extend(expansion.score_aware_depth)
             self._draft = self._base

@@ -80,6 +80,8 @@ class FreeRunning(TreeSchedule):
         expansion, base = self._expansion, self._base
         if not expansion.score_aware or base is None or self._draft or self._flying.waiting:
             return []
+        if base.ended:
+            return []
         self._base_size += expansion.score_aware_size
         base.extend(expansion.score_aware_depth)
         self._draft = base

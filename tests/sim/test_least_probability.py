@@ -1,0 +1,100 @@
+"""Drafts that propose nothing they are not sure of: rounds as counted by hand in recorded texts."""
+
+from __future__ import annotations
+
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treepipe.core.errors import UserError
+from treepipe.results.trace import Trace
+from treepipe.scenario.resolve import deploy, input_warnings
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.acceptance import TextSource
+from treepipe.sim.pool import Pool
+from treepipe.sim.predict import acceptance_pool
+from treepipe.sim.theory.closed_form import closed_form
+from treepipe.sim.world import simulate
+
+DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
+GAMMA, NEW = 4, 40
+
+
+def scenario(name: str, least: float, **more: Any) -> Scenario:
+    changes: dict[str, Any] = {
+        "schedule": {"name": name, "gamma": GAMMA},
+        "acceptance": {"source": "profile", "name": "reference"},
+        "workload.new_tokens": NEW,
+        "workload.requests": 3,
+        "drafts.0.least_probability": least,
+    }
+    return Scenario.load(DEMO).with_(**{**changes, **more})
+
+
+def simulated(given: Scenario) -> tuple[Pool, Trace]:
+    pool, _, _ = acceptance_pool(given)
+    return pool, simulate(deploy(given), TextSource(pool, 0))
+
+
+def rounds_by_hand(pool: Pool, text: int, least: float) -> tuple[list[int], list[int]]:
+    """Tokens that each round commits behind the first one, and that it drafts before a miss."""
+    first = sum(pool.lengths[:text])
+    sure = [pool.vectors[first + i][0] >= log(least) for i in range(NEW)]
+    right = [pool.ranks[first + i] == 0 for i in range(NEW)]
+    committed, drafted, at = [], [], 1  # the prefill gave the first token
+    while at < NEW:
+        told = accepted = 0
+        while told < GAMMA and at + told < NEW and sure[at + told]:
+            told += 1
+            if not right[at + told - 1]:
+                break
+            accepted += 1
+        committed.append(min(accepted + 1, NEW - at))
+        drafted.append(told)
+        at += accepted + 1
+    return committed, drafted
+
+
+@pytest.mark.parametrize("least", [0.2, 0.5, 0.8])
+def test_rounds_end_where_the_draft_is_not_sure(least: float) -> None:
+    pool, trace = simulated(scenario("chain", least))
+    for number, request in enumerate(trace.requests):
+        committed, drafted = rounds_by_hand(pool, number, least)
+        assert [count for _, count in request.emitted][1:] == committed
+        for each, told in zip(request.rounds[:-1], drafted, strict=False):
+            assert told <= each.fed - 1 <= GAMMA, "behind a miss it may go on"
+    lengths = {each.fed for request in trace.requests for each in request.rounds}
+    assert len(lengths) > 2, "lengths vary by round"
+
+
+@pytest.mark.parametrize("name", ["chain", "flowspec", "pipedec", "starsd"])
+def test_a_draft_that_is_never_sure_is_plain_decoding(name: str) -> None:
+    _, trace = simulated(scenario(name, 1.0))
+    _, plain = simulated(scenario("pp", 0.0))
+    for request, other in zip(trace.requests, plain.requests, strict=True):
+        assert len(request.tokens) == len(other.tokens) == NEW
+        assert [count for _, count in request.emitted] == [1] * NEW
+
+
+def test_least_zero_changes_nothing() -> None:
+    _, trace = simulated(scenario("flowspec", 0.0))
+    _, tiny = simulated(scenario("flowspec", 1e-300))
+    assert trace.dumps() == tiny.dumps()
+
+
+def test_what_has_no_probabilities_is_refused() -> None:
+    with pytest.raises(UserError, match=r"least_probability asks for .* 'bernoulli' does not have"):
+        deploy(scenario("chain", 0.3, acceptance={"source": "bernoulli", "beta": 0.7}))
+    sampling = {"rule": "rejection", "temperature": 1.0}
+    with pytest.raises(UserError, match=r"least_probability contradicts sampling\.rule"):
+        deploy(scenario("specinfer", 0.3, sampling=sampling))
+    with pytest.raises(UserError, match=r"least_probability: no closed form applies"):
+        closed_form(scenario("chain", 0.3))
+
+
+def test_plain_decoding_says_that_it_has_no_effect() -> None:
+    given = scenario("pp", 0.3)
+    told = input_warnings(given, deploy(given))
+    assert any("drafts.0.least_probability has no effect on pp" in each for each in told)
