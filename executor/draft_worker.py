@@ -157,9 +157,8 @@ class DraftWorker:
             self._source.close(NO_SESSION)
 
     def _draft(self, work: Draft) -> None:
-        times = self._station.settings.placed.times
         session, rows = work.passes[0][0], work.rows
-        duration = times.draft.over(self._open.parts(work))
+        duration = self._station.settings.placed.draft_ms(work, self._open.parts(work))
         with self._station.work("draft", session, rows, duration):
             drafts = self._source.draft_batch(work.passes)
         answers = []

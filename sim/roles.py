@@ -346,9 +346,8 @@ class DraftServer(Role):
                 return
             if isinstance(work, Draft):
                 rows = work.rows
-                duration = self._placed.times.draft(rows)
-                if self._by_context:
-                    duration = self._placed.times.draft.over(self._open.parts(work))
+                parts = self._open.parts(work) if self._by_context else None
+                duration = self._placed.draft_ms(work, parts)
                 self._place.work(duration, partial(self._drafted, work, rows))
                 return
             self._place.fresh = True  # a turn begins

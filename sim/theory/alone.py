@@ -58,7 +58,8 @@ def chain(
     Exact: the first pass reads what was committed since (``l`` accepted tokens and the new root).
     """
     draft, rows = passage.draft.times.draft, gamma + 1
-    drafts = [draft(accepted + 1) + (gamma - 1) * draft(1) for accepted in range(rows)]
+    others = 0.0 if passage.draft.one_pass else (gamma - 1) * draft(1)
+    drafts = [draft(accepted + 1) + others for accepted in range(rows)]
     decide = passage.decide_ms(rows)
     outcomes = tuple(
         DecisionOutcome(
@@ -66,7 +67,7 @@ def chain(
         )
         for accepted, share in enumerate(acceptances(beta, gamma))
     )
-    first = draft(prompt_tokens + 1) + (gamma - 1) * draft(1)
+    first = draft(prompt_tokens + 1) + others
     lap = first + passage.lap_ms(rows) + decide
     return Decoding(rows, lap, outcomes, first, tuple(drafts), told=True)
 

@@ -105,6 +105,8 @@ def _check(scenario: Scenario, deployment: Deployment) -> None:
         refuse("serving.admission", "it is for requests that are all served")
     if deployment.serving.cache is not None:
         refuse("serving.cache", "it is for requests that need not wait for room")
+    if deployment.drafts[0].one_pass and _form(scenario).rounds is not alone.chain:
+        refuse("drafts.one_pass", "it is for a draft of one pass per token; that of 'chain' is not")
     if deployment.least_probabilities:
         refuse("drafts.least_probability", "it is for a draft that proposes every candidate")
     if deployment.serving.warm_up_ms is not None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.worlds.theory_scenarios import ENDS, EXACTLY, Written
 from tests.worlds.timed_pipeline import DECIDE, EVALUATE, HOP, make_deployment, run, static, times
+from treepipe.core.errors import UserError
 from treepipe.core.requests import RequestTrace
 from treepipe.results.estimates import summarize
 from treepipe.results.metrics import run_metrics, utilization
@@ -113,6 +114,25 @@ def test_a_chain_knows_that_catching_up_takes_longer(tmp_path: Path) -> None:
     for beta in (0, 1):
         given = "schedule.ends=draft", f"acceptance.beta={beta}"
         assert_equal(Written(tmp_path, "chain", GROWING_DRAFT, *given))
+
+
+@pytest.mark.parametrize("beta", [0, 1])
+def test_a_chain_drafted_in_one_pass_takes_one(tmp_path: Path, beta: int) -> None:
+    """However long it is: each round is shorter by the three further passes of 3 ms."""
+    given = f"acceptance.beta={beta}", "schedule.ends=draft"
+    found = []
+    for more in ((), ("drafts.0.one_pass=true",)):
+        written = Written(tmp_path, "chain", GROWING_DRAFT, *given, *more)
+        assert_equal(written)
+        found.append(gaps(written.simulated()[0].requests[0]))
+    spared = [usual - lump for usual, lump in zip(*found, strict=True)]
+    assert spared == pytest.approx([9.0 if gap else 0.0 for gap in found[0]])
+
+
+@pytest.mark.parametrize("name", ["starsd", "dsd"])
+def test_other_forms_are_of_a_draft_that_takes_a_pass_per_token(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=r"key drafts\.one_pass: no closed form applies"):
+        Written(tmp_path, name, "drafts.0.one_pass=true").expected()
 
 
 @pytest.mark.parametrize("name", ["chain", "dsd"])

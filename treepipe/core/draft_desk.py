@@ -92,6 +92,7 @@ class DraftDesk:
         self._draft, self._groups, self._queue, self._batch = draft, groups, queue, batch
         self.turns: list[Turn] = []
         self._turn: tuple[int | None, float, float] | None = None
+        self._drafting = False  # a pass was run in this turn
         self._sessions: dict[int, _Session] = {}
         self._lanes = [_Lane() for _ in groups]
         self._passes: deque[tuple[tuple[int, DraftPass], ...]] = deque()
@@ -194,6 +195,7 @@ class DraftDesk:
                 self._end_turn(now_ms)
                 pipeline = work.flight.pipeline if isinstance(work, Evaluate) else None
                 self._turn = pipeline, arrived_ms, now_ms
+                self._drafting = False
                 self._book.turn(now_ms)
                 return work
         if self._passes:
@@ -204,7 +206,8 @@ class DraftDesk:
     def _draft_next(self, now_ms: float) -> Draft:
         passes = self._passes.popleft()
         self._book.drafting([session for session, _ in passes], now_ms)
-        return Draft(passes)
+        later, self._drafting = self._drafting, True
+        return Draft(passes, later)
 
     def _is_open(self, work: Begin | Evaluate) -> bool:
         if isinstance(work, Begin):

@@ -30,9 +30,14 @@ class Evaluate:
 
 @record
 class Draft:
-    """Draft passes to be run as one batch."""
+    """Draft passes to be run as one batch.
+
+    Attributes:
+        later: others were run before in the same turn.
+    """
 
     passes: tuple[tuple[int, DraftPass], ...]
+    later: bool = False
 
     @property
     def rows(self) -> int:

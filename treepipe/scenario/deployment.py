@@ -6,7 +6,7 @@ Nothing here reads a file; ``resolve.py`` makes it of a scenario.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, log
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Literal
 from treepipe.core.barrier import Groups, group_sizes
 from treepipe.core.cache_room import CacheRoom
 from treepipe.core.draft_desk import DraftDesk
+from treepipe.core.draft_work import Draft
 from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
 from treepipe.core.messages import Beat, Close, Flight, Message
 from treepipe.core.protocol import Schedule, Started
@@ -49,6 +50,7 @@ class Placed:
         name: as metrics and traces show it ("draft0", "pipeline0.stage1").
         times: what its device needs for each kind of work.
         layers: the target's layers it holds (empty for a draft).
+        one_pass: a draft proposes all that it does in a turn in one pass, its first.
         compute: what its worker computes with in a run.
         worker: HOST:PORT of the worker's daemon on another host; None: a process of this one.
     """
@@ -58,6 +60,13 @@ class Placed:
     layers: range = range(0)
     compute: Compute = ONE_CORE
     worker: str | None = None
+    one_pass: bool = False
+
+    def draft_ms(self, work: Draft, parts: Sequence[tuple[int, int]] | None) -> float:
+        """How long draft passes take. Args: ``parts``: their rows and contexts; None: any."""
+        if self.one_pass and work.later:
+            return 0.0
+        return self.times.draft(work.rows) if parts is None else self.times.draft.over(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,8 @@ class _Placing:
         times = self._in_place(times, draft.host)
         times = times.scaled(device_factor(self._scenario.scale, "drafts", draft.device))
         home = Home(role, device, draft.host, f"key {key}")
-        placed = Placed(role, times, compute=_compute(device, draft.model), worker=draft.worker)
+        compute = _compute(device, draft.model)
+        placed = Placed(role, times, compute=compute, worker=draft.worker, one_pass=draft.one_pass)
         return _Role(placed, home, self._draft_footprint(draft, device, key))
 
     def stages(self, pipeline: Pipeline, name: str, key: str) -> list[_Role]:

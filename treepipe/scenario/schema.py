@@ -199,6 +199,9 @@ class DraftSection(Section):
     least_probability: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="the draft's own, of a candidate; less probable ones are not proposed"
     )
+    one_pass: bool = Field(
+        False, description="a block-parallel draft: the first pass of a turn takes all of its time"
+    )
     device: AnyDevice = Device()
     host: HostName | None = Field(None, description="the machine it shares with all that name it")
     worker: WorkerAddress | None = Field(None, description=WORKER)

@@ -84,12 +84,10 @@ def _drafts(scenario: Scenario) -> Iterator[str]:
                     f"key drafts.{index}.{key} has no effect with drafts.{index}.source = "
                     f"{draft.source!r}"
                 )
-        if draft.least_probability and not scenario.schedule.system.drafts:
-            name = scenario.schedule.name
-            yield (
-                f"key drafts.{index}.least_probability has no effect on {name}, where nothing is "
-                f"drafted"
-            )
+        for key in ("least_probability", "one_pass"):
+            if getattr(draft, key) and not scenario.schedule.system.drafts:
+                name = scenario.schedule.name
+                yield f"key drafts.{index}.{key} has no effect on {name}, where nothing is drafted"
 
 
 def _verification(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
