@@ -23,6 +23,10 @@ BLACK, GREY, SILVER, IDLE, MIST = "#222222", "#777777", "#dddddd", "#ebebeb", "#
 """Text and marks, lines of less weight, grids, and what lies behind."""
 PALE, DEEP, BROWN = "#a9cde4", "#00395a", "#8c6d31"
 """Blue, lighter and darker, for three steps of one thing."""
+PAPER, DIM, NIGHT, DUSK = "#ffffff", "#5c5c5c", "#17191c", "#26292e"
+"""Of reports' pages: what lies behind, captions, and the same two in the dark."""
+PAGE = ["BLACK", "GREY", "SILVER", "IDLE", "MIST", "BLUE", "SKY", "PAPER", "DIM", "NIGHT", "DUSK"]
+"""Names of the colours of reports' pages."""
 PREDICTED = {"color": BLUE, "label": "predicted before the run (95 % interval of the mean)"}
 MEASURED = {
     "color": ORANGE,
