@@ -183,7 +183,7 @@ def show_break_even(even: BreakEven | None, console: Console) -> None:
 
 
 def break_even_sentence(even: BreakEven) -> str:
-    """Where the best schedule changes."""
+    """The value at which the best schedule changes, in words."""
     axis = even.axis
     if even.value is None:
         ends = f"{number(axis.low)} to {number(axis.high)}"
