@@ -40,7 +40,7 @@ from treepipe.validation.cells import SCENARIO as CELL
 from treepipe.validation.validation import entry, validation
 from treepipe.validation.validation_report import validation_report
 
-EVIL = "<script>alert('1')</script> & \"x\""
+EVIL = "<script>alert('1')</script> & \"x\" $\\frac$"
 SEARCHED: dict[str, Any] = {
     "search.schedules": ["pp", "chain"],
     "search.grid": {"schedule.gamma": [1, 3]},

@@ -15,6 +15,7 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from rich.table import Table
 
 from treepipe.files.outputs import REPORT, REPORT_PAGE, write_file
@@ -124,16 +125,23 @@ def _grid(table: Table) -> _Grid:
 
 def _svg(picture: Picture, prefix: str) -> Mapping[str, Any]:
     """A picture's elements and sizes. Args: ``prefix``: keeps its names apart from others'."""
-    drawn = io.StringIO()
-    with rc_context(SVG):
-        picture.figure.savefig(drawn, format="svg", metadata={"Date": None})
-    text = drawn.getvalue()
-    inside = text[text.index(">", text.index("<svg")) + 1 : text.rindex("</svg>")]
+    drawn = _drawn(picture.figure)
+    inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
     inside = re.sub(r"\s*<metadata>.*?</metadata>", "", inside, flags=re.DOTALL)
     for begin in (r'\bid="', r"url\(#", r'href="#'):
         inside = re.sub(begin, lambda found: found.group() + prefix, inside)
-    (box,) = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
+    (box,) = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
     width, height = map(float, box)
     pixels = width * 4 / 3  # of 96 in an inch; the box is in points
-    return {"inside": inside, "width": width, "height": height, "pixels": pixels,
-            "least": LEAST_SCALE * pixels}  # fmt: skip
+    sizes = {"width": width, "height": height, "pixels": pixels, "least": LEAST_SCALE * pixels}
+    return {"inside": inside, **sizes}
+
+
+def _drawn(figure: Figure) -> str:
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and "$" in text.get_text():
+            text.set_parse_math(False)  # a name of the scenario's is no formula
+    file = io.StringIO()
+    with rc_context(SVG):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()

@@ -10,6 +10,7 @@ from treepipe.report.page import Chapter, Picture, Report
 from treepipe.results.timeline import timelines_figure
 from treepipe.scenario.scenario import Scenario
 from treepipe.validation.judgement import METRIC, Row
+from treepipe.validation.plain import Agreement
 from treepipe.validation.validate import (
     changes,
     explain,
@@ -46,14 +47,19 @@ def validation_report(
 def _answer(content: Mapping[str, Any]) -> list[str]:
     """The error, its parts, and whether the texts are right."""
     summary, alone = content["summary"], len(content["scenarios"]) == 1
-    texts = [each["lossless"] for each in content["scenarios"]]
-    right = "All texts equal plain greedy decoding's."
-    if None in texts:
-        right = "Texts were sampled, so they are not compared with plain decoding's."
-    elif not all(texts):
-        right = "A text differs from plain greedy decoding's."
+    lossless = [each["lossless"] for each in content["scenarios"]]
+    right = (
+        f"In {sum(map(bool, lossless))} of {len(lossless)} scenarios all texts are plain greedy "
+        f"decoding's, but for ties by rounding."
+    )
+    if None in lossless:
+        right = "Texts were sampled, so not all of them are compared with plain decoding's."
     if alone:
-        time = content["scenarios"][0]["metrics"][METRIC]
+        (entry,) = content["scenarios"]
+        time = entry["metrics"][METRIC]
+        if entry["agreement"] is not None:
+            said = str(Agreement(**entry["agreement"]))
+            right = f"{said[0].upper()}{said[1:]}."
         return [
             f"{METRIC} was predicted as {time['predicted']:.4g} ms and measured as "
             f"{time['measured']:.4g} ms: {time['error']:+.1%}, of which "
