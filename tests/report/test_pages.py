@@ -13,12 +13,21 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from tests.worlds.command_line import ARGUMENTS, SCENARIO, WORK, assert_sentence, call
+from tests.worlds.command_line import (
+    ARGUMENTS,
+    ROOT,
+    SCENARIO,
+    WORK,
+    assert_sentence,
+    call,
+    commands,
+)
 from tests.worlds.made_runs import SMALL, judged, made_deployment
 from tests.worlds.pages import ReadPage
 from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
 from treepipe import compare, simulate
+from treepipe.cli.main import app
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan
@@ -224,6 +233,34 @@ def test_a_comparison_says_whether_the_two_differ() -> None:
     assert "B cannot be told from A" in page
 
 
+def test_a_result_tells_every_figure_and_warning() -> None:
+    each = scenario().with_(**{"links.default": "ethernet-1g"})
+    result = simulate(each)
+    page = ReadPage(report_html(result_report(result, each)))
+    assert result.warnings
+    assert all(warning in page.text for warning in result.warnings)
+    rows = {row[0]: row for row in page.cells if row}
+    for name, share in result.utilization.items():
+        assert rows[f"utilization {name}"][1] == f"{share.mean:.3f}"
+    value = result.metrics[METRIC]
+    assert f"{METRIC} is {number(value.mean)} ms" in page.text
+    assert value.low is not None
+    assert f"{number(value.low)} … " in page.text
+
+
+def test_a_validation_tells_the_error_and_its_parts() -> None:
+    time = entry(judged(made_deployment()))["metrics"][METRIC]
+    text = ReadPage(validated_page()).text
+    assert f"{time['error']:+.1%}, of which {time['duration_error']:+.1%} by durations" in text
+    assert "Every text equals plain greedy decoding." in text
+
+
+def test_a_study_tells_its_findings_and_tables() -> None:
+    page = ReadPage(studied_page())
+    assert ["7"] in page.cells
+    assert all(finding in page.text for finding in ("first", "second", "third"))
+
+
 def test_a_result_without_tokens_says_so() -> None:
     result = replace(simulate(scenario()), metrics={})
     assert "There is no figure: no request got a token." in report_html(
@@ -234,7 +271,22 @@ def test_a_result_without_tokens_says_so() -> None:
 # --- the command line -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["simulate", "run", "validate", "plan", "study"])
+REPORTING = ["plan", "run", "simulate", "study", "validate"]
+
+
+def test_the_commands_that_write_reports_are_those_of_the_docs() -> None:
+    made: Any = commands(app)
+    able = [
+        name
+        for name, each in made.commands.items()
+        if any("--report" in option.opts for option in each.params)
+    ]
+    assert sorted(able) == REPORTING
+    listed = (ROOT / "docs" / "reports.md").read_text()
+    assert all(re.search(rf"^\|.*`{name}`.*\|", listed, re.M) for name in able)
+
+
+@pytest.mark.parametrize("command", REPORTING)
 def test_an_earlier_page_is_kept_unless_forced(
     command: str,
     tmp_path: Path,

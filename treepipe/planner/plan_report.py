@@ -51,7 +51,7 @@ def plan_report(
     """Args: ``rows``, ``even``, ``mapped``, ``rates``: as ``plan_content`` takes them. ``command``:
     what made the report, quoted for a shell."""
     cluster, which = found.cluster, "best" if found.feasible else "nearest"
-    scenarios = [cluster, *(each.candidate.scenario for each in found.ranking)]
+    used = [each.candidate.scenario for each in found.ranking]
     tables = [ranking_table(found), *([] if found.cases is None else [cases_table(found)])]
     chapters = [
         Chapter("Plans", ranking_notes(found), tables),
@@ -68,7 +68,7 @@ def plan_report(
         f"Plan: {cluster.name}",
         question(found),
         in_two_sentences(found),
-        [*chapters, *background(scenarios, warnings, command)],
+        [*chapters, *background(cluster, warnings, command, used)],
     )
 
 

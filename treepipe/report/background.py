@@ -45,18 +45,27 @@ class Input(NamedTuple):
 
 
 def background(
-    scenarios: Sequence[Scenario], warnings: Sequence[str], command: str
+    scenario: Scenario, warnings: Sequence[str], command: str, used: Sequence[Scenario] = ()
 ) -> list[Chapter]:
-    """The last chapters. Args: ``scenarios``: what was simulated or run; the first one's file is
-    shown. ``command``: what made the report, quoted for a shell."""
-    first = scenarios[0]
+    """The last chapters.
+
+    Args:
+        scenario: whose file is shown.
+        command: what made the report, quoted for a shell.
+        used: what was simulated or run, where that is not the scenario itself.
+    """
     return [
-        Chapter("Inputs", tables=[inputs_table(scenarios)]),
+        Chapter("Inputs", tables=[inputs_table(used or [scenario])]),
         Chapter("Warnings", list(dict.fromkeys(warnings))),
         not_modelled(),
-        made_again(command, f"seed {first.seed}"),
-        Chapter(f"The file {first.path.name}", verbatim=toml_text(first.content)),
+        made_again(command, f"seed {scenario.seed}"),
+        file_chapter(scenario),
     ]
+
+
+def file_chapter(scenario: Scenario) -> Chapter:
+    """What was given, changes by ``--set`` included."""
+    return Chapter(f"The file {scenario.path.name}", verbatim=toml_text(scenario.content))
 
 
 def made_again(command: str, *what: str) -> Chapter:

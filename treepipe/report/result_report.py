@@ -6,7 +6,7 @@ here.
 
 from __future__ import annotations
 
-from treepipe.report.background import background
+from treepipe.report.background import background, file_chapter
 from treepipe.report.page import Chapter, Picture, Report
 from treepipe.results.metrics import METRIC
 from treepipe.results.result import Metric, Result
@@ -43,7 +43,7 @@ def result_report(result: Result, scenario: Scenario, command: str = "") -> Repo
             Chapter("What binds", [] if path is None else path.sentences),
             _timeline([result]),
             _where(result),
-            *background([scenario], [*losses, *result.warnings], command),
+            *background(scenario, [*losses, *result.warnings], command),
         ],
     )
 
@@ -52,9 +52,9 @@ def comparison_report(found: Comparison, a: Scenario, b: Scenario, command: str 
     """Args: ``a``, ``b``: both scenarios. ``command``: as above."""
     content = found.to_json()
     names = f"{found.a.scenario!r} (A) and {found.b.scenario!r} (B)"
-    chapters = background([a, b], versus_warnings(content), command)
+    chapters = background(a, versus_warnings(content), command, [a, b])
     if b.path != a.path:
-        chapters.append(background([b], (), "")[-1])
+        chapters.append(file_chapter(b))
     return Report(
         f"{found.a.scenario} and {found.b.scenario}",
         [f"By how much do {names} differ on common random numbers?"],

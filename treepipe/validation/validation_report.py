@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treepipe.report.background import background
+from treepipe.report.background import background, file_chapter
 from treepipe.report.page import Chapter, Picture, Report
 from treepipe.results.timeline import timelines_figure
 from treepipe.scenario.scenario import Scenario
@@ -40,7 +40,11 @@ def validation_report(
         f"Validation: {names[0] if len(names) == 1 else f'{len(names)} scenarios'}",
         [f"How far off are predictions of {', '.join(names)}, and what is the error due to?"],
         _answer(content),
-        [*chapters, *background(scenarios, warnings, command)],
+        [
+            *chapters,
+            *background(scenarios[0], warnings, command, scenarios),
+            *map(file_chapter, scenarios[1:]),
+        ],
     )
 
 
