@@ -13,7 +13,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from treepipe.results.plots import BLACK, BLUE, GREY, ORANGE, clean
+from treepipe.results.plots import BLACK, BLUE, GREY, HATCHED, ORANGE, clean
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.scenario.schema import ScheduleName
@@ -148,7 +148,7 @@ def _figure(rows: Mapping[str, Row]) -> Figure:
     names, places = list(rows), range(len(rows))
     upper, lower = [place - 0.2 for place in places], [place + 0.2 for place in places]
     predicted: dict[str, Any] = {"height": 0.38, "color": BLUE, "label": "predicted before the run"}
-    run = {"height": 0.38, "color": ORANGE, "label": "measured on real processes"}
+    run = {"height": 0.38, "color": ORANGE, "label": "measured on real processes", **HATCHED}
     whiskers = {"ecolor": BLACK, "capsize": 2}
     halves = [row.halves for row in rows.values()]
     means = [row.predicted.mean for row in rows.values()]

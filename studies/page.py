@@ -17,6 +17,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from treepipe.files.sentences import sentences
 from treepipe.results.sheet import Sheet
 from treepipe.studies.reproduction import published
 from treepipe.studies.study import Entry, StudyResult
@@ -89,25 +90,6 @@ def result(
         page.findings,
         sections=page.sections,
     )
-
-
-def sentences(text: str) -> dict[str, list[str]]:
-    """A template's list items by heading ("" before the first one).
-
-    >>> sentences("- one\\n  goes on\\n\\n## More\\n\\n- two\\n")
-    {'': ['one goes on'], 'More': ['two']}
-    """
-    found: dict[str, list[str]] = {"": []}
-    heading = ""
-    for line in text.splitlines():
-        if line.startswith("## "):
-            heading = line[3:]
-            found[heading] = []
-        elif line.startswith("- "):
-            found[heading].append(line[2:])
-        elif line.startswith("  "):
-            found[heading][-1] += " " + line.strip()
-    return found
 
 
 def listed(values: Mapping[str, str]) -> str:

@@ -20,6 +20,8 @@ from rich.table import Table
 from treepipe.core.errors import RunError, UserError
 from treepipe.files.folder import claim
 from treepipe.files.outputs import Faults, check_outputs, write_file
+from treepipe.report.background import made_again, not_modelled
+from treepipe.report.page import Chapter, Picture, Report, write_report
 from treepipe.results.plots import save_figure
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet
@@ -195,6 +197,29 @@ class StudyResult:
         return "\n".join(parts).rstrip() + "\n"
 
 
+def study_report(result: StudyResult, command: str = "") -> Report:
+    """The page in HTML: what ``StudyResult.page`` holds. Args: ``command``: what made the report,
+    quoted for a shell."""
+    asked = STUDIES[result.study].summary if result.study in STUDIES else result.study
+    pictures = [
+        Picture(figure, f"{result.study}: {name}") for name, figure in result.figures.items()
+    ]
+    return Report(
+        f"Study: {result.study}",
+        [asked],
+        result.findings[:2],
+        [
+            Chapter("Further findings", result.findings[2:]),
+            Chapter("Pictures", pictures=pictures),
+            Chapter("Tables", tables=[sheet.rich() for sheet in result.tables]),
+            *(Chapter(heading, told) for heading, told in result.sections.items()),
+            Chapter("Faults", result.faults),
+            not_modelled(),
+            made_again(command),
+        ],
+    )
+
+
 def _list(sentences: Sequence[str]) -> list[str]:
     return [*(f"- {sentence}" for sentence in sentences), ""] if sentences else []
 
@@ -238,6 +263,9 @@ def perform(
     full: bool = False,
     measure: bool = False,
     json: str | None = None,
+    report: Path | None = None,
+    command: str = "",
+    force: bool = False,
     quiet: bool,
 ) -> StudyResult:
     """The command ``treepipe study NAME``: run it, write everything, print it.
@@ -246,6 +274,8 @@ def perform(
         out: the folder, ``treepipe-study-NAME`` if it is not given.
         full, measure: as in ``run_study``.
         json: a further place for the JSON file, "-" for standard output (and no tables there).
+        report: folder for the page, which repeats ``command``, what was typed.
+        force: an earlier page may be overwritten.
 
     Raises:
         UserError: the folder or the file is not ours to write to.
@@ -256,7 +286,7 @@ def perform(
         others = f"{', '.join(some)} and {last}"
         raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
     folder = out or Path(f"treepipe-study-{study.name}")
-    check_outputs({"--json": json})
+    check_outputs({"--json": json, "--report": report}, keep=() if force else ("--report",))
     claim(folder, f"{study.name}.json", f"result of the study {study.name}")
     with Progress(quiet) as say:
         result = run_study(study, say, full, measure)
@@ -264,6 +294,8 @@ def perform(
         faults.attempt(write_study, result, folder)
         if json is not None:
             faults.attempt(write_json, result.content(), json)
+        if report is not None:
+            faults.attempt(write_report, study_report(result, command), report)
         if not quiet and json != "-":
             show_study(result, folder)
         if result.faults:

@@ -325,6 +325,34 @@ class Plan:
 
         return sensitivities(self.found, say)
 
+    def plot(self) -> Figure:
+        """The Pareto front: every plan by the goal and each other goal.
+
+        Raises:
+            UserError: no plan keeps the limits.
+        """
+        from treepipe.planner.front_plot import front_figure
+        from treepipe.planner.report import front_title
+
+        found = self.found
+        if not found.feasible:
+            raise UserError(f"{found.cluster.path}: no plan keeps the limits; none is drawn")
+        return front_figure(found.front, found.cluster.search.goal, front_title(found))
+
+    def report(self, folder: Path | str) -> Path:
+        """Write the page of ``treepipe plan --report``, and return its path.
+
+        Raises:
+            UserError: there is such a page already, or it cannot be written there.
+        """
+        from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
+        from treepipe.planner.plan_report import plan_report
+        from treepipe.report.page import write_report
+
+        check_outputs({REPORT: folder}, keep=(REPORT,))
+        write_report(plan_report(self.found), Path(folder))
+        return Path(folder) / REPORT_PAGE
+
     def to_json(self) -> dict[str, Any]:
         """The content of the file ``treepipe.plan/1``."""
         from treepipe.planner.report import plan_content

@@ -15,6 +15,9 @@ from treepipe.studies.dsd.claims import REGION_NODES, REGION_RATIO
 from treepipe.studies.dsd.testbed import Cell, Measured
 from treepipe.studies.reproduction import published
 
+LINES = ((ORANGE, "--"), (BLUE, "-"), (GREEN, "-."), (GREY, ":"))
+"""Colour and dashes of a way of decoding."""
+
 
 def map_figure(
     cells: Sequence[Cell], seen: Mapping[str, Measured], varied: Mapping[str, Measured]
@@ -84,8 +87,8 @@ def ways_figure(
     low = (REGION_NODES[0] - 1) * REGION_RATIO[0]
     high = (REGION_NODES[1] - 1) * REGION_RATIO[1]
     panel.axvspan(low, high, color=MIST, lw=0, label="the claimed region")
-    for (name, curve), color in zip(curves.items(), (ORANGE, BLUE, GREEN, GREY), strict=False):
-        panel.plot(*zip(*curve, strict=True), color=color, label=name)
+    for (name, curve), (color, dashes) in zip(curves.items(), LINES, strict=False):
+        panel.plot(*zip(*curve, strict=True), color=color, ls=dashes, label=name)
     points = [(cell.ways, seen[cell.label].gain.mean) for cell in cells if cell.label in seen]
     panel.plot(*zip(*points, strict=True), "o", color=BLUE, ms=4, mec="white", label="simulated")
     panel.set_xscale("log")

@@ -14,6 +14,7 @@ from treepipe.results.plots import (
     GREEN,
     GREY,
     LEGEND,
+    MARKS,
     ORANGE,
     PURPLE,
     SKY,
@@ -74,7 +75,15 @@ def _marks(panel: Any, entries: Sequence[Entry], method: str, shift: float) -> N
     low = np.array([e.predicted if e.low is None else e.low for e in entries], float)
     high = np.array([e.predicted if e.high is None else e.high for e in entries], float)
     style: dict[str, Any] = {"color": COLORS[method], "label": f"{method}, predicted"}
-    panel.errorbar(places, values, (values - low, high - values), fmt="o", ms=5, capsize=2, **style)
+    panel.errorbar(
+        places,
+        values,
+        (values - low, high - values),
+        fmt=MARKS[COLORS[method]],
+        ms=5,
+        capsize=2,
+        **style,
+    )
     known = [(x, e.published) for x, e in zip(places, entries, strict=True) if e.published]
     marks: dict[str, Any] = {"color": "black", "marker": "x", "ls": "none", "ms": 6, "zorder": 4}
     panel.plot([x for x, _ in known], [y for _, y in known], label="published", **marks)
@@ -117,7 +126,8 @@ def _sweep(panel: Any, sweep: Sequence[Entry]) -> None:
     for method in MAIN:
         own = [cells[f"bandwidth={rate}/{method}"] for rate in rates]
         values = [e.predicted for e in own]
-        panel.plot(rates, values, color=COLORS[method], marker="o", label=f"{method}, predicted")
+        style = {"color": COLORS[method], "marker": MARKS[COLORS[method]]}
+        panel.plot(rates, values, label=f"{method}, predicted", **style)
     doubling(panel, rates)
     panel.set_ylim(bottom=0)
     panel.set_xlabel("link bandwidth (Mbit/s)")
@@ -134,8 +144,10 @@ def curves(by_size: Mapping[Size, Curves]) -> Figure:
             top1 = [x for x, _ in curve.points]
             fine = np.linspace(min(top1), max(top1), 100)
             color = COLORS[method]
-            panel.plot(fine, [curve(x) for x in fine], color=color, label=method)
-            panel.plot(top1, [y for _, y in curve.points], "o", color=color, ms=4)
+            panel.plot(fine, [curve(x) for x in fine], color=color)
+            panel.plot(
+                top1, [y for _, y in curve.points], MARKS[color], color=color, ms=4, label=method
+            )
         panel.set_title(f"{size} models", fontsize=10)
         panel.set_xlabel(TOP1)
         panel.set_ylim(bottom=0)

@@ -7,7 +7,18 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.results.metrics import METRIC
-from treepipe.results.plots import BLUE, DEEP, GREY, LEGEND, ORANGE, PALE, band, clean, doubling
+from treepipe.results.plots import (
+    BLUE,
+    DEEP,
+    GREY,
+    LEGEND,
+    MARKS,
+    ORANGE,
+    PALE,
+    band,
+    clean,
+    doubling,
+)
 from treepipe.studies.layered import curve, right
 from treepipe.studies.pipedec.testbed import THROUGHPUT, Found
 
@@ -50,7 +61,8 @@ def grid_figure(found: Found) -> Figure:
     ):
         for count, colour in zip(counts, shades, strict=True):
             values = [found.grid[width, count].metrics[metric].mean for width in widths]
-            panel.plot(widths, values, marker=".", color=colour, label=f"{count} candidates")
+            style = {"color": colour, "marker": MARKS[colour], "ms": 4}
+            panel.plot(widths, values, label=f"{count} candidates", **style)
         panel.set_ylabel(label)
         clean(panel)
     axes[0].legend(**LEGEND)

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.results.metrics import METRIC
-from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean, doubling
+from treepipe.results.plots import BLUE, GREY, HATCHED, LEGEND, MARKS, ORANGE, clean, doubling
 from treepipe.sim.points import Outcome
 from treepipe.studies.layered import LEAP, WIDTH, curve
 from treepipe.studies.specpipe.testbed import Found, Server
@@ -62,17 +62,20 @@ def schedule_figure(servers: Mapping[str, Server]) -> Figure:
     figure = Figure(figsize=(11, 5.2), layout="constrained")
     bars, lines = figure.subplots(1, 2, width_ratios=(3, 2))
     height = 0.38
-    for offset, (name, server), colour in zip(
-        (-height / 2, height / 2), servers.items(), (BLUE, ORANGE), strict=True
+    for offset, (name, server), colour, bar in zip(
+        (-height / 2, height / 2), servers.items(), (BLUE, ORANGE), ({}, HATCHED), strict=True
     ):
         times = {"pp": server.plain_ms, **{k: v.mean for k, v in server.code.items()}}
         places = [index + offset for index, _ in enumerate(NAMES)]
-        drawn = bars.barh(places, [times[n] for n in NAMES], height, color=colour, label=name)
+        drawn = bars.barh(
+            places, [times[n] for n in NAMES], height, color=colour, label=name, **bar
+        )
         bars.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8)
         slower = [server.plain_ms / time.mean for time in server.specpipe]
-        lines.plot(range(1, len(slower) + 1), slower, color=colour, marker="o", label=name)
+        mark = {"color": colour, "marker": MARKS[colour]}
+        lines.plot(range(1, len(slower) + 1), slower, label=name, **mark)
         static = [server.plain_ms / time.mean for time in server.specinfer]
-        lines.plot(range(1, len(static) + 1), static, color=colour, marker="o", ls=":", mfc="w")
+        lines.plot(range(1, len(static) + 1), static, ls=":", mfc="w", **mark)
     bars.set_yticks(range(len(NAMES)), list(NAMES.values()))
     bars.invert_yaxis()
     bars.set_xlabel("time between tokens (ms)")

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.greys import alike
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate, find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.front import Weighed, pareto_front
+from treepipe.planner.front import Front, Weighed, pareto_front
+from treepipe.planner.front_plot import front_figure
 from treepipe.planner.halving import search
 from treepipe.planner.layouts import layouts
 from treepipe.planner.report import plan_content
@@ -90,6 +92,43 @@ def test_a_plan_is_off_the_front_exactly_where_another_one_beats_it(
         assert each.certain  # the runs do not vary
         gain = rows[each.plan][0] / rows[each.by][0] - 1
         assert each.relative[TIME] == pytest.approx(gain)
+
+
+def _panels(front: Front) -> list[Any]:
+    figure = front_figure(front, TIME, "plans")
+    assert alike(figure) == []
+    return [panel for panel in figure.axes if panel.get_visible()]
+
+
+def test_a_picture_has_a_panel_per_further_goal_and_every_plan_in_it() -> None:
+    """Two plans of the same figures share a mark's number; the third one is beaten."""
+    rows = [(1.0, 2.0, 3.0), (1.0, 2.0, 3.0), (2.0, 2.0, 4.0)]
+    panels = _panels(pareto_front([weighed(*row) for row in rows], ()))
+    assert [panel.get_xlabel().split(" (")[0] for panel in panels] == [
+        "throughput_tokens_s",
+        "price_usd",
+    ]
+    assert "more is better" in panels[0].get_xlabel()
+    assert panels[1].get_xlabel() == "price_usd (USD), less is better"
+    for panel, across in zip(panels, (1, 2), strict=True):
+        assert panel.get_ylabel().startswith(TIME)
+        marks = {line.get_label(): line.get_xydata().tolist() for line in panel.get_lines()}
+        on = [[rows[0][across], 1.0]] * 2
+        assert marks == {"beaten": [[rows[2][across], 2.0]], "on the front": on}
+        assert [text.get_text() for text in panel.texts] == ["1, 2", "3"]
+
+
+def test_a_line_joins_a_front_of_two_goals() -> None:
+    rows = [(1.0, 1.0, 4.0), (2.0, 1.0, 2.0), (3.0, 1.0, 3.0)]
+    (panel,) = _panels(pareto_front([weighed(*row) for row in rows], (TIME, "price_usd")))
+    joined = panel.get_lines()[0]
+    assert joined.get_xydata().tolist() == [[2.0, 2.0], [4.0, 1.0]]
+
+
+def test_of_many_plans_only_the_front_is_numbered() -> None:
+    rows = [(1.0 + n, 10.0 - n, 1.0 + n) for n in range(20)]
+    panels = _panels(pareto_front([weighed(*row) for row in rows], ()))
+    assert {text.get_text() for panel in panels for text in panel.texts} == {"1"}
 
 
 # --- what to buy ------------------------------------------------------------------------------

@@ -156,9 +156,8 @@ def test_command_tells_it_in_a_table_a_picture_and_json(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--plot", "t.png"], "--plot draws the sensitivity or a map; add"),
         (["--sensitivity", "--quiet"], "--sensitivity --quiet shows nothing; add --json or --plot"),
-        (["--break-even", "a", "--break-even", "b"], "is shown by --plot and --json; add one"),
+        (["--break-even", "a", "--break-even", "b"], "is shown by --plot, --json and --report"),
         (["--break-even", "a", "--break-even", "a=1:2"], "a map is over two different inputs"),
     ],
 )

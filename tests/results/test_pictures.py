@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from tests.worlds.greys import alike, grey
 from treepipe.core.requests import RequestTrace
+from treepipe.planner.regions_plot import STYLES
+from treepipe.results import plots, where
 from treepipe.results.statistics import Interval
-from treepipe.results.timeline import COLORS, timelines_figure
+from treepipe.results.timeline import COLORS, PLACES, USUAL, timelines_figure
 from treepipe.results.trace import Span, Trace
+from treepipe.results.where_plot import shares_figure
 from treepipe.studies.specpipe.figures import NAMES, schedule_figure
 from treepipe.studies.specpipe.testbed import Server
 from treepipe.studies.starsd.figures import packing_figure
@@ -44,24 +48,51 @@ def _texts(figure: Figure) -> list[str]:
 
 
 def test_colours_are_those_of_the_one_palette() -> None:
-    folders = ("studies", "profiles", "treepipe/results", "treepipe/cli", "treepipe/validation")
-    files = [file for name in folders for file in (ROOT / name).rglob("*.py")]
+    folders = ("treepipe", "sim", "executor", "studies", "profiles")
+    files = [file for name in folders for file in (ROOT / name).rglob("*.*")]
+    files = [file for file in files if file.suffix in (".py", ".html")]
     own = {
         file.name: found
         for file in files
-        if (found := re.findall(r"\"(?:#[0-9a-fA-F]{3,8}|C[0-9])\"", file.read_text("utf-8")))
+        if (found := re.findall(r"[\" ](?:#[0-9a-fA-F]{3,8}|C[0-9])[\";]", file.read_text("utf-8")))
     }
     assert own.keys() == {"plots.py"}
 
 
-def test_kinds_of_work_differ_in_grey_where_they_meet() -> None:
-    """A draft server's kinds follow each other; a stage's prune lies before its passes, in a shape
-    of its own."""
-    grey = {kind: np.dot(to_rgb(color), (0.299, 0.587, 0.114)) for kind, color in COLORS.items()}
+def test_kinds_of_work_differ_in_grey_where_they_have_one_shape() -> None:
     assert len(set(COLORS.values())) == len(COLORS)
-    assert abs(grey["decide"] - grey["prune"]) > 0.2
-    assert abs(grey["decide"] - grey["draft"]) > 0.2
-    assert abs(grey["decide"] - grey["evaluate"]) > 0.2
+    shapes = {kind: PLACES.get(kind, USUAL) for kind in COLORS}
+    same = [(a, b) for a, b in combinations(COLORS, 2) if shapes[a] == shapes[b]]
+    assert ("compute", "draft") in same
+    for a, b in same:
+        assert abs(grey(COLORS[a]) - grey(COLORS[b])) > 0.2, (a, b)
+
+
+def test_what_a_worker_is_at_differs_in_grey_or_in_hatching() -> None:
+    shares = {"draft0": dict.fromkeys(where.NAMES, 1 / len(where.NAMES))}
+    figure = shares_figure(shares, "all at once")
+    assert len(figure.legends[0].legend_handles) == len(where.NAMES)
+    assert alike(figure) == []
+
+
+def test_schedules_of_a_map_differ_in_hatching() -> None:
+    assert len({hatch for _, hatch in STYLES}) == len(STYLES)
+
+
+def test_colours_of_lines_have_marks_of_their_own() -> None:
+    assert len({*plots.MARKS.values()}) == len(plots.MARKS)
+
+
+def test_colours_that_look_alike_in_grey_would_be_noticed() -> None:
+    figure = Figure()
+    panel: Any = figure.subplots()
+    panel.plot([1, 2], color=plots.ORANGE, label="a")
+    panel.plot([2, 1], color=plots.GREY, label="b")
+    panel.legend()
+    assert len(alike(figure)) == 1
+    panel.lines[1].set_linestyle("--")
+    panel.legend()
+    assert alike(figure) == []
 
 
 def test_a_timeline_says_its_title_once() -> None:

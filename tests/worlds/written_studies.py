@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.worlds.greys import alike
 from treepipe.executor.prompts import load_texts
 from treepipe.studies import study
 from treepipe.studies.study import StudyResult
@@ -36,6 +37,7 @@ def written(result: StudyResult, out: Path) -> dict[str, Mapping[str, Any]]:
         with (out / f"{sheet.name}.csv").open() as file:
             assert len(list(csv.reader(file))) == 1 + len(sheet.rows)
         assert sheet.title in (out / f"{result.study}.md").read_text()
-    for name in result.figures:
+    for name, figure in result.figures.items():
+        assert alike(figure) == [], name
         assert (out / f"{name}.png").stat().st_size > 5_000
     return {row["key"]: row for row in content["rows"]}

@@ -11,7 +11,7 @@ import io
 import platform
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 
 import typer
 from rich.console import Console
@@ -24,9 +24,11 @@ from treepipe.cli import profiles as cli_profiles
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.extras import need_executor
 from treepipe.cli.options import (
+    Force,
     JsonTarget,
     PlotFile,
     Quiet,
+    ReportFolder,
     Runs,
     ScenarioFile,
     Seed,
@@ -37,6 +39,7 @@ from treepipe.cli.options import (
     VersusSettings,
     WhereTimeGoes,
     changes,
+    command_line,
 )
 from treepipe.core.errors import RunError, UserError
 from treepipe.files.outputs import (
@@ -47,6 +50,11 @@ from treepipe.files.outputs import (
     what_is_kept,
 )
 from treepipe.interruption import Interruption
+
+if TYPE_CHECKING:
+    from treepipe.results.result import Result
+    from treepipe.results.versus import Comparison
+    from treepipe.scenario.scenario import Scenario
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -154,9 +162,11 @@ def simulate(
     trace: TraceFile = None,
     plot: PlotFile = None,
     where_time_goes: WhereTimeGoes = False,
+    report: ReportFolder = None,
     seed: Seed = None,
     runs: Runs = None,
     settings: Settings = None,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Predict a scenario, or the difference between two (--versus, --versus-set)."""
@@ -168,7 +178,11 @@ def simulate(
     if where_time_goes and (versus is not None or versus_settings):
         raise UserError("--where-time-goes shows one scenario; leave out --versus")
     pictures = _pictures(plot, where_time_goes)
-    check_outputs({"--json": json, "--trace": trace, **pictures}, inputs=(scenario, versus))
+    check_outputs(
+        {"--json": json, "--trace": trace, **pictures, "--report": report},
+        inputs=(scenario, versus),
+        keep=() if force else ("--report",),
+    )
     overrides = changes(settings, seed, runs)
     a, b = Scenario.load(scenario, overrides), None
     if versus is not None or versus_settings:
@@ -181,11 +195,14 @@ def simulate(
             result = library.simulate(a, say=say)
         else:
             found = library.compare(a, b, changed=versus_settings or (), say=say)
-    if b is None:
-        show_result(result, json, trace, plot, quiet, where_time_goes)
-    else:
-        traces = [found.a.traces[0], found.b.traces[0]]
-        show_versus(found.to_json(), traces, json, trace, plot, quiet)
+    with Faults() as faults:
+        if report is not None:
+            faults.attempt(_write_report, report, result if b is None else found, a, b)
+        if b is None:
+            faults.attempt(show_result, result, json, trace, plot, quiet, where_time_goes)
+        else:
+            traces = [found.a.traces[0], found.b.traces[0]]
+            faults.attempt(show_versus, found.to_json(), traces, json, trace, plot, quiet)
 
 
 @app.command()
@@ -215,9 +232,11 @@ def run(
         typer.Option("--recording", help="Write the run's acceptance here, to replay it."),
     ] = None,
     where_time_goes: WhereTimeGoes = False,
+    report: ReportFolder = None,
     seed: Seed = None,
     runs: Runs = None,
     settings: Settings = None,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Execute a scenario with real processes, on this machine and on the workers that it names."""
@@ -234,8 +253,10 @@ def run(
             "--trace": trace,
             "--recording": recording,
             **_pictures(plot, where_time_goes),
+            "--report": report,
         },
         inputs=(scenario,),
+        keep=() if force else ("--report",),
     )
     loaded = admitted(Scenario.load(scenario, changes(settings, seed, runs)))
     with Progress(quiet) as say:
@@ -253,6 +274,8 @@ def run(
     with Faults() as faults:
         if recording is not None:
             faults.attempt(execution.recordings[0].save, recording)
+        if report is not None:
+            faults.attempt(_write_report, report, result, loaded)
         faults.attempt(show_result, result, json, trace, plot, quiet, where_time_goes)
         lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
         if lost:
@@ -272,9 +295,11 @@ def validate(
         typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
     ] = None,
     timelines: TimelineFolder = None,
+    report: ReportFolder = None,
     seed: Seed = None,
     runs: Runs = None,
     settings: Settings = None,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Predict, execute, and explain how far off the prediction was."""
@@ -282,7 +307,8 @@ def validate(
     from treepipe.validation.validate import Request, perform
 
     changed = changes(settings, seed, runs)
-    perform(Request(scenarios, changed, calibrate_on, json, against, timelines, quiet))
+    page = report, command_line(), force
+    perform(Request(scenarios, changed, calibrate_on, json, against, timelines, quiet, *page))
 
 
 @app.command()
@@ -320,6 +346,8 @@ def study(
         bool, typer.Option("--measure", help="Run points of it on real processes, too.")
     ] = False,
     json: JsonTarget = None,
+    report: ReportFolder = None,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Answer a question with a table and a plot: predictions beside runs."""
@@ -333,7 +361,33 @@ def study(
     found = find_study(name)
     if found.needs_executor or measure:
         need_executor("study")
-    perform(found, out, full=full, measure=measure, json=json, quiet=quiet)
+    perform(
+        found,
+        out,
+        full=full,
+        measure=measure,
+        json=json,
+        report=report,
+        command=command_line(),
+        force=force,
+        quiet=quiet,
+    )
+
+
+def _write_report(
+    folder: Path, found: Result | Comparison, a: Scenario, b: Scenario | None = None
+) -> None:
+    """Write the page of ``--report``. Args: ``a``, ``b``: what was simulated or run."""
+    from treepipe.report.page import write_report
+    from treepipe.report.result_report import comparison_report, result_report
+    from treepipe.results.result import Result
+
+    if isinstance(found, Result):
+        page = result_report(found, a, command_line())
+    else:
+        assert b is not None
+        page = comparison_report(found, a, b, command_line())
+    write_report(page, folder)
 
 
 def _pictures(plot: Path | None, where_time_goes: bool) -> dict[str, Path | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -46,7 +48,18 @@ VersusSettings = Annotated[
     typer.Option("--versus-set", metavar="KEY=VALUE", help="Change a key in B only."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the file of --out.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Overwrite the file of --out and the page of --report.")
+]
+ReportFolder = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--report", metavar="DIR", help="Write all of it as one page, DIR/index.html."),
+]
+
+
+def command_line() -> str:
+    """What was typed, for a shell to take it again."""
+    return shlex.join(["treepipe", *sys.argv[1:]])
 
 
 def changes(settings: list[str] | None, seed: int | None, runs: int | None) -> list[str]:

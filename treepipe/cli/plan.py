@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from treepipe.cli.options import Force, JsonTarget, Quiet, Seed, Settings, changes
+from treepipe.cli.options import (
+    Force,
+    JsonTarget,
+    Quiet,
+    ReportFolder,
+    Seed,
+    Settings,
+    changes,
+    command_line,
+)
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import Faults, check_outputs
+
+if TYPE_CHECKING:
+    from treepipe.planner.break_even import Regions
+    from treepipe.planner.halving import Found
+    from treepipe.planner.sensitivity import Sensitivity
 
 
 def plan(
@@ -39,9 +53,12 @@ def plan(
     plot: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(
-            "--plot", metavar="FILE.png", help="Draw the sensitivity (a tornado) or the map here."
+            "--plot",
+            metavar="FILE.png",
+            help="Draw the sensitivity (a tornado), the map, or else the Pareto front here.",
         ),
     ] = None,
+    report: ReportFolder = None,
     seed: Seed = None,
     runs: Annotated[
         Optional[int],  # noqa: UP045
@@ -60,8 +77,6 @@ def plan(
         check_feasible,
         default_out,
         plan_content,
-        regions_title,
-        sensitivity_title,
         show_break_even,
         show_capacity,
         show_plan,
@@ -74,13 +89,13 @@ def plan(
 
     out = default_out(cluster) if out is None else out
     check_outputs(
-        {"--out": out, "--json": json, "--plot": plot},
+        {"--out": out, "--json": json, "--plot": plot, "--report": report},
         inputs=(cluster,),
-        keep=() if force else ("--out",),
+        keep=() if force else ("--out", "--report"),
     )
     keys = break_even or []
     asked = {"--sensitivity": sensitivity, "--break-even": bool(keys), "--capacity": capacity}
-    _check_asked(asked, keys, plot, json, quiet=quiet)
+    _check_asked(asked, keys, plot, json, report, quiet=quiet)
     loaded = Cluster.load(cluster, changes(settings, seed, runs))
     if capacity:
         check_capacity(loaded)
@@ -94,15 +109,14 @@ def plan(
         faults.attempt(write_best, found, out)
         if json is not None:
             faults.attempt(write_json, plan_content(found, rows, even, mapped, rates), json)
-        if plot is not None and rows:
-            from treepipe.planner.sensitivity_plot import draw_tornado
+        if plot is not None:
+            faults.attempt(_draw, found, rows, mapped, plot)
+        if report is not None:
+            from treepipe.planner.plan_report import plan_report
+            from treepipe.report.page import write_report
 
-            title, goal = sensitivity_title(found), loaded.search.goal
-            faults.attempt(draw_tornado, rows, title, goal, plot)
-        if plot is not None and mapped is not None:
-            from treepipe.planner.regions_plot import draw_regions
-
-            faults.attempt(draw_regions, mapped, regions_title(found, mapped), plot)
+            page = plan_report(found, rows, even, mapped, rates, command_line())
+            faults.attempt(write_report, page, report)
         if not quiet and json != "-":
             show_plan(found, out, console())
             show_sensitivity(found, rows, console())
@@ -111,11 +125,28 @@ def plan(
     check_feasible(found)
 
 
+def _draw(found: Found, rows: Sequence[Sensitivity], mapped: Regions | None, plot: Path) -> None:
+    """Write the one picture of ``--plot``; none where no plan keeps the limits."""
+    from treepipe.planner.front_plot import draw_front
+    from treepipe.planner.regions_plot import draw_regions
+    from treepipe.planner.report import front_title, regions_title, sensitivity_title
+    from treepipe.planner.sensitivity_plot import draw_tornado
+
+    goal = found.cluster.search.goal
+    if rows:
+        draw_tornado(rows, sensitivity_title(found), goal, plot)
+    elif mapped is not None:
+        draw_regions(mapped, regions_title(found, mapped), plot)
+    elif found.feasible:
+        draw_front(found.front, goal, front_title(found), plot)
+
+
 def _check_asked(
     asked: Mapping[str, bool],
     keys: Sequence[str],
     plot: Path | None,
     json: str | None,
+    report: Path | None,
     *,
     quiet: bool,
 ) -> None:
@@ -128,16 +159,13 @@ def _check_asked(
         raise UserError("--break-even takes one input, or two for a map")
     if len({key.partition("=")[0].strip() for key in keys}) < len(keys):
         raise UserError("--break-even: a map is over two different inputs")
-    drawn = [sensitivity, len(keys) == 2]
-    if plot is not None and not any(drawn):
-        raise UserError(
-            "--plot draws the sensitivity or a map; add --sensitivity or a second --break-even"
-        )
-    if plot is not None and all(drawn):
+    if plot is not None and sensitivity and len(keys) == 2:
         raise UserError("--plot draws one picture: leave out --sensitivity or a --break-even")
-    if len(keys) == 2 and plot is None and json is None:
-        raise UserError("a map of two --break-even is shown by --plot and --json; add one")
-    silent = quiet and json is None
+    if len(keys) == 2 and plot is None and json is None and report is None:
+        raise UserError(
+            "a map of two --break-even is shown by --plot, --json and --report; add one"
+        )
+    silent = quiet and json is None and report is None
     unheard = [option for option, each in asked.items() if each] if silent else []
     if unheard and plot is None:
         raise UserError(f"{unheard[0]} --quiet shows nothing; add --json or --plot")

@@ -22,6 +22,8 @@ from typing import Any
 from treepipe.core.errors import RunError, UserError
 
 STANDARD_OUTPUT = "-"
+REPORT, REPORT_PAGE = "--report", "index.html"
+"""The option whose folder holds a page, and that page."""
 PICTURES = ("--plot",)
 """Options whose file is drawn, in a format that its ending names."""
 SHOWN = 3
@@ -74,7 +76,8 @@ def check_outputs(
     """Refuse, before the work, what could not be written after it.
 
     Args:
-        files: by option; None is not asked for, and ``--json -`` is standard output.
+        files: by option; None is not asked for, and ``--json -`` is standard output. The folder
+            of ``--report`` is made.
         inputs: files that the command reads; none of them is written over.
         keep: options whose file must not exist yet (they have a ``--force``).
 
@@ -92,6 +95,9 @@ def check_outputs(
             raise UserError(f"{name}: only --json can be written to standard output")
         if option in PICTURES:
             _check_format(path, name)
+        if option == REPORT:
+            claim_folder(path, option)
+            path, name = path / REPORT_PAGE, f"{option} {path / REPORT_PAGE}"
         place = os.path.realpath(path)
         if place in read:
             raise UserError(f"{name}: is a file that this command reads; name another one")

@@ -26,7 +26,7 @@ from treepipe.results.plots import (
 STYLES = (
     (PALE, ""),
     (AMBER, "///"),
-    (SILVER, "..."),
+    (SILVER, "+++"),
     (SKY, "\\\\\\"),
     (YELLOW, "xxx"),
     (PURPLE, "---"),

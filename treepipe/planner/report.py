@@ -121,13 +121,13 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
 
 def show_plan(found: Found, out: Path, console: Console) -> None:
     """Print the ranking, what was refused, and the verdict."""
-    print_table(console, _ranking_table(found) if found.feasible else _misses_table(found))
-    for sentence in [*verdict(found), *_binding(found.best, found.cluster.search.goal)]:
+    print_table(console, ranking_table(found))
+    for sentence in [*verdict(found), *binding(found)]:
         console.print(sentence, highlight=False)
-    _show_front(found.front, console)
-    for (schedule, reason), count in _refusals(found).items():
-        plans = "" if count == 1 else f" ({count} plans)"
-        console.print(f"refused: {schedule}{plans}: {reason}", highlight=False)
+    if (table := front_table(found.front)) is not None:
+        print_table(console, table)
+    for sentence in refusals(found):
+        console.print(f"refused: {sentence}", highlight=False)
     which = "best" if found.feasible else "nearest"
     for warning in found.best.outcome.warnings:
         console.print(f"warning, {which} plan: {warning}", highlight=False)
@@ -135,11 +135,11 @@ def show_plan(found: Found, out: Path, console: Console) -> None:
         console.print(f"best plan as a scenario: {out}", highlight=False)
 
 
-def _show_front(front: Front, console: Console) -> None:
-    """Print what each plan has to say for itself, and which one beats it in all goals; nothing
-    where there is one plan, or one goal."""
+def front_table(front: Front) -> Table | None:
+    """What each plan has to say for itself, and which one beats it in all goals; None where there
+    is one plan, or one goal."""
     if len(front.values) < 2 or len(front.goals) < 2:
-        return
+        return None
     table = Table(title="all goals: plans of the ranking, and what beats them in every goal")
     table.add_column("", justify="right")
     for goal in front.goals:
@@ -153,13 +153,17 @@ def _show_front(front: Front, console: Console) -> None:
             doubt = "" if by[place].certain else ", not beyond doubt"
             beaten = f"{by[place].by + 1}{doubt}"
         table.add_row(str(place + 1), *cells, beaten)
-    print_table(console, table)
+    return table
 
 
 def show_sensitivity(found: Found, rows: Sequence[Sensitivity], console: Console) -> None:
     """Print what inputs do to the best plan; nothing where no plan keeps the limits."""
-    if not rows:
-        return
+    if rows:
+        print_table(console, sensitivity_table(found, rows))
+
+
+def sensitivity_table(found: Found, rows: Sequence[Sensitivity]) -> Table:
+    """What inputs do to the best plan."""
     table = Table(title=sensitivity_title(found))
     table.add_column("input")
     for heading in (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change"):
@@ -169,13 +173,17 @@ def show_sensitivity(found: Found, rows: Sequence[Sensitivity], console: Console
         if row.low is not None and row.high is not None:
             interval = f"{shown(row.low)} … {shown(row.high)}"
         table.add_row(row.label, shown(row.down), shown(row.up), interval)
-    print_table(console, table)
+    return table
 
 
 def show_break_even(even: BreakEven | None, console: Console) -> None:
     """Print where the best schedule changes; nothing where that is not asked for."""
-    if even is None:
-        return
+    if even is not None:
+        console.print(break_even_sentence(even), highlight=False)
+
+
+def break_even_sentence(even: BreakEven) -> str:
+    """The value at which the best schedule changes, in words."""
     axis = even.axis
     if even.value is None:
         ends = f"{number(axis.low)} to {number(axis.high)}"
@@ -189,13 +197,17 @@ def show_break_even(even: BreakEven | None, console: Console) -> None:
             f"{f' ({low})' if low else ''}, {even.after} above{f' ({high})' if high else ''}"
         )
     stated = "" if axis.stated is None else f" (stated: {number(axis.stated)})"
-    console.print(sentence + stated, highlight=False)
+    return sentence + stated
 
 
 def show_capacity(rates: Sequence[Capacity], console: Console) -> None:
     """Print the arrival rate that each schedule's best plan serves; nothing where not asked for."""
-    if not rates:
-        return
+    if rates:
+        print_table(console, capacity_table(rates))
+
+
+def capacity_table(rates: Sequence[Capacity]) -> Table:
+    """The arrival rate that each schedule's best plan serves."""
     table = Table(title="capacity: the largest arrival rate that keeps the limits (requests/s)")
     table.add_column("plan of")
     for heading in ("requests/s", "95 % interval"):
@@ -208,7 +220,7 @@ def show_capacity(rates: Sequence[Capacity], console: Console) -> None:
         interval = " … ".join(ends) if each.rate_per_s is not None else ""
         note = "overloaded: longer runs keep less" if each.overloaded else ""
         table.add_row(each.schedule, value, interval, each.limit, note)
-    print_table(console, table)
+    return table
 
 
 def regions_title(found: Found, mapped: Regions) -> str:
@@ -221,6 +233,33 @@ def sensitivity_title(found: Found) -> str:
     """What the table and the plot of sensitivities are headed by."""
     goal, plan = found.cluster.search.goal, found.best.candidate.label
     return f"{plan}: {goal} as one input changes ({found.runs} paired runs)"
+
+
+def front_title(found: Found) -> str:
+    """What the plot of the front is headed by."""
+    return f"{found.cluster.name}: plans by their places in the ranking ({found.runs} runs)"
+
+
+def in_two_sentences(found: Found) -> list[str]:
+    """The verdict for who reads nothing else: the winner with its interval, and how sure it is."""
+    best, goal = found.best, found.cluster.search.goal
+    value = best.outcome.metrics[goal]
+    if not found.feasible:
+        missed = " and ".join(str(miss) for miss in best.misses)
+        return [
+            "No plan keeps the limits.",
+            f"The nearest one is {best.candidate.label}: {missed}.",
+        ]
+    ends = f" ({CONFIDENCE:.0%} interval over {found.runs} runs: {_ends(value)})"
+    known = "its inputs state no uncertainty"
+    if not found.cluster.search.cases:
+        known = "its inputs' uncertainty was not looked at (search.cases = 0)"
+    sure = "; ".join([*_apart(found), *(_by_inputs(found) or [known])])
+    return [
+        f"The best plan is {best.candidate.label}, with {goal} = {number(value.mean)} "
+        f"{UNITS[goal]}{ends if value.low is not None else ''}.",
+        f"{sure[0].upper()}{sure[1:]}.",
+    ]
 
 
 def verdict(found: Found) -> list[str]:
@@ -236,8 +275,9 @@ def verdict(found: Found) -> list[str]:
     return sentences + _comparison(found) + _by_inputs(found)
 
 
-def _binding(best: Ranked, goal: str) -> list[str]:
-    """Where a token's time goes, and what binds; nothing where no time passes."""
+def binding(found: Found) -> list[str]:
+    """Where a token's time goes in the best plan, and what binds; nothing where no time passes."""
+    best, goal = found.best, found.cluster.search.goal
     name, busy = best.binds(goal), best.outcome.utilization
     sentences = best.path.sentences
     if name is not None and name != best.path.binds:
@@ -267,8 +307,46 @@ def _by_inputs(found: Found) -> list[str]:
     ]
 
 
+def ranking_notes(found: Found) -> list[str]:
+    """What the verdict says beyond the winner, and what only the ranking's runs leave of it."""
+    return [each for each in verdict(found)[1:] if each not in _by_inputs(found)]
+
+
+def cases_table(found: Found) -> Table:
+    """The best plan of each schedule with both intervals, and how often it is the best one."""
+    cases, goal = found.cases, found.cluster.search.goal
+    assert cases is not None
+    shares = cases.best_in(least=is_least_best(goal))
+    count = len(next(iter(cases.values.values())))
+    table = Table(title=f"the best plan of each schedule in {count} cases that the inputs allow")
+    table.add_column("schedule")
+    for heading in (UNITS[goal], "95 %, by the runs", "95 %, by runs and inputs", "best in"):
+        table.add_column(heading, justify="right")
+    for name, each in found.best_of_each.items():
+        value = each.outcome.metrics[goal]
+        both = _ends(cases.widened(name, value))
+        table.add_row(name, number(value.mean), _ends(value), both, f"{shares[name]:.0%}")
+    return table
+
+
 def _comparison(found: Found) -> list[str]:
     """What the intervals of the ranking say, and what they rest on."""
+    others, sentences = found.ranking[1:], _apart(found)
+    tied = [each for each in others if each.tied]
+    if any(each.gap is None or each.gap.low != each.gap.high for each in tied):
+        sentences.insert(
+            1, f"{found.runs} runs cannot tell whether these are worse; more may (--runs)"
+        )
+    if others:
+        sentences.append(
+            f"differences: {CONFIDENCE:.0%} intervals that hold for all pairs of these plans "
+            f"({found.comparisons}) together, over {found.runs} runs on the same texts"
+        )
+    return sentences
+
+
+def _apart(found: Found) -> list[str]:
+    """Which plans cannot be told from the best one, and which are worse."""
     others, sentences = found.ranking[1:], list[str]()
     tied = [each for each in others if each.tied]
     if tied:
@@ -277,19 +355,10 @@ def _comparison(found: Found) -> list[str]:
             some = len(tied) < len(others)
             labels = f"{len(tied)} of the other {len(others)} plans" if some else "all others"
         sentences.append(f"not distinguishable from it: {labels}")
-    if any(each.gap is None or each.gap.low != each.gap.high for each in tied):
-        sentences.append(
-            f"{found.runs} runs cannot tell whether these are worse; more may (--runs)"
-        )
     if len(tied) < len(others):
         worse = f"the other {len(others) - len(tied)}" if tied else "all others"
         verb = "is" if worse == "the other 1" else "are"
         sentences.append(f"{worse} {verb} worse beyond doubt")
-    if others:
-        sentences.append(
-            f"differences: {CONFIDENCE:.0%} intervals that hold for all pairs of these plans "
-            f"({found.comparisons}) together, over {found.runs} runs on the same texts"
-        )
     return sentences
 
 
@@ -304,7 +373,12 @@ def check_feasible(found: Found) -> None:
         )
 
 
-def _ranking_table(found: Found) -> Table:
+def ranking_table(found: Found) -> Table:
+    """The ranking; where no plan keeps the limits, how far each of them is off."""
+    return _ordered_table(found) if found.feasible else _misses_table(found)
+
+
+def _ordered_table(found: Found) -> Table:
     goal = found.cluster.search.goal
     table = Table(title=_title(found))
     for heading in ("", "plan"):
@@ -352,9 +426,13 @@ def _title(found: Found) -> str:
     return f"{found.cluster.name}: {goal} (plans simulated: {rungs})"
 
 
-def _refusals(found: Found) -> Mapping[tuple[str, str], int]:
-    """How many plans of a schedule were refused for the same reason, in order."""
-    return Counter((each.schedule, each.reason) for each in found.refused)
+def refusals(found: Found) -> list[str]:
+    """What was refused and why; plans of a schedule that share a reason are counted."""
+    counts = Counter((each.schedule, each.reason) for each in found.refused)
+    return [
+        f"{schedule}{'' if count == 1 else f' ({count} plans)'}: {reason}"
+        for (schedule, reason), count in counts.items()
+    ]
 
 
 def default_out(cluster: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -14,6 +15,8 @@ from treepipe.results.plots import AMBER, BLACK, BLUE, clean, save_figure
 
 THICK = 0.36
 """Of a bar; a row is 1 high."""
+WIDTH = 80
+"""Of a title, in characters: a plan's label may be longer than the panel."""
 
 
 def draw_tornado(rows: Sequence[Sensitivity], title: str, goal: str, path: Path) -> None:
@@ -42,7 +45,7 @@ def tornado_figure(rows: Sequence[Sensitivity], title: str, goal: str) -> Figure
     panel.axvline(0, color=BLACK, lw=0.8)
     panel.margins(x=0.15)
     panel.set_xlabel(f"change of {goal} (%); lines: 95 % intervals of the larger changes")
-    panel.set_title(title, loc="left", fontsize=10)
+    panel.set_title(fill(title, WIDTH), loc="left", fontsize=10)
     clean(panel, "x")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure

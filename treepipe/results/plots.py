@@ -23,6 +23,15 @@ BLACK, GREY, SILVER, IDLE, MIST = "#222222", "#777777", "#dddddd", "#ebebeb", "#
 """Text and marks, lines of less weight, grids, and what lies behind."""
 PALE, DEEP, BROWN = "#a9cde4", "#00395a", "#8c6d31"
 """Blue, lighter and darker, for three steps of one thing."""
+PAPER, DIM, NIGHT, DUSK = "#ffffff", "#5c5c5c", "#17191c", "#26292e"
+"""Of reports' pages: what lies behind, captions, and the same two in the dark."""
+PAGE = ["BLACK", "GREY", "SILVER", "IDLE", "MIST", "BLUE", "SKY", "PAPER", "DIM", "NIGHT", "DUSK"]
+"""Names of the colours of reports' pages."""
+MARKS = {BLUE: "o", ORANGE: "s", GREEN: "^", PURPLE: "D", SKY: "v", AMBER: "P", GREY: "X",
+         PALE: "d", DEEP: "p"}  # fmt: skip
+"""The mark of each colour on a line: some colours look alike in grey."""
+HATCHED: dict[str, Any] = {"hatch": "///", "edgecolor": "white", "lw": 0}
+"""Of the second of two kinds of bars, as in grey they could look alike."""
 PREDICTED = {"color": BLUE, "label": "predicted before the run (95 % interval of the mean)"}
 MEASURED = {
     "color": ORANGE,
@@ -54,7 +63,7 @@ def save_figure(figure: Figure, path: Path, dpi: float, option: str = "") -> Non
 def band(panel: Any, x: Sequence[float], values: Sequence[Interval], style: dict[str, Any]) -> None:
     """A line through the means, and its interval as a band (none where there is no interval)."""
     means = [value.mean for value in values]
-    panel.plot(x, means, marker=".", **style)
+    panel.plot(x, means, marker=MARKS[style["color"]], ms=4, **style)
     low = [value.mean if value.low is None else value.low for value in values]
     high = [value.mean if value.high is None else value.high for value in values]
     panel.fill_between(x, low, high, color=style["color"], alpha=0.2, lw=0)

@@ -92,6 +92,7 @@ class Scale:
         return metric.removesuffix("_ms") if self in TIMES else metric
 
 
+NOT_LOSSLESS = "not lossless: the rule may change the target's text"
 MS = Scale(1.0, "ms")
 TIMES = (Scale(1e-3, "µs"), MS, Scale(1e3, "s"), Scale(60e3, "min"), Scale(3.6e6, "h"))
 SHARE = Scale(1.0, "1")
@@ -175,10 +176,10 @@ def show_result(
             for sentence in result.critical_path.sentences if result.critical_path else ():
                 console().print(sentence, highlight=False)
             if where:
-                print_table(console(), _shares_table(found))
+                print_table(console(), shares_table(found))
 
 
-def _shares_table(found: Shares) -> Table:
+def shares_table(found: Shares) -> Table:
     """A row per thing that a worker can be at, a column per worker."""
     table = Table(title="where time goes, % of wall time")
     table.add_column("")
@@ -246,7 +247,17 @@ def _write_files(
 
 
 def print_result(result: Mapping[str, Any], shown: Console) -> None:
-    """A result's table and warnings; times in the unit that suits each."""
+    """A result's tables and warnings."""
+    for table in result_tables(result):
+        print_table(shown, table)
+    if not result["lossless"]:
+        shown.print(NOT_LOSSLESS)
+    for warning in result["warnings"]:
+        shown.print(f"warning: {warning}", highlight=False)
+
+
+def result_tables(result: Mapping[str, Any]) -> list[Table]:
+    """A result's figures, times in the unit that suits each; and those of several targets."""
     table = Table(title=f"{result['scenario']} ({result['source']}, {_basis(result)})")
     table.add_column("metric")
     table.add_column("mean", justify="right")
@@ -259,13 +270,7 @@ def print_result(result: Mapping[str, Any], shown: Console) -> None:
     for device, value in result["utilization"].items():
         share = f"{value['mean']:.3f}"
         table.add_row(f"utilization {device}", share, _interval(value, SHARE), SHARE.unit)
-    print_table(shown, table)
-    if "targets" in result:
-        print_table(shown, _targets_table(result["targets"]))
-    if not result["lossless"]:
-        shown.print("not lossless: the rule may change the target's text")
-    for warning in result["warnings"]:
-        shown.print(f"warning: {warning}", highlight=False)
+    return [table, *([_targets_table(result["targets"])] if "targets" in result else [])]
 
 
 def _targets_table(targets: Mapping[str, Any]) -> Table:
@@ -304,6 +309,13 @@ def _interval(value: Mapping[str, Any], scale: Scale, digits: int = 4) -> str:
 
 def print_versus(versus: Mapping[str, Any], shown: Console) -> None:
     """A comparison's table and warnings."""
+    print_table(shown, versus_table(versus))
+    for sentence in versus_warnings(versus):
+        shown.print(sentence, highlight=False)
+
+
+def versus_table(versus: Mapping[str, Any]) -> Table:
+    """Every figure of both, and the difference."""
     a, b = versus["a"], versus["b"]
     table = Table(title=f"A: {a['scenario']}, B: {b['scenario']} (simulation, {_basis(a)})")
     table.add_column("metric")
@@ -317,14 +329,18 @@ def print_versus(versus: Mapping[str, Any], shown: Console) -> None:
         table.add_row(scale.name(name), *_difference_cells(each, scale))
     for device, each in versus["utilization_differences"].items():
         table.add_row(f"utilization {device}", *_difference_cells(each, SHARE))
-    print_table(shown, table)
-    for label, side in (("A", a), ("B", b)):
+    return table
+
+
+def versus_warnings(versus: Mapping[str, Any]) -> list[str]:
+    """What is to be said of each side, and of both."""
+    found = []
+    for label in ("A", "B"):
+        side = versus[label.lower()]
         if not side["lossless"]:
-            shown.print(f"{label} is not lossless: the rule may change the target's text")
-        for warning in side["warnings"]:
-            shown.print(f"warning, {label}: {warning}", highlight=False)
-    for warning in versus["warnings"]:
-        shown.print(f"warning: {warning}", highlight=False)
+            found.append(f"{label} is {NOT_LOSSLESS}")
+        found += [f"warning, {label}: {warning}" for warning in side["warnings"]]
+    return found + [f"warning: {warning}" for warning in versus["warnings"]]
 
 
 def _difference_cells(each: Mapping[str, Any], scale: Scale) -> tuple[str, ...]:

@@ -36,9 +36,11 @@ COLORS: Mapping[str, str] = {
 PLACES: Mapping[Kind, tuple[float, float]] = {
     "prune": (-0.4, 0.8),
     "transfer": (0.24, 0.16),
+    "evaluate": (-0.26, 0.34),
 }
-"""Top and height within a row of 0.8. A transfer lies in the lower part of its sender's row, beside
-what the device does; a prune is as high as the row, so that it is told from a pass by its shape."""
+"""Top and height within a row of 0.8, of kinds that are told from a pass by their shape, as in grey
+their colours are near others'. A transfer lies in the lower part of its sender's row, beside what
+the device does; a prune is as high as the row, and taking tokens is lower than a pass."""
 USUAL = (-0.4, 0.62)
 LONG = frozenset({"compute", "draft"})
 """Kinds that follow each other without a gap: a white edge parts them. The others are short, and

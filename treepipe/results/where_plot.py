@@ -37,6 +37,23 @@ COLORS: Mapping[str, str] = {
     UNNAMED: "white",
 }
 
+HATCHES: Mapping[str, str] = {
+    "evaluate": "///",
+    "prune": "xxx",
+    "mask": "xxx",
+    "receive": "///",
+    "send": "\\\\\\",
+    "desk": "---",
+    "control": "///",
+    "wake": "\\\\\\",
+    "gauge": "+++",
+    "wait": "\\\\\\",
+    UNNAMED: "---",
+}
+"""Of what would look like something else in grey."""
+LIGHT = frozenset({"mask", "control", "wait", IDLE_NAME, UNNAMED})
+"""Whose hatching and edge are grey, as white would not show."""
+
 
 def draw_shares(found: Shares, title: str, path: Path, option: str = "") -> None:
     """Write the stacked bars. Raises ``WriteError``; ``option`` is what asked for the picture."""
@@ -56,6 +73,9 @@ def shares_figure(found: Shares, title: str) -> Figure:
                 widths,
                 left=list(left.values()),
                 color=COLORS[kind],
+                hatch=HATCHES.get(kind, ""),
+                edgecolor=GREY if kind in LIGHT else "white",
+                lw=0,
                 label=label,
                 height=0.7,
             )

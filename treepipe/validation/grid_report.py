@@ -211,13 +211,13 @@ def _figure(found: Found) -> Figure:
     left.set_xlabel("measured time between tokens (ms)")
     left.set_ylabel("predicted before the run (ms)")
     places = range(len(times))
-    for part, color, label in (
-        ("error", BLUE, "predicted"),
-        ("duration_error", ORANGE, "with the run's acceptance replayed"),
+    for part, color, dashes, label in (
+        ("error", BLUE, "-", "predicted"),
+        ("duration_error", ORANGE, "--", "with the run's acceptance replayed"),
     ):
         sizes = sorted(100 * abs(time[part]) for time in times)
         shares = [100 * (place + 1) / len(times) for place in places]
-        right.step(sizes, shares, where="post", color=color, label=label)
+        right.step(sizes, shares, where="post", color=color, ls=dashes, label=label)
     right.set_xlabel("size of the error (%)")
     right.set_ylabel("cells with at most that (%)")
     right.set_xlim(left=0)

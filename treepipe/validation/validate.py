@@ -44,6 +44,9 @@ class Request:
         calibrate_on: prompts to calibrate acceptance on, whatever the scenarios say.
         earlier: a validation file to compare with.
         timelines: folder for pictures and traces.
+        report: folder for the page.
+        command: what was typed, which the page repeats.
+        force: whether an earlier page may be overwritten.
     """
 
     paths: Sequence[Path]
@@ -53,6 +56,9 @@ class Request:
     earlier: Path | None = None
     timelines: Path | None = None
     quiet: bool = False
+    report: Path | None = None
+    command: str = ""
+    force: bool = False
 
 
 def perform(request: Request) -> dict[str, Any]:
@@ -66,7 +72,11 @@ def perform(request: Request) -> dict[str, Any]:
     earlier = None
     if request.earlier is not None:
         earlier = load_validation(request.earlier, "--against")
-    check_outputs({"--json": request.json}, inputs=request.paths)
+    check_outputs(
+        {"--json": request.json, "--report": request.report},
+        inputs=request.paths,
+        keep=() if request.force else ("--report",),
+    )
     if request.timelines is not None:
         claim_folder(request.timelines, "--timelines")
     cases = [
@@ -80,6 +90,13 @@ def perform(request: Request) -> dict[str, Any]:
         content["against"] = against(earlier, content)
     with Faults() as faults:
         faults.attempt(_write, request, content, rows)
+        if request.report is not None:
+            from treepipe.report.page import write_report
+            from treepipe.validation.validation_report import validation_report
+
+            scenarios = [case.scenario for case in cases]
+            page = validation_report(content, rows, scenarios, request.command)
+            faults.attempt(write_report, page, request.report)
         if not request.quiet and request.json != "-":
             _show(content)
         wrong = faults_of(rows)

@@ -1,0 +1,363 @@
+"""Reports: whole pages that load nothing, say all that was found, and take no name for markup."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.table import Table
+
+from tests.worlds.command_line import (
+    ARGUMENTS,
+    ROOT,
+    SCENARIO,
+    WORK,
+    assert_sentence,
+    call,
+    commands,
+)
+from tests.worlds.made_runs import SMALL, judged, made_deployment
+from tests.worlds.pages import ReadPage
+from tests.worlds.searches import CLUSTER, METRIC, found
+from tests.worlds.written_studies import say
+from treepipe import compare, simulate
+from treepipe.cli.main import app
+from treepipe.core.errors import UserError
+from treepipe.files.toml_file import toml_text
+from treepipe.library import Plan
+from treepipe.planner.break_even import axis_of, break_evens
+from treepipe.planner.halving import Found
+from treepipe.planner.plan_report import plan_report
+from treepipe.planner.report import plan_content
+from treepipe.planner.sensitivity import sensitivities
+from treepipe.profiles.library import find_device
+from treepipe.report.background import NOT_MODELLED, inputs_table
+from treepipe.report.page import Chapter, Report, report_html, write_report
+from treepipe.report.result_report import comparison_report, result_report
+from treepipe.results.sheet import Column, Sheet
+from treepipe.results.show import number
+from treepipe.results.timeline import timelines_figure
+from treepipe.scenario.scenario import Scenario
+from treepipe.studies.study import StudyResult, study_report
+from treepipe.validation.cells import SCENARIO as CELL
+from treepipe.validation.validation import entry, validation
+from treepipe.validation.validation_report import validation_report
+
+EVIL = "<script>alert('1')</script> & \"x\" $\\frac$"
+SEARCHED: dict[str, Any] = {
+    "search.schedules": ["pp", "chain"],
+    "search.grid": {"schedule.gamma": [1, 3]},
+    "search.first_runs": 3,
+    "links.default": "ethernet-1g",
+    "workload": {"new_tokens": 4},
+    "search.cases": 4,
+}
+
+
+@cache
+def searched() -> Found:
+    return found(**SEARCHED)
+
+
+@cache
+def plan_page() -> str:
+    each = searched()
+    keys = ("scale.latency=0.5:2", "scale.stages=0.5:2")
+    axes = [axis_of(key, each.cluster) for key in keys]
+    even, mapped = break_evens(each, axes, say)
+    rows = sensitivities(each, say)
+    return report_html(plan_report(each, rows, even, mapped, command="treepipe plan 'a b.toml'"))
+
+
+@cache
+def scenario() -> Scenario:
+    content = {key: value for key, value in CLUSTER.items() if key != "search"}
+    drawn = {"schedule": {"name": "chain", "gamma": 2}, "seed": 3, "runs": 2}
+    return Scenario.of({**content, **drawn})
+
+
+def simulated_page() -> str:
+    return report_html(result_report(simulate(scenario()), scenario(), "treepipe simulate x"))
+
+
+def compared_page() -> str:
+    other = scenario().with_(name="slower", **{"links.default.latency_ms": 9.0})
+    return report_html(comparison_report(compare(scenario(), other), scenario(), other))
+
+
+def validated_page() -> str:
+    row = judged(made_deployment())
+    content = validation([entry(row)])
+    return report_html(validation_report(content, {row.label: row}, [Scenario.load(CELL, SMALL)]))
+
+
+def studied_page() -> str:
+    sheet = Sheet("s", "Sums", [Column("n", shown="d")], [(7,)])
+    trace = simulate(scenario()).traces[0]
+    figure = timelines_figure([("a", trace)], "a")
+    result = StudyResult("mine", [], [sheet], {"one": figure}, ["first", "second", "third"], [])
+    return report_html(study_report(result, "treepipe study mine"))
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "plan": plan_page,
+    "simulation": simulated_page,
+    "comparison": compared_page,
+    "validation": validated_page,
+    "study": studied_page,
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_and_loads_nothing(name: str) -> None:
+    page = ReadPage(PAGES[name]())
+    names = {tag for tag, _ in page.elements}
+    assert {"main", "svg", "table", "h1"} <= names
+    assert not names & {"script", "link", "img", "iframe", "object", "image", "foreignobject"}
+    assert {"width=device-width, initial-scale=1"} <= set(page.values("content"))
+    ids = page.values("id")
+    assert len({*ids}) == len(ids)
+    leads = [*page.values("href"), *page.values("xlink:href"), *page.values("src")]
+    inside = [value for values in page.elements for value in values[1].values()]
+    drawn = re.findall(r"url\(([^)]*)\)", page.style + " ".join(inside))
+    assert {each.strip("'\"") for each in (*leads, *drawn)} <= {f"#{each}" for each in ids}
+    assert "@import" not in page.style
+    assert not [value for value in inside if "http://" in value or "https://" in value]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_answers_in_at_most_two_sentences_and_describes_its_pictures(name: str) -> None:
+    text = PAGES[name]()
+    (answer,) = re.findall(r'class="answer">(.*?)</section>', text, re.DOTALL)
+    assert 1 <= answer.count("<p>") <= 2
+    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        assert re.search(r'role="img".*?<title>.{5,}</title>', svg, re.DOTALL)
+    assert "Not modelled" in text
+    assert "Make it again" in text
+
+
+def test_the_same_is_written_again_byte_for_byte() -> None:
+    assert simulated_page() == simulated_page()
+
+
+def test_a_plan_tells_every_figure_of_its_ranking() -> None:
+    page, content = ReadPage(plan_page()), plan_content(searched())
+    cells = [" ".join(row) for row in page.cells]
+    assert len(content["ranking"]) >= 3
+    for each in content["ranking"]:
+        value = each[METRIC]
+        ends = f"{number(value['low'])} … {number(value['high'])}"
+        assert any(number(value["mean"]) in row and ends in row for row in cells)
+        if gap := each["relative_to_best"]:
+            assert any(f"{gap['mean']:+.1%}" in row for row in cells)
+    for plan in content["uncertain_inputs"]["plans"].values():
+        low, high = (number(plan[METRIC][end]) for end in ("low", "high"))
+        assert any(f"{low} … {high}" in row for row in cells)
+        assert any(f"{plan['best_in']:.0%}" in row for row in cells)
+    best = content["ranking"][0]
+    assert f"{METRIC} = {number(best[METRIC]['mean'])} ms" in page.text
+    share = content["uncertain_inputs"]["plans"][best["schedule"]]["best_in"]
+    assert f"{best['schedule']} is the best schedule in {share:.0%}" in page.text
+
+
+def test_a_plan_tells_its_warnings_inputs_and_what_was_not_modelled() -> None:
+    text, best = ReadPage(plan_page()).text, searched().best
+    assert best.outcome.warnings
+    for sentence in (*best.outcome.warnings, best.path.sentences[0]):
+        assert sentence in text
+    for line in NOT_MODELLED.read_text().splitlines():
+        assert line.removeprefix("- ").strip() in text
+    assert "IEEE 802.3" in text, "the source of the link's profile"
+    assert "±50%" in text
+    assert "treepipe plan 'a b.toml'" in text
+    assert 'schedules = ["pp", "chain"]' in text
+    for heading in ("Pareto front", "What the answer hangs on", "Timeline of the best plan"):
+        assert heading in text
+    assert "a map of schedules" in text
+    assert "scale.latency" in text
+
+
+def test_a_search_without_a_feasible_plan_has_a_page_that_says_so() -> None:
+    each = found(**{"search.limits": {METRIC: 1.0}})
+    text = ReadPage(report_html(plan_report(each))).text
+    assert "No plan keeps the limits. The nearest one is" in text
+    assert f"{METRIC} at most 1 ms" in text
+    assert all(str(miss) in text for miss in each.best.misses)
+    assert "Pareto front" not in text
+    with pytest.raises(UserError, match="no plan keeps the limits; none is drawn"):
+        Plan(each).plot()
+
+
+def test_names_are_never_taken_for_markup() -> None:
+    """Of a cluster, a device and its host: in sentences, cells, keys and pictures."""
+    table = Table(title=EVIL)
+    table.add_column(EVIL)
+    table.add_row(EVIL)
+    alone = Report(EVIL, [EVIL], [EVIL], [Chapter(EVIL, [EVIL], [table], verbatim=EVIL)])
+    device = {"stage_ms": {1: 20.0}}
+    stages = [{"device": device, "count": 2, "host": EVIL}]
+    named = found(name=EVIL, pipelines=[{"stages": stages}])
+    for text in (report_html(alone), report_html(plan_report(named))):
+        page = ReadPage(text)
+        assert "script" not in {tag for tag, _ in page.elements}
+        assert EVIL in page.text
+
+
+def test_inputs_are_told_with_their_sources_once() -> None:
+    device = find_device("jetson-orin-nano-8gb", "test")
+    drafts = [{"device": "emulated-20ms"}, {"device": "jetson-orin-nano-8gb"}]
+    each = scenario().with_(drafts=drafts)
+    each = each.with_(acceptance={"source": "profile", "name": "reference"})
+    grid = inputs_table([each, each])
+    rows = list(zip(*(column.cells for column in grid.columns), strict=True))
+    by = {str(row[2]): row for row in rows}
+    assert len(by) == len(rows)
+    assert str(device.origin.source) in by["drafts.1.device"][4]  # type: ignore[union-attr]
+    assert by["drafts.1.device"][3] == "an estimate, ±40%"
+    assert by["pipelines.0.stages.0.device"][4].startswith("the scenario itself")
+    assert by["acceptance"][1] == "reference"
+    assert by["links.default, links.local"][0] == "link"
+
+
+def test_a_comparison_says_whether_the_two_differ() -> None:
+    text = ReadPage(compared_page()).text
+    assert "the two differ beyond doubt" in text
+    same = compare(scenario(), scenario().with_(name="same"))
+    page = report_html(comparison_report(same, scenario(), scenario()))
+    assert "B cannot be told from A" in page
+
+
+def test_a_result_tells_every_figure_and_warning() -> None:
+    each = scenario().with_(**{"links.default": "ethernet-1g"})
+    result = simulate(each)
+    page = ReadPage(report_html(result_report(result, each)))
+    assert result.warnings
+    assert all(warning in page.text for warning in result.warnings)
+    rows = {row[0]: row for row in page.cells if row}
+    for name, share in result.utilization.items():
+        assert rows[f"utilization {name}"][1] == f"{share.mean:.3f}"
+    value = result.metrics[METRIC]
+    assert f"{METRIC} is {number(value.mean)} ms" in page.text
+    assert value.low is not None
+    assert f"{number(value.low)} … " in page.text
+
+
+def test_a_validation_tells_the_error_and_its_parts() -> None:
+    time = entry(judged(made_deployment()))["metrics"][METRIC]
+    text = ReadPage(validated_page()).text
+    assert f"{time['error']:+.1%}, of which {time['duration_error']:+.1%} by durations" in text
+    assert "Every text equals plain greedy decoding." in text
+
+
+def test_a_study_tells_its_findings_and_tables() -> None:
+    page = ReadPage(studied_page())
+    assert ["7"] in page.cells
+    assert all(finding in page.text for finding in ("first", "second", "third"))
+
+
+def test_a_result_without_tokens_says_so() -> None:
+    result = replace(simulate(scenario()), metrics={})
+    assert "There is no figure: no request got a token." in report_html(
+        result_report(result, scenario())
+    )
+
+
+# --- the command line -------------------------------------------------------------------------
+
+
+REPORTING = ["plan", "run", "simulate", "study", "validate"]
+
+
+def test_the_commands_that_write_reports_are_those_of_the_docs() -> None:
+    made: Any = commands(app)
+    able = [
+        name
+        for name, each in made.commands.items()
+        if any("--report" in option.opts for option in each.params)
+    ]
+    assert sorted(able) == REPORTING
+    listed = (ROOT / "docs" / "reports.md").read_text()
+    assert all(re.search(rf"^\|.*`{name}`.*\|", listed, re.M) for name in able)
+
+
+@pytest.mark.parametrize("command", REPORTING)
+def test_an_earlier_page_is_kept_unless_forced(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def begun(*_: object, **__: object) -> None:
+        raise AssertionError("the work began")
+
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(SCENARIO)
+    page = tmp_path / "out" / "index.html"
+    page.parent.mkdir()
+    page.write_text("mine")
+    monkeypatch.setattr(WORK[command], begun)
+    given = [*ARGUMENTS.get(command, ["small.toml"]), "--report", "out"]
+    given += ["--out", "own"] if command in ("plan", "study") else []
+    assert call(monkeypatch, command, *given) == 2
+    sentence = "--report out/index.html: there is such a file already; --force overwrites it"
+    assert_sentence(capsys.readouterr().err, sentence)
+    with pytest.raises(AssertionError, match="the work began"):
+        call(monkeypatch, command, *given, "--force")
+    assert page.read_text() == "mine"
+    assert call(monkeypatch, command, *given[:-2], "--report", "small.toml") == 2
+    assert_sentence(capsys.readouterr().err, "--report small.toml: is a file, not a folder")
+
+
+def test_the_page_holds_the_command_that_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With names that a shell would take apart."""
+    cluster, out = tmp_path / "a b.toml", tmp_path / "the 'page'"
+    cluster.write_text(toml_text(searched().cluster.content | CLUSTER, []))
+    plot = tmp_path / "front.png"
+    options = ["--report", out, "--plot", plot, "--quiet", "--runs", "2", "--seed", "5"]
+    assert call(monkeypatch, "plan", cluster, *options) == 0
+    text = (out / "index.html").read_text()
+    (line,) = re.findall(r"<pre[^>]*>(treepipe .*?)</pre>", text)
+    typed = shlex.split(ReadPage(f"<!doctype html><p>{line}</p>").text)
+    assert typed == ["treepipe", "plan", *map(str, (cluster, *options))]
+    assert "seed 5" in text
+    assert plot.stat().st_size > 5_000, "without another picture --plot draws the front"
+    first = text
+    assert call(monkeypatch, *typed[1:], "--force") == 0
+    again = (out / "index.html").read_text()
+    assert again.replace(" --force", "") == first
+
+
+def test_simulate_writes_its_page_beside_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(SCENARIO)
+    versus = ["--versus-set", "schedule.tree_size=10"]
+    for name, options in {"one": [], "two": versus}.items():
+        out = tmp_path / name
+        assert call(monkeypatch, "simulate", path, "--report", out, *options) == 0
+        assert METRIC.removesuffix("_ms") in capsys.readouterr().out
+        assert METRIC in ReadPage((out / "index.html").read_text()).text
+
+
+def test_a_library_writes_the_same_page(tmp_path: Path) -> None:
+    each = Plan(searched())
+    path = each.report(tmp_path / "out")
+    assert path.read_text() == report_html(plan_report(searched()))
+    with pytest.raises(UserError, match="there is such a file already"):
+        each.report(tmp_path / "out")
+
+
+def test_a_page_is_small(tmp_path: Path) -> None:
+    """A phone loads it at once: five pictures, some tables."""
+    report = plan_report(searched())
+    write_report(report, tmp_path)
+    assert 20_000 < (tmp_path / "index.html").stat().st_size < 400_000

@@ -1,0 +1,48 @@
+"""What a picture's legends tell apart by colour alone, to who sees no colours; for tests."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+from matplotlib.colors import to_rgb, to_rgba
+from matplotlib.figure import Figure
+
+APART = 0.1
+"""Difference in lightness of what is told apart by nothing else."""
+
+
+def grey(color: Any) -> float:
+    """Lightness as a printer takes it (ITU-R BT.601), on white.
+
+    >>> grey("white"), grey("black")
+    (1.0, 0.0)
+    """
+    red, green, blue = to_rgb(color)
+    alpha = to_rgba(color)[3]
+    return round(1 - alpha + alpha * (0.299 * red + 0.587 * green + 0.114 * blue), 6)
+
+
+def alike(figure: Figure) -> list[str]:
+    """Pairs of labels in one legend that only their colours tell apart."""
+    found = []
+    legends = [*figure.legends, *filter(None, (panel.get_legend() for panel in figure.axes))]
+    for legend in legends:
+        names = [text.get_text() for text in legend.get_texts()]
+        looks = zip(names, map(_look, legend.legend_handles), strict=True)
+        for (one, (first, shape)), (other, (second, also)) in combinations(looks, 2):
+            if shape == also and abs(first - second) < APART:
+                found.append(f"{one} and {other}: {first:.2f} and {second:.2f}, {shape}")
+    return found
+
+
+def _look(handle: Any) -> tuple[float, tuple[object, ...]]:
+    """Lightness, and all else that tells a legend's entry from others."""
+    if hasattr(handle, "get_hatch") and hasattr(handle, "get_facecolor"):
+        color = handle.get_facecolor()
+        return grey(color if len(color) == 4 else color[0]), ("field", handle.get_hatch() or "")
+    line = handle if hasattr(handle, "get_marker") else handle.lines[0]
+    face = line.get_markerfacecolor()
+    filled = not isinstance(face, str) or face not in ("none", "w", "white")
+    style = (line.get_marker(), filled, line.get_linestyle(), line.get_linewidth())
+    return grey(line.get_color()), ("line", *style)

@@ -1,0 +1,149 @@
+"""A search as a report: the question, the answer, and all that ``treepipe plan`` has found.
+
+Law of this file: figures and sentences are those of ``planner/report.py``; only their order is made
+here, and the timeline, for which the best plan is simulated once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from treepipe.planner.break_even import BreakEven, Regions
+from treepipe.planner.capacity import Capacity
+from treepipe.planner.front_plot import front_figure
+from treepipe.planner.halving import Found
+from treepipe.planner.limits import is_least_best
+from treepipe.planner.regions_plot import regions_figure
+from treepipe.planner.report import (
+    binding,
+    break_even_sentence,
+    capacity_table,
+    cases_table,
+    front_table,
+    front_title,
+    in_two_sentences,
+    ranking_notes,
+    ranking_table,
+    refusals,
+    regions_title,
+    sensitivity_table,
+    sensitivity_title,
+)
+from treepipe.planner.sensitivity import Sensitivity
+from treepipe.planner.sensitivity_plot import tornado_figure
+from treepipe.report.background import background
+from treepipe.report.page import Chapter, Picture, Report
+from treepipe.results.metrics import UNITS
+from treepipe.results.timeline import timelines_figure
+from treepipe.sim.predict import predict
+
+
+def plan_report(
+    found: Found,
+    rows: Sequence[Sensitivity] = (),
+    even: BreakEven | None = None,
+    mapped: Regions | None = None,
+    rates: Sequence[Capacity] = (),
+    command: str = "",
+) -> Report:
+    """Args: ``rows``, ``even``, ``mapped``, ``rates``: as ``plan_content`` takes them. ``command``:
+    what made the report, quoted for a shell."""
+    cluster, which = found.cluster, "best" if found.feasible else "nearest"
+    used = [each.candidate.scenario for each in found.ranking]
+    tables = [ranking_table(found), *([] if found.cases is None else [cases_table(found)])]
+    chapters = [
+        Chapter("Plans", ranking_notes(found), tables),
+        Chapter("What binds", binding(found)),
+        _front(found),
+        _hangs_on(found, rows),
+        _changes(found, even, mapped),
+        Chapter("Load", tables=[capacity_table(rates)] if rates else []),
+        _timeline(found),
+        Chapter("Refused plans", refusals(found)),
+    ]
+    warnings = [f"{which} plan: {each}" for each in found.best.outcome.warnings]
+    return Report(
+        f"Plan: {cluster.name}",
+        question(found),
+        in_two_sentences(found),
+        [*chapters, *background(cluster, warnings, command, used)],
+    )
+
+
+def question(found: Found) -> list[str]:
+    """What was asked: the goal, the cluster, what was tried, and within which limits."""
+    cluster = found.cluster
+    search, goal = cluster.search, cluster.search.goal
+    side = "least" if is_least_best(goal) else "largest"
+    limits = [
+        f"{name} at {'most' if is_least_best(name) else 'least'} {bound:g} {UNITS[name]}"
+        for name, bound in search.limits.of_metrics.items()
+    ]
+    prices = {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}
+    for name, unit in prices.items():
+        if (price := getattr(search.limits, name)) is not None:
+            limits.append(f"all devices together at most {price:g} {unit}")
+    limits.append(f"at most {search.limits.memory_share:.0%} of each device's memory")
+    asked = cluster.workload.requests
+    return [
+        f"Which schedule, with which parameters and which layers per stage, has the {side} {goal} "
+        f"on the cluster {cluster.name!r}?",
+        f"Tried: {', '.join(search.schedules)} ({found.rungs[0].candidates} plans simulated, "
+        f"{len(found.refused)} refused), {asked} {'request' if asked == 1 else 'requests'} a run.",
+        f"Limits: {'; '.join(limits)}.",
+    ]
+
+
+def _front(found: Found) -> Chapter:
+    """The plans that no other one beats, as far as there is a choice."""
+    table = front_table(found.front)
+    if table is None:
+        return Chapter("Pareto front")
+    front, goal = found.front, found.cluster.search.goal
+    on = ", ".join(str(place + 1) for place in front.members)
+    picture = Picture(
+        front_figure(front, goal, front_title(found)),
+        f"every plan by {goal} and each other goal; on the front: {on}",
+    )
+    return Chapter(
+        "Pareto front",
+        [f"no other plan beats these in every goal (places in the ranking): {on}"],
+        [table],
+        [picture],
+    )
+
+
+def _hangs_on(found: Found, rows: Sequence[Sensitivity]) -> Chapter:
+    heading = "What the answer hangs on"
+    if not rows:
+        return Chapter(heading)
+    title, goal = sensitivity_title(found), found.cluster.search.goal
+    picture = Picture(tornado_figure(rows, title, goal), f"a pair of bars per input: {title}")
+    return Chapter(heading, tables=[sensitivity_table(found, rows)], pictures=[picture])
+
+
+def _changes(found: Found, even: BreakEven | None, mapped: Regions | None) -> Chapter:
+    sentences = [] if even is None else [break_even_sentence(even)]
+    if mapped is None:
+        return Chapter("Where another schedule is better", sentences)
+    title = regions_title(found, mapped)
+    table = Table(title=f"the best schedule by {mapped.x.key} (across) and {mapped.y.key} (down)")
+    table.add_column("")
+    for value in mapped.x.values:
+        table.add_column(f"{value:.3g}")
+    for value, best in zip(mapped.y.values, mapped.best, strict=True):
+        table.add_row(f"{value:.3g}", *best)
+    picture = Picture(regions_figure(mapped, title), f"a map of schedules: {title}")
+    return Chapter("Where another schedule is better", sentences, [table], [picture])
+
+
+def _timeline(found: Found) -> Chapter:
+    """What every device does when in the best plan, simulated once."""
+    candidate = found.best.candidate
+    trace, _ = predict(candidate.scenario.with_(runs=2))  # texts of a single one are not resampled
+    figure = timelines_figure([(candidate.label, trace)], candidate.label)
+    which = "best" if found.feasible else "nearest"
+    picture = Picture(figure, f"what every device does when, in the {which} plan")
+    return Chapter(f"Timeline of the {which} plan", pictures=[picture])

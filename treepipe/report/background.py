@@ -1,0 +1,148 @@
+"""What every report ends with: its inputs and where they are from, what was not modelled, and the
+command that makes it again.
+
+Law of this file: nothing is said here that is said elsewhere. Sources are those of the profiles,
+what is not modelled is the list of ``treepipe/physics/not_modelled.md``.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.table import Table
+
+from treepipe import __version__, physics
+from treepipe.files.sentences import sentences
+from treepipe.files.toml_file import toml_text
+from treepipe.profiles.library import load_any, profile_name, profile_path
+from treepipe.profiles.schema import Origin
+from treepipe.report.page import Chapter
+from treepipe.scenario.scale import named_links
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import Model
+
+STATED = "the scenario itself, or a default"
+NOT_MODELLED = Path(physics.__file__).with_name("not_modelled.md")
+
+
+class Input(NamedTuple):
+    """An input as the report's table shows it.
+
+    Attributes:
+        name: of its profile or file; none of what the scenario itself states.
+        uncertainty: in words.
+        date: of the measurement, or when the source was read.
+    """
+
+    kind: str
+    name: str
+    uncertainty: str
+    source: str
+    date: str = ""
+
+
+def background(
+    scenario: Scenario, warnings: Sequence[str], command: str, used: Sequence[Scenario] = ()
+) -> list[Chapter]:
+    """The last chapters.
+
+    Args:
+        scenario: whose file is shown.
+        command: what made the report, quoted for a shell.
+        used: what was simulated or run, where that is not the scenario itself.
+    """
+    return [
+        Chapter("Inputs", tables=[inputs_table(used or [scenario])]),
+        Chapter("Warnings", list(dict.fromkeys(warnings))),
+        not_modelled(),
+        made_again(command, f"seed {scenario.seed}"),
+        file_chapter(scenario),
+    ]
+
+
+def file_chapter(scenario: Scenario) -> Chapter:
+    """What was given, changes by ``--set`` included."""
+    return Chapter(f"The file {scenario.path.name}", verbatim=toml_text(scenario.content))
+
+
+def made_again(command: str, *what: str) -> Chapter:
+    """What made the report, and with what."""
+    made = f"made with treepipe {__version__}, Python {platform.python_version()}"
+    return Chapter("Make it again", ["; ".join([made, *what])], verbatim=command)
+
+
+def not_modelled() -> Chapter:
+    """What no figure of the simulator holds."""
+    return Chapter("Not modelled", sentences(NOT_MODELLED.read_text(encoding="utf-8"))[""])
+
+
+def inputs_table(scenarios: Sequence[Scenario]) -> Table:
+    """Where every input is from, and how uncertain it is; each once, with the keys that name it."""
+    keys: dict[Input, list[str]] = {}
+    for scenario in scenarios:
+        for key, found in _inputs(scenario):
+            named = keys.setdefault(found, [])
+            if key not in named:
+                named.append(key)
+    table = Table(title="every input; what a scenario states itself is in its file, below")
+    for heading in ("input", "name", "keys", "uncertainty", "source", "date"):
+        table.add_column(heading)
+    for found, named in keys.items():
+        table.add_row(found.kind, found.name, ", ".join(named), *found[2:])
+    return table
+
+
+def _inputs(scenario: Scenario) -> Iterator[tuple[str, Input]]:
+    """All that a scenario's times, sizes and acceptance come from, by key."""
+    base = scenario.path.parent
+    named: list[tuple[str, str, str | None]] = []
+    yield "target", _of_model(scenario.target, "target", base)
+    for i, draft in enumerate(scenario.drafts):
+        yield f"drafts.{i}.model", _of_model(draft.model, f"drafts.{i}.model", base)
+        named.append(("device", f"drafts.{i}.device", profile_name(draft.device)))
+    for i, pipeline in enumerate(scenario.pipelines):
+        for j, stage in enumerate(pipeline.stages):
+            key = f"pipelines.{i}.stages.{j}.device"
+            named.append(("device", key, profile_name(stage.device)))
+    named += [("link", k, profile_name(link)) for k, link in named_links(scenario.links).items()]
+    named += [("host", f"hosts.{name}", host.profile) for name, host in scenario.hosts.items()]
+    for kind, key, name in named:
+        yield key, _of_profile(kind, name, key, base)
+    if scenario.acceptance is not None:
+        yield "acceptance", _acceptance(scenario)
+
+
+def _of_model(section: Model, key: str, base: Path) -> Input:
+    if section.profile is None and section.checkpoint is not None:
+        return Input("model", section.checkpoint, "none stated", "the checkpoint itself")
+    return _of_profile("model", section.profile, f"{key}.profile", base)
+
+
+def _of_profile(kind: str, name: str | None, key: str, base: Path) -> Input:
+    """What a profile says of its figures; without one they are the scenario's own."""
+    if name is None:
+        return Input(kind, "", "none stated", STATED)
+    _, profile = load_any(profile_path(f"{kind}s", name, key, base))
+    return _of_origin(kind, name, profile.origin)
+
+
+def _of_origin(kind: str, name: str, origin: Origin) -> Input:
+    said = "none stated" if origin.uncertainty is None else f"±{origin.uncertainty:.0%}"
+    doubt = f"an estimate, {said}" if origin.estimate else said
+    source = f"{origin.source}; {origin.note}" if origin.note else origin.source
+    return Input(kind, name, doubt, source, str(origin.date))
+
+
+def _acceptance(scenario: Scenario) -> Input:
+    """The source of acceptance: a profile, a recorded file, or numbers of the scenario."""
+    section, given = scenario.acceptance, scenario.content["acceptance"]
+    assert section is not None
+    if given.get("source") == "profile":
+        path = profile_path("acceptance", given["name"], "acceptance.name", scenario.path.parent)
+        return _of_origin("acceptance", given["name"], load_any(path)[1].origin)
+    share = getattr(section, "uncertainty", None)
+    doubt = "none stated" if share is None else f"±{share:.0%} of the misses"
+    return Input("acceptance", given.get("file", ""), doubt, f"{STATED}: {section.source}")

@@ -1,0 +1,147 @@
+"""One HTML page: sentences, tables and pictures under headings, in a file that needs no network.
+
+Law of this file: it knows headings, not what they are of. Whatever comes from a scenario is escaped
+by the template, and the page forbids itself to load anything; tables are those of the terminal.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from rich.table import Table
+
+from treepipe.files.outputs import REPORT, REPORT_PAGE, write_file
+from treepipe.results import plots
+
+HERE = Path(__file__).parent
+SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "treepipe"}
+"""Text stays text, which is small, can be searched and is read aloud; the same is drawn again as
+the same file."""
+LEAST_SCALE = 0.75
+"""Of a picture's own size; on a narrower screen it scrolls in its box, so that it can be read."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, and what it shows in words, for who cannot see it."""
+
+    figure: Figure
+    description: str
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A heading and what is below it, in this order.
+
+    Attributes:
+        verbatim: text that keeps its lines, a command or a file.
+        prose: whether the sentences are a paragraph rather than a list.
+    """
+
+    heading: str
+    sentences: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+    verbatim: str = ""
+    prose: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to say; such a chapter is left out."""
+        return not (self.sentences or self.tables or self.pictures or self.verbatim)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page: what was asked, the answer in two sentences, and what it rests on."""
+
+    title: str
+    question: Sequence[str]
+    answer: Sequence[str]
+    chapters: Sequence[Chapter] = field(default=())
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Write the page into a folder that ``check_outputs`` has made. Raises ``WriteError``."""
+    write_file(folder / REPORT_PAGE, report_html(report), REPORT)
+
+
+def report_html(report: Report) -> str:
+    """The page's text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    first = [
+        Chapter("Question", report.question, prose=True),
+        Chapter("Answer", report.answer, prose=True),
+    ]
+    chapters = [each for each in (*first, *report.chapters) if not each.empty]
+    numbers = {id(p): n for n, p in enumerate(p for c in chapters for p in c.pictures)}
+    shown: str = environment.get_template("page.html").render(
+        report=report,
+        chapters=chapters,
+        grid=_grid,
+        svg=lambda picture: _svg(picture, f"p{numbers[id(picture)]}-"),
+        colors={name: getattr(plots, name) for name in plots.PAGE},
+    )
+    return shown
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """A terminal's table as the template reads it; ``right``: whether a column is of numbers."""
+
+    title: str
+    headings: Sequence[str]
+    right: Sequence[bool]
+    rows: Sequence[Sequence[str]]
+
+
+def _grid(table: Table) -> _Grid:
+    """Columns that hold nothing are left out."""
+    columns = [(str(c.header), c.justify == "right", [*map(str, c.cells)]) for c in table.columns]
+    kept = [column for column in columns if any(column[2])]
+    return _Grid(
+        str(table.title or ""),
+        [heading for heading, _, _ in kept],
+        [right for _, right, _ in kept],
+        list(zip(*(cells for _, _, cells in kept), strict=True)),
+    )
+
+
+def _svg(picture: Picture, prefix: str) -> Mapping[str, Any]:
+    """A picture's elements and sizes. Args: ``prefix``: keeps its names apart from others'."""
+    drawn = _drawn(picture.figure)
+    inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
+    inside = re.sub(r"\s*<metadata>.*?</metadata>", "", inside, flags=re.DOTALL)
+    for begin in (r'\bid="', r"url\(#", r'href="#'):
+        inside = re.sub(begin, lambda found: found.group() + prefix, inside)
+    (box,) = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
+    width, height = map(float, box)
+    pixels = width * 4 / 3  # of 96 in an inch; the box is in points
+    sizes = {"width": width, "height": height, "pixels": pixels, "least": LEAST_SCALE * pixels}
+    return {"inside": inside, **sizes}
+
+
+def _drawn(figure: Figure) -> str:
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and "$" in text.get_text():
+            text.set_parse_math(False)  # a name of the scenario's is no formula
+    file = io.StringIO()
+    with rc_context(SVG):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()

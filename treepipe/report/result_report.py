@@ -1,0 +1,121 @@
+"""A result, or the comparison of two, as a report: what ``simulate`` and ``run`` have found.
+
+Law of this file: tables and sentences are those of ``results/show.py``; only their order is made
+here.
+"""
+
+from __future__ import annotations
+
+from treepipe.report.background import background, file_chapter
+from treepipe.report.page import Chapter, Picture, Report
+from treepipe.results.metrics import METRIC
+from treepipe.results.result import Metric, Result
+from treepipe.results.show import (
+    NOT_LOSSLESS,
+    number,
+    result_tables,
+    shares_table,
+    versus_table,
+    versus_warnings,
+)
+from treepipe.results.statistics import CONFIDENCE
+from treepipe.results.timeline import timelines_figure
+from treepipe.results.versus import Comparison
+from treepipe.results.where import shares
+from treepipe.results.where_plot import shares_figure
+from treepipe.scenario.scenario import Scenario
+
+SECOND = "throughput_tokens_s"
+"""What an answer tells beside the time between tokens."""
+
+
+def result_report(result: Result, scenario: Scenario, command: str = "") -> Report:
+    """Args: ``command``: what made the report, quoted for a shell."""
+    asks = "is predicted of" if result.source == "simulation" else "was measured of"
+    losses = () if result.lossless else (NOT_LOSSLESS,)
+    path = result.critical_path
+    return Report(
+        f"{result.source.capitalize()}: {result.scenario}",
+        [f"What {asks} {scenario.schedule.name} in the scenario {result.scenario!r}?"],
+        _answer(result),
+        [
+            Chapter("Figures", tables=result_tables(result.to_json())),
+            Chapter("What binds", [] if path is None else path.sentences),
+            _timeline([result]),
+            _where(result),
+            *background(scenario, [*losses, *result.warnings], command),
+        ],
+    )
+
+
+def comparison_report(found: Comparison, a: Scenario, b: Scenario, command: str = "") -> Report:
+    """Args: ``a``, ``b``: both scenarios. ``command``: as above."""
+    content = found.to_json()
+    names = f"{found.a.scenario!r} (A) and {found.b.scenario!r} (B)"
+    chapters = background(a, versus_warnings(content), command, [a, b])
+    if b.path != a.path:
+        chapters.append(file_chapter(b))
+    return Report(
+        f"{found.a.scenario} and {found.b.scenario}",
+        [f"By how much do {names} differ on common random numbers?"],
+        _difference(found),
+        [
+            Chapter("Figures", tables=[versus_table(content)]),
+            _timeline([found.a, found.b]),
+            *chapters,
+        ],
+    )
+
+
+def _answer(result: Result) -> list[str]:
+    """Two figures in two sentences, and what they rest on."""
+    told = [result.metrics[name] for name in (METRIC, SECOND) if name in result.metrics]
+    if not told:
+        return [f"There is no figure: {result.failure or 'no request got a token'}."]
+    over = f"over {result.intervals_over}" if result.intervals_over else ""
+    words = [f"{each.name} is {_said(each, over)}." for each in told]
+    if len(told) == 1:
+        return words
+    return words if result.runs else [*words, "These are expected values of a closed form."]
+
+
+def _said(metric: Metric, over: str) -> str:
+    ends = ""
+    if metric.low is not None and metric.high is not None:
+        between = f"{number(metric.low)} … {number(metric.high)}"
+        ends = f" ({CONFIDENCE:.0%} interval {over}: {between})"
+    return f"{number(metric.mean)} {metric.unit}{ends}"
+
+
+def _difference(found: Comparison) -> list[str]:
+    each = found.differences.get(METRIC)
+    if each is None:
+        return [f"They share no {METRIC}; the table has what both have."]
+    low, high = each.difference.low, each.difference.high
+    means = f"{METRIC} is {number(each.a)} ms in A and {number(each.b)} ms in B."
+    if low is None or high is None:
+        return [means, "One pair of observations leaves the difference without an interval."]
+    sure = "B cannot be told from A" if low <= 0 <= high else "the two differ beyond doubt"
+    between = f"{number(low)} … {number(high)} ms"
+    return [means, f"The difference B - A lies in {between} ({CONFIDENCE:.0%} interval): {sure}."]
+
+
+def _timeline(results: list[Result]) -> Chapter:
+    """What every device did in the first run of each."""
+    traces = [(each.scenario, each.traces[0]) for each in results if each.traces]
+    if not traces:
+        return Chapter("Timeline")
+    names = ", ".join(name for name, _ in traces)
+    picture = Picture(timelines_figure(traces, names), f"what every device does when: {names}")
+    return Chapter("Timeline", pictures=[picture])
+
+
+def _where(result: Result) -> Chapter:
+    """What every worker's time went to."""
+    found = shares(result.traces)
+    if not found:
+        return Chapter("Where time goes")
+    picture = Picture(
+        shares_figure(found, result.scenario), "a stacked bar per worker: what its time went to"
+    )
+    return Chapter("Where time goes", tables=[shares_table(found)], pictures=[picture])
