@@ -46,6 +46,24 @@ VersusSettings = Annotated[
     typer.Option("--versus-set", metavar="KEY=VALUE", help="Change a key in B only."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
+Jobs = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option("--jobs", min=1, metavar="N", help="Simulations at once; default: all cores."),
+]
+BackendName = Annotated[
+    str,
+    typer.Option(
+        "--backend", metavar="joblib|ray|dask", help="Processes of this machine, or a cluster."
+    ),
+]
+ClusterAddress = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Of an existing Ray or Dask cluster; default: one of this machine.",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file of --out.")]
 
 
