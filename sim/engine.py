@@ -39,7 +39,7 @@ ROUNDS = 4
 def engine(
     backend: str = "joblib", jobs: int | None = None, address: str | None = None
 ) -> Iterator[None]:
-    """In here jobs are carried out there.
+    """Have jobs carried out there while the context lasts.
 
     Args:
         backend: "joblib" is processes of this machine.

@@ -166,7 +166,7 @@ def _named_files(content: Any, base: Path) -> Iterator[Path]:
 @lru_cache(maxsize=1)
 def _sources() -> str:
     digest = hashlib.sha256()
-    rooms = ("core", "files", "physics", "scenario", "results", "sim")
+    rooms = ("core", "files", "physics", "scenario", "results", "sim", "sweeps")
     files = [file for room in rooms for file in (PACKAGE / room).glob("**/*.py")]
     files += [*LIBRARY.glob("*.py"), *LIBRARY.glob("**/*.toml")]
     for file in sorted(files):

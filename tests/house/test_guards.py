@@ -19,7 +19,10 @@ from tests.worlds.sources import modules, nodes, parsed
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("sim", "executor", "profiles", "studies")
-ROOMS = ("core", "files", "physics", "scenario", "results", "validation", "planner", "cli", *LINKED)
+ROOMS = (
+    *("core", "files", "physics", "scenario", "results", "validation", "planner", "sweeps", "cli"),
+    *LINKED,
+)
 IMPURE = {"time", "random", "threading", "socket", "subprocess", "multiprocessing", "asyncio"}
 """Of the standard library: what a rule may not know."""
 

@@ -169,16 +169,14 @@ class Sweep:
         return math.prod(len(values) for values in self.section.grid.values())
 
     def changes(self, index: int) -> dict[str, Any]:
-        """The varied keys of the scenario at an index; the last of the grid changes first, but for
-        the samples, which are the same in every combination."""
-        section, left = self.section, index
-        left, sample = divmod(left, section.samples or 1)
-        found: dict[str, Any] = {}
-        for key, values in reversed(section.grid.items()):
+        """The varied keys of the scenario at an index: all combinations of the grid with the first
+        sample, the last key changing first, then all with the second one, and so on."""
+        sample, left = divmod(index, self._combinations)
+        found = {key: values[sample] for key, values in self.hypercube.items()}
+        for key, values in reversed(self.section.grid.items()):
             left, place = divmod(left, len(values))
             found[key] = values[place]
-        chosen = dict(reversed(found.items()))
-        return chosen | {key: values[sample] for key, values in self.hypercube.items()}
+        return dict(reversed(found.items()))
 
     @cached_property
     def hypercube(self) -> dict[str, list[Any]]:
