@@ -11,23 +11,22 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from time import process_time
 from typing import Any
 
-from joblib import Memory, Parallel, delayed  # type: ignore[import-untyped]
-from joblib.externals.loky.backend import resource_tracker  # type: ignore[import-untyped]
+from joblib import Memory, delayed  # type: ignore[import-untyped]
 
-from treepipe.interruption import children_shielded
 from treepipe.profiles.library import LIBRARY
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.estimates import critical_path, observe
 from treepipe.results.statistics import Interval
 from treepipe.results.steady import steady
 from treepipe.scenario.scenario import Scenario
+from treepipe.sim.engine import carried_out
 from treepipe.sim.predict import predict
 
 ALONE_S = 0.5
@@ -91,14 +90,14 @@ def simulate_points(
         for point in points
     ]
     found = {}
-    for point, outcome in zip(points, _carried_out(jobs), strict=True):
+    for point, outcome in zip(points, _begun_here(jobs), strict=True):
         found[point.label] = outcome
         progress("", 1)
     return found
 
 
-def _carried_out(jobs: Sequence[Any]) -> Iterator[Outcome]:
-    """The outcomes of joblib's jobs in their order: here for ``ALONE_S``, the rest on all cores."""
+def _begun_here(jobs: Sequence[Any]) -> Iterator[Outcome]:
+    """The outcomes of jobs in their order: here for ``ALONE_S``, the rest on the engine."""
     begun, waiting = process_time(), iter(jobs)
     while process_time() - begun < ALONE_S:
         job = next(waiting, None)
@@ -106,12 +105,7 @@ def _carried_out(jobs: Sequence[Any]) -> Iterator[Outcome]:
             return
         work, args, rest = job
         yield work(*args, **rest)
-    resource_tracker.ensure_running()  # started with the others, it would lift the block
-    with children_shielded():
-        outcomes: Iterable[Outcome] = Parallel(n_jobs=os.cpu_count(), return_as="generator")(
-            waiting
-        )
-    yield from outcomes
+    yield from carried_out(waiting)
 
 
 def _content(scenario: Scenario) -> str:
@@ -141,8 +135,14 @@ def _memory() -> Memory:
 
 def _fingerprint(scenario: Scenario) -> str:
     """A fingerprint of the sources, the profile library, and the files that the scenario names."""
+    return fingerprint(scenario.model_dump(exclude_unset=True), scenario.path.parent)
+
+
+def fingerprint(content: Any, base: Path) -> str:
+    """A fingerprint of the sources, the profile library, and the files that the content of a file
+    in the folder ``base`` names."""
     digest = hashlib.sha256(_sources().encode())
-    for file in _named_files(scenario.model_dump(exclude_unset=True), scenario.path.parent):
+    for file in _named_files(content, base):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -166,7 +166,7 @@ def _named_files(content: Any, base: Path) -> Iterator[Path]:
 @lru_cache(maxsize=1)
 def _sources() -> str:
     digest = hashlib.sha256()
-    rooms = ("core", "files", "physics", "scenario", "results", "sim")
+    rooms = ("core", "files", "physics", "scenario", "results", "sim", "sweeps")
     files = [file for room in rooms for file in (PACKAGE / room).glob("**/*.py")]
     files += [*LIBRARY.glob("*.py"), *LIBRARY.glob("**/*.toml")]
     for file in sorted(files):

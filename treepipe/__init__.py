@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         plan,
         run,
         simulate,
+        sweep,
         theory,
         validate,
     )
@@ -44,6 +45,7 @@ __all__ = [
     "plan",
     "run",
     "simulate",
+    "sweep",
     "theory",
     "validate",
 ]

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from treepipe.planner.sensitivity import Sensitivity
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
+    from treepipe.sim.engine import Backend
+    from treepipe.sweeps.grid import Sweep
+    from treepipe.sweeps.sweeping import Swept
     from treepipe.validation.judgement import Row
     from treepipe.validation.validation import BusyShares, MetricErrors
 
@@ -401,6 +404,56 @@ def plan(cluster: Cluster | Path | str, say: Say = silent) -> Plan:
     from treepipe.planner.halving import search
 
     return Plan(search(cluster if isinstance(cluster, Cluster) else Cluster.load(cluster), say))
+
+
+def sweep(
+    grid: Sweep | Path | str,
+    out: Path | str,
+    jobs: int | None = None,
+    backend: Backend = "joblib",
+    address: str | None = None,
+    *,
+    force: bool = False,
+    say: Say = silent,
+) -> Swept:
+    """Simulate many scenarios into Parquet files; what is there of them already is kept (needs the
+    extra ``sweep``).
+
+    Args:
+        grid: its file, or what ``Sweep.of`` made of values.
+        out: the folder of the files.
+        jobs: simulations at once; None: as many as there are cores.
+        backend: processes of this machine, or a cluster of Ray or Dask.
+        address: of an existing cluster, HOST:PORT; None: one of this machine.
+        force: throw away what ``out`` holds of another sweep.
+
+    Raises:
+        UserError: the file is wrong, ``out`` holds something else, or no cluster answers.
+        RunError: a file could not be written, or a cluster gave up.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from treepipe import sweep
+    >>> from treepipe.sweeps.grid import Sweep
+    >>> sizes = Sweep.of({
+    ...     "name": "sizes",
+    ...     "target": {"layers": 4},
+    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
+    ...     "schedule": {"name": "pp"},
+    ...     "sweep": {"grid": {"workload.new_tokens": [4, 8], "links.default.latency_ms": [0, 1]}},
+    ... })
+    >>> import pyarrow  # what the files are written with
+    >>> with TemporaryDirectory() as folder:
+    ...     found = sweep(sizes, folder, jobs=1)
+    ...     found.rows, found.table(["workload.new_tokens"])["workload.new_tokens"].to_pylist()
+    (4, [4, 4, 8, 8])
+    """
+    from treepipe.sim.engine import engine
+    from treepipe.sweeps.grid import Sweep
+    from treepipe.sweeps.sweeping import carry_out
+
+    loaded = grid if isinstance(grid, Sweep) else Sweep.load(grid)
+    with engine(backend, jobs, address):
+        return carry_out(loaded, Path(out), say, force=force)
 
 
 def calibrate(

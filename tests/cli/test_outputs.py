@@ -59,7 +59,7 @@ REFUSED = [
 OPTIONS = {
     "--trace": ("simulate", "run"),
     "--plot": ("simulate", "run", "profiles", "plan"),
-    "--json": ("simulate", "theory", "run", "validate", "plan", "study"),
+    "--json": ("simulate", "theory", "run", "validate", "plan", "sweep", "study"),
 }
 
 

@@ -20,7 +20,8 @@ from tests.worlds.sources import modules, nodes, parsed
 ROOT = Path(__file__).parents[2]
 LINKED = ("sim", "executor", "profiles", "studies")
 ROOMS = (
-    *("core", "files", "physics", "scenario", "results", "report", "validation", "planner", "cli"),
+    *("core", "files", "physics", "scenario", "results", "report", "validation", "planner"),
+    *("sweeps", "cli"),
     *LINKED,
 )
 IMPURE = {"time", "random", "threading", "socket", "subprocess", "multiprocessing", "asyncio"}

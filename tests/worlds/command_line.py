@@ -42,6 +42,7 @@ WORK = {
     "run": "treepipe.executor.execute.execute",
     "validate": "treepipe.validation.validate.compared",
     "plan": "treepipe.planner.halving.search",
+    "sweep": "treepipe.sweeps.sweeping.carry_out",
     "study": "treepipe.studies.study.run_study",
     "demo": "treepipe.validation.demo.run_demo",
     "profiles": "treepipe.cli.show_profiles.show_profile",
@@ -50,6 +51,7 @@ WORK = {
 """What each command spends its time on."""
 ARGUMENTS = {
     "plan": [ROOT / "studies" / "clusters" / "five-jetsons.toml"],
+    "sweep": [ROOT / "studies" / "sweeps" / "flowspec-links.toml", "--out", "swept"],
     "study": ["which-system"],
     "demo": [],
     "profiles": ["h100"],

@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from treepipe.cli import calibrate as cli_calibrate
 from treepipe.cli import plan as cli_plan
 from treepipe.cli import profiles as cli_profiles
+from treepipe.cli import sweep as cli_sweep
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.extras import need_executor
 from treepipe.cli.options import (
@@ -84,6 +85,7 @@ app = typer.Typer(
 app.add_typer(cli_calibrate.app, name="calibrate")
 app.add_typer(cli_profiles.app, name="profiles")
 app.command()(cli_plan.plan)
+app.command()(cli_sweep.sweep)
 app.command()(cli_worker.worker)
 
 

@@ -55,6 +55,24 @@ ReportFolder = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--report", metavar="DIR", help="Write all of it as one page, DIR/index.html."),
 ]
+Jobs = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option("--jobs", min=1, metavar="N", help="Simulations at once; default: all cores."),
+]
+BackendName = Annotated[
+    str,
+    typer.Option(
+        "--backend", metavar="joblib|ray|dask", help="Processes of this machine, or a cluster."
+    ),
+]
+ClusterAddress = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Of an existing Ray or Dask cluster; default: one of this machine.",
+    ),
+]
 
 
 def command_line() -> str:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from treepipe.cli.options import (
+    BackendName,
+    ClusterAddress,
     Force,
+    Jobs,
     JsonTarget,
     Quiet,
     ReportFolder,
@@ -65,6 +68,9 @@ def plan(
         typer.Option(min=2, help="Of the last rung, instead of the file's."),
     ] = None,
     settings: Settings = None,
+    jobs: Jobs = None,
+    backend: BackendName = "joblib",
+    address: ClusterAddress = None,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -86,6 +92,7 @@ def plan(
     from treepipe.planner.sensitivity import sensitivities
     from treepipe.results.result import write_json
     from treepipe.results.show import Progress, console
+    from treepipe.sim.engine import engine
 
     out = default_out(cluster) if out is None else out
     check_outputs(
@@ -100,7 +107,7 @@ def plan(
     if capacity:
         check_capacity(loaded)
     axes = [axis_of(key, loaded) for key in keys]
-    with Progress(quiet) as say:
+    with engine(backend, jobs, address), Progress(quiet) as say:
         found = search(loaded, say)
         rows = sensitivities(found, say) if sensitivity else []
         even, mapped = break_evens(found, axes, say)

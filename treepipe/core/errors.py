@@ -8,6 +8,10 @@ class UserError(Exception):
     """
 
 
+class UnknownKeyError(UserError):
+    """A file has a key that there is not, whatever the other keys say."""
+
+
 class ProtocolError(Exception):
     """A world sent a schedule or a stage an event that is not legal now; nothing was changed."""
 

@@ -26,6 +26,8 @@ Factor: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
 Count: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=1)]
 Several: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=1, le=MOST)]
 """A count of what is held one by one: requests, their tokens, roles, runs."""
+GridValues: TypeAlias = Annotated[tuple[Any, ...], Field(min_length=1)]
+"""What is tried of one key."""
 TokenTable: TypeAlias = Annotated[dict[Count, Milliseconds], Field(min_length=1)]
 """Milliseconds against tokens."""
 

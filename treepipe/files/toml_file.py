@@ -12,13 +12,13 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from treepipe.core.errors import UserError
+from treepipe.core.errors import UnknownKeyError, UserError
 from treepipe.files.reading import UNREADABLE, reading_fault
 
 if sys.version_info >= (3, 11):
@@ -67,14 +67,36 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def validated(model: type[Model], data: Mapping[str, Any], path: Path | str) -> Model:
-    """``data`` as a ``model``; ``UserError`` with the first fault in one sentence.
+    """``data`` as a ``model``; ``UserError`` with the first fault in one sentence, an
+    ``UnknownKeyError`` if a key is unknown.
 
     Args: ``path``: of the file, or another start of the sentence.
     """
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise UserError(f"{path}: {_sentence(model, error)}") from None
+        unknown = any(each["type"] == "extra_forbidden" for each in error.errors())
+        kind = UnknownKeyError if unknown else UserError
+        raise kind(f"{path}: {_sentence(model, error)}") from None
+
+
+def flattened(
+    table: Mapping[str, Any],
+    is_value: Callable[[Any], bool] = lambda value: not isinstance(value, Mapping),
+    prefix: str = "",
+) -> list[tuple[str, Any]]:
+    """Keys of tables inside tables, dotted, with their values.
+
+    >>> flattened({"schedule": {"width": [8, 16]}, "drafts.0.device": ["l40"]})
+    [('schedule.width', [8, 16]), ('drafts.0.device', ['l40'])]
+    """
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if is_value(value):
+            found.append((f"{prefix}{key}", value))
+        else:
+            found += flattened(value, is_value, f"{prefix}{key}.")
+    return found
 
 
 def toml_value(text: str) -> Any:

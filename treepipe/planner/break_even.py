@@ -136,7 +136,7 @@ def axis_of(text: str, scenario: Scenario) -> Axis:
     option = f"--break-even {text}"
     if not key or key.split(".")[0] in NOT_INPUTS:
         raise UserError(f"{option}: needs an input, e.g. scale.latency or workload.concurrency")
-    stated = _stated(scenario, key)
+    stated = scenario.number_at(key)
     if equals:
         try:
             low, high = (float(end) for end in ends.split(":"))
@@ -313,20 +313,3 @@ def zero_between(
     at, to = lead[a][which], lead[b][which]
     share = at / (at - to) if at != to else 0.5
     return math.exp(math.log(a) + min(1.0, max(0.0, share)) * math.log(b / a))
-
-
-def _stated(scenario: Scenario, key: str) -> float | None:
-    """The number that a scenario has at a key, its defaults included; None if there is none."""
-    place: Any = scenario
-    for name in key.split("."):
-        try:
-            if isinstance(place, (list, tuple)):
-                place = place[int(name)]
-            elif isinstance(place, Mapping):
-                place = place[name]
-            else:
-                place = getattr(place, name)
-        except (AttributeError, LookupError, ValueError):
-            return None
-    number = isinstance(place, (int, float)) and not isinstance(place, bool)
-    return place if number else None

@@ -17,10 +17,10 @@ from pydantic import Field, field_validator, model_validator
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.files.section import Count, Positive, Section, Several
-from treepipe.files.toml_file import read_toml
+from treepipe.files.section import Count, GridValues, Positive, Section, Several
+from treepipe.files.toml_file import flattened, read_toml
 from treepipe.profiles.schema import AnyDevice, Share
-from treepipe.scenario.scenario import Scenario, override_key
+from treepipe.scenario.scenario import Scenario, override_key, refuse_other_files
 from treepipe.scenario.schema import Replay, ScheduleName, ScheduleSection
 
 if sys.version_info >= (3, 11):
@@ -57,7 +57,6 @@ OF_PROMISES = ("goodput_requests_s", "slo_attainment")
 """Goals that ``serving.slo`` defines."""
 RUNS = 18
 """Of the last rung, where the file does not say it."""
-GridValues: TypeAlias = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
 class Limits(Section):
@@ -168,7 +167,7 @@ class Search(Section):
     @classmethod
     def _dotted(cls, grid: Any) -> Any:
         """Keys without quotes arrive as tables inside tables."""
-        return dict(_flattened(grid)) if isinstance(grid, Mapping) else grid
+        return dict(flattened(grid)) if isinstance(grid, Mapping) else grid
 
     @property
     def weighed(self) -> tuple[FrontGoal, ...]:
@@ -234,6 +233,7 @@ class Cluster(Scenario):
     def load(cls, path: Path | str, settings: Sequence[str] = ()) -> Self:
         path = Path(path)
         data = read_toml(path)
+        refuse_other_files(data, path, "sweep")
         scenario = "search" not in data and _names_schedule(data)
         for setting in settings:
             override_key(data, setting)
@@ -307,17 +307,3 @@ def _names_schedule(data: Mapping[str, Any]) -> bool:
 
 def _read_keys(schedule: ScheduleName) -> set[str]:
     return set(systems()[schedule].keys)
-
-
-def _flattened(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """
-    >>> _flattened({"schedule": {"width": [8, 16]}, "drafts.0.device": ["l40"]})
-    [('schedule.width', [8, 16]), ('drafts.0.device', ['l40'])]
-    """
-    found: list[tuple[str, Any]] = []
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            found += _flattened(value, f"{prefix}{key}.")
-        else:
-            found.append((prefix + key, value))
-    return found

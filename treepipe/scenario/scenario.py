@@ -39,6 +39,15 @@ else:
     from typing_extensions import Self
 
 
+OTHER_FILES = {
+    "search": "a cluster file (it has a table [search]); treepipe plan takes it, and writes its "
+    "best plan as a scenario",
+    "sweep": "a sweep file (it has a table [sweep]); treepipe sweep takes it, and simulates all "
+    "scenarios that it describes",
+}
+"""What a file is that has such a table, and what it is for."""
+
+
 class Scenario(Section):
     """The one description that both worlds read: a scenario file, or the same built from values.
 
@@ -88,11 +97,7 @@ class Scenario(Section):
         """
         path = Path(path)
         data = read_toml(path)
-        if "search" in data:
-            raise UserError(
-                f"{path}: is a cluster file (it has a table [search]), not a scenario; treepipe "
-                f"plan takes it, and writes its best plan as a scenario"
-            )
+        refuse_other_files(data, path, *OTHER_FILES)
         for setting in settings:
             override_key(data, setting)
         return cls.of(data, path)
@@ -141,6 +146,32 @@ class Scenario(Section):
         for setting in settings:
             override_key(data, setting)
         return type(self).of(data, self._path)
+
+    def number_at(self, key: str) -> float | None:
+        """The number that it has at a dotted key, its defaults included; None if there is none.
+
+        A key for whole numbers has an ``int``, any other a ``float``.
+        """
+        place: Any = self
+        for name in key.split("."):
+            try:
+                if isinstance(place, (list, tuple)):
+                    place = place[int(name)]
+                elif isinstance(place, Mapping):
+                    place = place[name]
+                else:
+                    place = getattr(place, name)
+            except (AttributeError, LookupError, ValueError):
+                return None
+        number = isinstance(place, (int, float)) and not isinstance(place, bool)
+        return place if number else None
+
+
+def refuse_other_files(data: Mapping[str, Any], path: Path, *tables: str) -> None:
+    """Raises ``UserError`` if a file's content has a table that makes it another kind of file."""
+    for table in tables:
+        if table in data:
+            raise UserError(f"{path}: is {OTHER_FILES[table]}")
 
 
 def take_acceptance(data: dict[str, Any], path: Path) -> None:

@@ -1,0 +1,148 @@
+"""Where simulations are worked out: two processes, a cluster of Dask or of Ray, or a process that
+is killed; the results are the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import joblib
+import pytest
+
+from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.searches import CLUSTER
+from tests.worlds.written_studies import say
+from treepipe.files.toml_file import toml_text
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.halving import search
+from treepipe.sim.engine import carried_out, engine
+from treepipe.sweeps.grid import Sweep
+from treepipe.sweeps.sweeping import carry_out
+
+pytest.importorskip("pyarrow")
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("default")]
+
+ROOT = Path(__file__).parents[2]
+GRID: dict[str, Any] = {
+    "name": "a few",
+    "target": {"layers": 4},
+    "drafts": [{"device": {"draft_ms": {"1": 3.0}}}],
+    "pipelines": [{"stages": [{"device": {"stage_ms": {"1": 20.0}}, "count": 2}]}],
+    "schedule": {"name": "chain"},
+    "acceptance": {"source": "bernoulli", "beta": 0.6},
+    "workload": {"new_tokens": 6},
+    "sweep": {
+        "grid": {"schedule.gamma": [1, 2, 3]},
+        "latin_hypercube": {"links.default.latency_ms": {"low": 0.1, "high": 9.0}},
+        "samples": 4,
+    },
+}
+
+
+@pytest.fixture
+def expected(tmp_path: Path) -> Any:
+    with engine(jobs=1):
+        return carry_out(Sweep.of(GRID), tmp_path / "expected", say).table()
+
+
+@pytest.fixture
+def dask_address() -> Iterator[str]:
+    distributed = pytest.importorskip("distributed", reason="needs the extra 'dask'")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=":0"
+    ) as cluster:
+        yield cluster.scheduler_address.removeprefix("tcp://")
+
+
+def workers() -> set[int]:
+    """The processes that the engine around has jobs carried out in."""
+    return {*carried_out(joblib.delayed(os.getpid)() for _ in range(8))}
+
+
+def test_two_processes_find_the_same(tmp_path: Path, expected: Any) -> None:
+    with joblib.parallel_config(backend="loky"), engine(jobs=2):
+        found = carry_out(Sweep.of(GRID), tmp_path / "out", say)
+    assert found.table().equals(expected)
+
+
+def test_a_dask_cluster_finds_the_same(tmp_path: Path, expected: Any, dask_address: str) -> None:
+    with engine("dask", address=dask_address):
+        assert os.getpid() not in workers()
+        found = carry_out(Sweep.of(GRID), tmp_path / "out", say)
+    assert found.table().equals(expected)
+
+
+def test_a_search_on_a_dask_cluster_finds_the_same(
+    tmp_path: Path, dask_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
+    here = search(Cluster.of(CLUSTER), say).best
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
+    monkeypatch.setattr("treepipe.sim.points.ALONE_S", 0.0)
+    with engine("dask", address=dask_address):
+        there = search(Cluster.of(CLUSTER), say).best
+    assert there.outcome == here.outcome
+
+
+def test_a_dask_cluster_of_the_command_s_own(
+    tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed", reason="needs the extra 'dask'")
+    (tmp_path / "grid.toml").write_text(toml_text(GRID))
+    options = ("--backend", "dask", "--jobs", "2", "--quiet")
+    out = tmp_path / "out"
+    assert call(monkeypatch, "sweep", tmp_path / "grid.toml", "--out", out, *options) == 0
+    again = carry_out(Sweep.load(tmp_path / "grid.toml"), out, say)
+    assert again.simulated == 0
+    assert again.table().equals(expected)
+
+
+def test_a_ray_cluster_finds_the_same(tmp_path: Path, expected: Any) -> None:
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    with engine("ray", jobs=2):
+        assert os.getpid() not in workers()
+        found = carry_out(Sweep.of(GRID), tmp_path / "out", say)
+    assert found.table().equals(expected)
+
+
+@pytest.mark.parametrize("backend", ["dask", "ray"])
+def test_a_cluster_that_is_not_there_is_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    backend: str,
+) -> None:
+    pytest.importorskip({"dask": "distributed"}.get(backend, backend))
+    (tmp_path / "cluster.toml").write_text(toml_text(CLUSTER))
+    options = ("--backend", backend, "--address", "127.0.0.1:9")
+    assert call(monkeypatch, "plan", tmp_path / "cluster.toml", *options) == 2
+    assert_sentence(capsys.readouterr().err, f"no {backend} cluster can be reached there")
+
+
+def test_a_killed_sweep_goes_on_with_what_is_missing(tmp_path: Path, expected: Any) -> None:
+    """By SIGKILL, as soon as the third batch is there."""
+    (tmp_path / "grid.toml").write_text(toml_text(GRID))
+    out = tmp_path / "out"
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from treepipe.sim.engine import engine\n"
+        "from treepipe.sweeps.grid import Sweep\n"
+        "from treepipe.sweeps.sweeping import carry_out\n"
+        "def say(what, steps, left=[3]):\n"
+        "    left[0] -= not what\n"
+        "    if not left[0]:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with engine(jobs=1):\n"
+        "    carry_out(Sweep.load(sys.argv[1]), Path(sys.argv[2]), say)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "grid.toml"), str(out)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ, check=False)
+    assert done.returncode == -9
+    found = carry_out(Sweep.load(tmp_path / "grid.toml"), out, say)
+    assert found.simulated == 9
+    assert found.table().equals(expected)

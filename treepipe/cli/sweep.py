@@ -1,0 +1,78 @@
+"""``treepipe sweep``: its arguments; the work is done in ``sweeps``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from treepipe.cli.options import (
+    BackendName,
+    ClusterAddress,
+    Jobs,
+    JsonTarget,
+    Quiet,
+    Runs,
+    Seed,
+    Settings,
+    changes,
+)
+from treepipe.files.outputs import check_outputs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from treepipe.sweeps.sweeping import Swept
+
+REASONS = 3
+"""Most reasons of refusals that are shown; all are in the files."""
+
+
+def sweep(
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the Parquet files; resumed if there.")
+    ],
+    jobs: Jobs = None,
+    backend: BackendName = "joblib",
+    address: ClusterAddress = None,
+    json: JsonTarget = None,
+    seed: Seed = None,
+    runs: Runs = None,
+    settings: Settings = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Throw away what DIR holds of another sweep.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate many scenarios, all combinations or Latin hypercubes, into Parquet files."""
+    from treepipe.results.result import write_json
+    from treepipe.results.show import Progress, console
+    from treepipe.sim.engine import engine
+    from treepipe.sweeps.grid import Sweep
+    from treepipe.sweeps.store import need_parquet
+    from treepipe.sweeps.sweeping import carry_out
+
+    need_parquet()
+    check_outputs({"--json": json}, inputs=(grid,))
+    loaded = Sweep.load(grid, changes(settings, seed, runs))
+    with engine(backend, jobs, address), Progress(quiet) as say:
+        swept = carry_out(loaded, out, say, force=force)
+    if json is not None:
+        write_json(swept.to_json(), json)
+    if not quiet and json != "-":
+        _show(swept, console())
+
+
+def _show(swept: Swept, console: Console) -> None:
+    there = swept.scenarios - swept.simulated
+    kept = f" ({there} were there already)" if there else ""
+    console.print(
+        f"{swept.scenarios} scenarios{kept}, {swept.rows} rows in {swept.out}", highlight=False
+    )
+    for reason, count in list(swept.reasons.items())[:REASONS]:
+        console.print(f"refused: {count} scenarios: {reason}", highlight=False)
+    if len(swept.reasons) > REASONS:
+        more = len(swept.reasons) - REASONS
+        console.print(f"refused: {more} more reasons in column 'error'", highlight=False)

@@ -1,0 +1,1 @@
+"""Many scenarios from one file: all combinations and Latin hypercubes, kept as Parquet."""

@@ -1,0 +1,258 @@
+"""The sweep file: a scenario, and which values of which keys are simulated.
+
+Law of this file: a sweep is a sequence of scenarios that is known by its file alone; the scenario
+at an index is made when it is asked for, so a sweep of any length takes no room. Every key is
+documented by its field's description and in ``docs/sweeps.md``.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from treepipe.core.errors import UnknownKeyError, UserError
+from treepipe.files.section import GridValues, Section, Seed, Several
+from treepipe.files.toml_file import flattened, read_toml, validated
+from treepipe.results.metrics import Floats
+from treepipe.scenario.scenario import (
+    Scenario,
+    assign_key,
+    override_key,
+    refuse_other_files,
+)
+
+
+class Dimension(Section):
+    """The range of one key of a Latin hypercube."""
+
+    low: float = Field(allow_inf_nan=False)
+    high: float = Field(allow_inf_nan=False)
+    scale: Literal["linear", "log"] = Field(
+        "linear", description='"log": as many samples between 1 and 10 as between 10 and 100'
+    )
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Dimension:
+        if not self.low < self.high:
+            raise ValueError(f"low = {self.low:g} must be less than high = {self.high:g}")
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(f"low = {self.low:g} must be positive where scale is 'log'")
+        return self
+
+    def at(self, shares: Floats, *, whole: bool) -> list[Any]:
+        """Values at shares [0, 1) of the range; each whole number has as much of it."""
+        low, high = self.low, self.high + 1 if whole else self.high
+        if self.scale == "log":
+            values = low * (high / low) ** shares
+        else:
+            values = low + (high - low) * shares
+        if whole:
+            values = np.clip(np.floor(values), low, self.high)
+        return [int(value) if whole else float(value) for value in values]
+
+
+class SweepSection(Section):
+    """The table ``[sweep]``."""
+
+    grid: dict[str, GridValues] = Field({}, description="dotted key -> values: all combinations")
+    latin_hypercube: dict[str, Dimension] = Field({}, description="dotted key -> its range")
+    samples: Several | None = Field(None, description="of the hypercube, in each combination")
+    seed: Seed = Field(0, description="of the hypercube; the scenario's own is another key")
+
+    @field_validator("grid", mode="before")
+    @classmethod
+    def _dotted(cls, grid: Any) -> Any:
+        return dict(flattened(grid)) if isinstance(grid, Mapping) else grid
+
+    @field_validator("latin_hypercube", mode="before")
+    @classmethod
+    def _dotted_ranges(cls, ranges: Any) -> Any:
+        def is_range(value: Any) -> bool:
+            return not isinstance(value, Mapping) or bool({"low", "high"} & set(value))
+
+        return dict(flattened(ranges, is_range)) if isinstance(ranges, Mapping) else ranges
+
+    @model_validator(mode="after")
+    def _varies_something(self) -> SweepSection:
+        if not self.keys:
+            raise ValueError("gives neither grid nor latin_hypercube, nothing to vary")
+        if bool(self.latin_hypercube) != (self.samples is not None):
+            raise ValueError("latin_hypercube and samples go together; give both")
+        return self
+
+    @model_validator(mode="after")
+    def _said_once(self) -> SweepSection:
+        for a, b in itertools.combinations(sorted(self.keys), 2):
+            if a == b or b.startswith(f"{a}."):
+                raise ValueError(f"{a} and {b} contradict each other: one holds the other")
+        for key in self.keys:
+            if key.split(".")[0] in ("sweep", "search"):
+                raise ValueError(f"{key} is no key of a scenario")
+        return self
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that are varied, the grid's first."""
+        return [*self.grid, *self.latin_hypercube]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep file: ``base`` is what it says of the scenario itself.
+
+    >>> sweep = Sweep.of({
+    ...     "name": "sizes",
+    ...     "target": {"layers": 8},
+    ...     "pipelines": [{"stages": [{"device": "emulated-20ms", "count": 4}]}],
+    ...     "schedule": {"name": "pp"},
+    ...     "sweep": {"grid": {"workload.new_tokens": [8, 16], "seed": [0, 1, 2]}},
+    ... })
+    >>> len(sweep), sweep.changes(4)
+    (6, {'workload.new_tokens': 16, 'seed': 1})
+    """
+
+    path: Path
+    base: Mapping[str, Any]
+    section: SweepSection
+
+    @classmethod
+    def load(cls, path: Path | str, settings: Sequence[str] = ()) -> Sweep:
+        """Read a file; ``settings`` as ``Scenario.load`` takes them.
+
+        Raises:
+            UserError: names the file and the key.
+        """
+        path = Path(path)
+        data = read_toml(path)
+        for setting in settings:
+            override_key(data, setting)
+        found = cls.of(data, path)
+        for setting in settings:
+            key = setting.partition("=")[0].strip()
+            for varied in found.section.keys:
+                if f"{varied}.".startswith(f"{key}.") or key.startswith(f"{varied}."):
+                    raise UserError(f"setting {setting!r}: the sweep varies {varied} itself")
+        return found
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], path: Path | str = Path("sweep")) -> Sweep:
+        """The sweep that a file's content states; names of files count from ``path``'s folder.
+
+        Raises:
+            UserError: a key is unknown, or no scenario of the sweep is valid.
+        """
+        path, base = Path(path), copy.deepcopy(dict(content))
+        refuse_other_files(base, path, "search")
+        if "sweep" not in base:
+            raise UserError(f"{path}: has no table [sweep], which says what is varied")
+        whole = validated(_Whole, {"sweep": base.pop("sweep")}, path)
+        found = cls(path, base, whole.sweep)
+        _ = found.first  # refused now, not after hours
+        return found
+
+    def __len__(self) -> int:
+        return self._combinations * (self.section.samples or 1)
+
+    @property
+    def _combinations(self) -> int:
+        return math.prod(len(values) for values in self.section.grid.values())
+
+    def changes(self, index: int) -> dict[str, Any]:
+        """The varied keys of the scenario at an index: all combinations of the grid with the first
+        sample, the last key changing first, then all with the second one, and so on."""
+        sample, left = divmod(index, self._combinations)
+        found = {key: values[sample] for key, values in self.hypercube.items()}
+        for key, values in reversed(self.section.grid.items()):
+            left, place = divmod(left, len(values))
+            found[key] = values[place]
+        return dict(reversed(found.items()))
+
+    @cached_property
+    def hypercube(self) -> dict[str, list[Any]]:
+        """The samples of each key: one in each of as many equal parts of its range (McKay, Beckman
+        and Conover 1979)."""
+        ranges = self.section.latin_hypercube
+        if not ranges:
+            return {}
+        from scipy.stats import qmc
+
+        generator = np.random.default_rng(self.section.seed)
+        shares = qmc.LatinHypercube(len(ranges), seed=generator).random(self.section.samples)
+        return {
+            key: each.at(shares[:, column], whole=isinstance(self.first.number_at(key), int))
+            for column, (key, each) in enumerate(ranges.items())
+        }
+
+    @cached_property
+    def first(self) -> Scenario:
+        """The first valid one of ``variants``.
+
+        Raises:
+            UserError: a key is unknown, or none is valid.
+        """
+        found, fault = None, None
+        for content in self.variants():
+            try:
+                scenario = Scenario.of(content, self.path)
+                found = found or scenario
+            except UnknownKeyError:
+                raise
+            except UserError as error:
+                fault = fault or error
+        if found is None:
+            assert fault is not None  # as there is a variant
+            raise fault
+        return found
+
+    def variants(self) -> Iterator[dict[str, Any]]:
+        """Contents that have all keys of the sweep's: the first combination, and it with every
+        other value of a key that is no number in place of the first."""
+        firsts = {key: values[0] for key, values in self.section.grid.items()}
+        firsts |= {key: _given(each.low) for key, each in self.section.latin_hypercube.items()}
+        yield changed(self.base, firsts, self.path)
+        for key, values in self.section.grid.items():
+            for value in values[1:]:
+                if not isinstance(value, (int, float)):
+                    yield changed(self.base, {**firsts, key: value}, self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells it from every other sweep: all that it says, and its samples."""
+        said = [dict(self.base), self.section.model_dump(), self.hypercube]
+        return hashed(said)
+
+
+class _Whole(Section):
+    """The table's place in the file, so that faults name their keys in full."""
+
+    sweep: SweepSection
+
+
+def changed(base: Mapping[str, Any], changes: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """A scenario's content with other values at dotted keys; raises ``UserError``."""
+    content = copy.deepcopy(dict(base))
+    for key, value in changes.items():
+        assign_key(content, key, copy.deepcopy(value), f"{path}: sweep: {key}")
+    return content
+
+
+def hashed(content: Any) -> str:
+    """A fingerprint of a file's content, whatever the order of its keys."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _given(value: float) -> float:
+    """A number as a file would say it."""
+    return int(value) if value.is_integer() else value
