@@ -314,6 +314,10 @@ class Controller:
         """How many requests each worker holds state of."""
         return {name: self._ask(name, Holdings).sessions for name in self._controls}
 
+    def works(self, name: str) -> bool:
+        """Whether a worker is still told what to do."""
+        return name in self._controls
+
     def kill(self, name: str) -> None:
         """Kill one worker, as a power cut would (fault injection)."""
         self._processes[name].kill()
@@ -518,12 +522,12 @@ class _Run:
 
     def _inject(self) -> None:
         """Let the next worker fail if it is time; while another's loss is not made good, it is
-        spared."""
+        spared, and who is gone does not fail again."""
         planned = self._next_fault
         if planned is None or planned.at_ms > now_ms() - self._start:
             return
         self._next_fault = next(self._planned, None)
-        if self._failing is None:
+        if self._failing is None and self._controller.works(planned.worker):
             self._failing = planned, now_ms() - self._start
             self._controller.inject(planned.worker, planned.kind)
 
@@ -635,18 +639,14 @@ class _Run:
             self._spares -= 1
             self._recover(death)
             return
-        lost = [
-            pipeline
-            for pipeline, stages in enumerate(self.deployment.pipelines)
-            if any(stage.name == death.name for stage in stages)
-        ]
-        if not lost or not self._front.lose(lost[0]):
+        pipeline = self.deployment.pipeline_of(death.name)
+        if pipeline is None or not self._front.lose(pipeline):
             raise death
-        self._controller.give_up(lost[0])
+        self._controller.give_up(pipeline)
         self._lost(death, now_ms(), None)
         for draft in self._drafts:
-            self._controller.order(draft, Lose(lost[0], death.name))
+            self._controller.order(draft, Lose(pipeline, death.name))
         self.trace.warnings.append(
-            f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{lost[0]} "
+            f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{pipeline} "
             f"ended with what they had, their state was freed, and the other pipelines went on"
         )

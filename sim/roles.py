@@ -279,6 +279,7 @@ class DraftServer(Role):
         self._by_context = self._placed.times.draft.last_context is not None
         self._open = OpenRequests[Oracle]()
         self._inbox: deque[tuple[Flight | Verified, float]] = deque()
+        self._losses: deque[tuple[int, str]] = deque()
         self._alarm = False
         self._teller = Teller() if deployment.faults.injected else None
 
@@ -312,6 +313,11 @@ class DraftServer(Role):
         self._desk.open(session, pipeline, request.schedule, request.started, now)
         self._wake()
 
+    def lose(self, pipeline: int, worker: str) -> None:
+        """A pipeline is gone: its requests end with what they have when the server looks up."""
+        self._losses.append((pipeline, worker))
+        self._wake()
+
     def deliver(self, message: Message) -> None:
         """Take a flight that came back; it joins the queue when the server looks up, as one that
         has waited there since."""
@@ -331,6 +337,9 @@ class DraftServer(Role):
             self._unpack(costs)
             return
         while True:
+            while self._losses:
+                if self._carry_out(desk.lose(*self._losses.popleft()), 1):
+                    return
             while inbox:
                 back, arrived_ms = inbox.popleft()
                 if isinstance(back, Verified):

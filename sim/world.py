@@ -24,6 +24,8 @@ from treepipe.sim.causes import ListeningClock, critical_path
 from treepipe.sim.clock import Clock
 from treepipe.sim.life import FrontOffice, Life
 
+NO_PATHS = "no critical path is told: what faults cut short has no cause that it could follow"
+
 
 class Simulation(FrontOffice):
     """One run of a deployment: a closed loop of requests, or requests that arrive."""
@@ -36,8 +38,8 @@ class Simulation(FrontOffice):
         record_paths: bool = False,
     ) -> None:
         # What a fault cuts short released nothing, so there are no paths across it.
-        record_paths = record_paths and not deployment.faults.injected
-        self.clock = ListeningClock() if record_paths else Clock()
+        untold = record_paths and bool(deployment.faults.injected)
+        self.clock = ListeningClock() if record_paths and not untold else Clock()
         self.deployment, self._source = deployment, source
         self._front = deployment.front_desk()
         self.trace = Trace(
@@ -46,6 +48,7 @@ class Simulation(FrontOffice):
             requests=self._front.over,
             paged=deployment.serving.cache == "paged",
             slo=deployment.serving.slo,
+            warnings=[NO_PATHS] if untold else [],
         )
         self.records = record_spans or record_paths  # paths are made of what is noted
         self._life = Life(self, deployment, source)
@@ -122,32 +125,54 @@ class Simulation(FrontOffice):
     # --- faults ----------------------------------------------------------------------------------
 
     def _await_fault(self) -> None:
-        """What would have come while a loss was made good is left out."""
+        """What would have come while a loss was made good is left out, and who is gone does not
+        fail again."""
         now = self.clock.now
-        planned = next((each for each in self._planned if each.at_ms >= now), None)
+        left = (each for each in self._planned if each.worker not in self._life.mute)
+        planned = next((each for each in left if each.at_ms >= now), None)
         if planned is not None:
             self.clock.after(planned.at_ms - now, partial(self._fail, planned))
 
     def _fail(self, planned: Planned, _: object) -> None:
-        """A worker fails; while another one's loss is not made good, it is spared."""
-        if self._failing is not None:
-            self._await_fault()
-            return
+        """A worker fails; the next one fails when its loss is made good at the earliest."""
         self._failing = planned
         self._life.mute.add(planned.worker)
         after = noticed_after_ms(planned.kind, self.deployment.faults.timeout_ms)
         self.clock.after(after, partial(self._notice, planned))
 
     def _notice(self, planned: Planned, _: object) -> None:
-        """The draft servers that are left tell what they committed; all roles end."""
-        now, life = self.clock.now, self._life
+        """The loss takes a spare, or the pipeline that lacks the worker."""
         if not self._spares:
+            self._give_up(planned)
+            return
+        self._spares -= 1
+        self._end_all()
+        restart_ms = self.deployment.faults.restart_ms
+        self.clock.after(restart_ms, partial(self._recover, planned, self.clock.now))
+
+    def _give_up(self, planned: Planned) -> None:
+        """Go on without the pipeline of a lost stage, if there is another."""
+        pipeline = self.deployment.pipeline_of(planned.worker)
+        if pipeline is None or not self._front.lose(pipeline):
             raise RunError(
                 f"{planned.worker} fails {planned.at_ms:.0f} ms after the run began (faults, kind "
                 f"{planned.kind!r}), and no spare is left (faults.spares = "
                 f"{self.deployment.faults.spares}): the run would end"
             )
-        self._spares -= 1
+        self._life.mute.update(stage.name for stage in self.deployment.pipelines[pipeline])
+        for draft in self._life.drafts:
+            draft.lose(pipeline, planned.worker)
+        now = self.clock.now
+        self.trace.warnings.append(
+            f"{planned.worker} fails (faults, kind {planned.kind!r}), which is noticed after "
+            f"{now:.0f} ms; the requests of pipeline{pipeline} end with what they had, and the "
+            f"other pipelines go on"
+        )
+        self._made_good(planned, now, None)
+
+    def _end_all(self) -> None:
+        """The draft servers that are left tell what they committed; all roles end."""
+        now, life = self.clock.now, self._life
         for draft in life.drafts:
             if draft.name not in life.mute:
                 for request in draft.requests:
@@ -155,15 +180,17 @@ class Simulation(FrontOffice):
         life.mute.update(self.deployment.devices)
         self._keep_turns()
         self._restarting = True
-        self.clock.after(self.deployment.faults.restart_ms, partial(self._recover, planned, now))
 
     def _recover(self, planned: Planned, noticed_ms: float, _: object) -> None:
         self._life, self._restarting = Life(self, self.deployment, self._source), False
         for held in self._journal.take_up():
             self._hand_over(held)
-        self.trace.faults.append(
-            Fault(planned.worker, planned.kind, planned.at_ms, noticed_ms, self.clock.now)
-        )
+        self._made_good(planned, noticed_ms, self.clock.now)
+
+    def _made_good(self, planned: Planned, noticed_ms: float, recovered_ms: float | None) -> None:
+        """Note a loss; from now on another worker may fail."""
+        times = planned.at_ms, noticed_ms, recovered_ms
+        self.trace.faults.append(Fault(planned.worker, planned.kind, *times))
         self._failing = None
         self._await_fault()
 

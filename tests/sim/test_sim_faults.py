@@ -15,10 +15,13 @@ from tests.worlds.any_section import SCHEDULES
 from tests.worlds.timed_pipeline import gaps, make_deployment, plain, run
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.recovery import TELL_MS, Fault, FaultKind
+from treepipe.physics.host import Factor, HostTimes
+from treepipe.physics.timing import IdleFactor, TimeTable
 from treepipe.results.result import make_result
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import MS_PER_HOUR, FaultPlan, Injected
+from treepipe.scenario.machines import Machine
 from treepipe.scenario.resolve import deploy, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
@@ -34,11 +37,15 @@ RESTART_MS, TIMEOUT_MS = 700.0, 1000.0
 NOTICED_MS: dict[FaultKind, float] = {"kill": 0.0, "stop": 800.0, "cut": 900.0}
 """A sign of life every 100 ms, and a look as often."""
 
+FLAT = TimeTable({1: 0.4})
+COSTS = HostTimes(FLAT, FLAT, 0.2, FLAT, Factor({}), 0.0, IdleFactor(()))
+"""Of a host on which messages and decisions take time."""
 
-def asked(name: str) -> Deployment:
+
+def asked(name: str, *settings: str) -> Deployment:
     workload = "workload={requests=3,concurrency=2,prompt_tokens=9,new_tokens=8}"
     schedule = f"schedule={{name={name!r},tree_size=8,tree_depth=3,width=4,expand_depth=2}}"
-    return deploy(Scenario.load(DEMO, [workload, schedule]))
+    return deploy(Scenario.load(DEMO, [workload, schedule, *settings]))
 
 
 def failing(deployment: Deployment, *injected: Injected, spares: int = 9) -> Deployment:
@@ -133,6 +140,56 @@ def test_a_loss_without_a_spare_is_one_sentence() -> None:
     fault = Injected("pipeline0.stage2", "kill", 40.0)
     with pytest.raises(RunError, match=r"^pipeline0\.stage2 fails 40 ms after .* no spare is left"):
         simulate(failing(asked("flowspec"), fault, spares=0), POOL)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@settings(max_examples=4)
+@given(st.floats(0, 1), st.integers(0, 3), st.sampled_from(KINDS), st.booleans())
+def test_of_several_pipelines_the_others_go_on(
+    name: str, share: float, stage: int, kind: FaultKind, hosts: bool
+) -> None:
+    """As in a run: what the lost one's requests had stays, and the others' texts are whole."""
+    deployment = asked(name, 'pipelines=[{count=2,stages=[{count=4,device="emulated-20ms"}]}]')
+    if hosts:
+        box = Machine("box", deployment.devices, costs=COSTS)
+        deployment = replace(deployment, machines=(box,))
+    undisturbed = simulate(deployment, POOL)
+    at_ms = share * undisturbed.requests[0].finished_ms
+    lost = Injected(f"pipeline0.stage{stage + 1}", kind, at_ms)
+    again = replace(lost, at_ms=at_ms + TIMEOUT_MS)  # who is gone does not fail again
+    trace = simulate(failing(deployment, lost, again, spares=0), POOL)
+    assert len(trace.requests) == len(undisturbed.requests)
+    for request, whole in zip(trace.requests, undisturbed.requests, strict=True):
+        assert request.tokens == whole.tokens[: len(request.tokens)]
+        if request.reason == "worker lost":
+            assert request.pipeline == 0
+        else:
+            assert request.tokens == whole.tokens
+    for fault in trace.faults:
+        assert (fault.worker, fault.kind, fault.recovered_ms) == (lost.worker, kind, None)
+    noticed = [fault for fault in trace.faults if fault.detected_ms is not None]
+    said = [each for each in trace.warnings if "the other pipelines go on" in each]
+    assert len(noticed) == len(said) <= 1
+    if noticed:
+        later = [r.pipeline for r in trace.requests if r.started_ms > noticed[0].detected_ms]
+        assert 0 not in later, "it is given nothing more"
+
+
+def test_the_last_pipeline_ends_a_run_of_several() -> None:
+    deployment = asked("pp", 'pipelines=[{count=2,stages=[{count=1,device="emulated-20ms"}]}]')
+    lost = [Injected(f"pipeline{n}.stage1", "kill", 20.0 + n) for n in range(2)]
+    with pytest.raises(RunError, match=r"^pipeline1\.stage1 fails 21 ms after .* no spare is left"):
+        simulate(failing(deployment, *lost, spares=0), POOL)
+
+
+def test_that_no_critical_path_is_told_is_said_once() -> None:
+    few = ["runs=2", "workload.requests=1", "workload.new_tokens=4"]
+    inject = 'faults.inject=[{worker="draft0",kind="kill",at_ms=9}]'
+    spared = Scenario.load(DEMO, [*few, inject, "faults.spares=1"])
+    traces = predict(spared, paths=True)
+    content = make_result("simulation", "test", 0, traces).to_json()
+    assert sum("no critical path is told" in each for each in content["warnings"]) == 1
+    assert not any("critical path" in each for trace in predict(spared) for each in trace.warnings)
 
 
 def test_faults_at_a_rate_come_as_often_as_it_says() -> None:

@@ -248,6 +248,11 @@ class Deployment:
         """What a role works on."""
         return next((m for m in self.machines if role in m.roles), Machine(role, (role,)))
 
+    def pipeline_of(self, role: str) -> int | None:
+        """The pipeline that a stage belongs to; None for a role that is none."""
+        found = (n for n, each in enumerate(self.pipelines) if role in [s.name for s in each])
+        return next(found, None)
+
     def verifies(self, pipeline: int, number: int) -> bool:
         """Whether the ``number``-th stage (from 1) of a pipeline takes the target's tokens."""
         return self.ends == "pipeline" and number == len(self.pipelines[pipeline])
