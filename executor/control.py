@@ -168,8 +168,30 @@ class Fail:
     kind: FaultKind
 
 
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """A message that was sent to the worker stays away, though later ones came: its link is
+    broken. ``number`` were sent on that link before it."""
+
+    sender: str
+    receiver: str
+    number: int
+
+
 Order: TypeAlias = Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask | Fail
 ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask, Fail))
 ANSWERS = Codec(
-    (Equipped, Listening, Wanted, Loaded, Committed, Finished, OpenTexts, Notes, Holdings, Failed)
+    (
+        Equipped,
+        Listening,
+        Wanted,
+        Loaded,
+        Committed,
+        Finished,
+        OpenTexts,
+        Notes,
+        Holdings,
+        Lacks,
+        Failed,
+    )
 )

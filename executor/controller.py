@@ -36,6 +36,7 @@ from treepipe.executor.control import (
     Failed,
     Finished,
     Holdings,
+    Lacks,
     Listen,
     Listening,
     Loaded,
@@ -421,8 +422,22 @@ class Controller:
                 self.order(pipes[pipe], Chunk(data))
             elif isinstance(said, Committed):
                 self.journal.told(said)
+            elif isinstance(said, Lacks):
+                self._cut_off(said)
             else:
                 self._kept[pipes[pipe]].append(said)
+
+    def _cut_off(self, lacks: Lacks) -> None:
+        """A message is lost, so its stage is; of one that was given up already it is no news."""
+        ends = lacks.receiver, lacks.sender
+        name = next(each for each in ends if self.deployment.pipeline_of(each) is not None)
+        if self.works(name):
+            raise LostWorkerError(
+                name,
+                f"is cut off: message {lacks.number} from {lacks.sender} to {lacks.receiver} did "
+                f"not arrive, though later ones did",
+                "cut",
+            )
 
     def _receive(self, name: str, control: Connection | Line) -> Any:
         try:

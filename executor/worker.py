@@ -31,6 +31,7 @@ from treepipe.executor.control import (
     Fail,
     Failed,
     Holdings,
+    Lacks,
     Listen,
     Listening,
     Loaded,
@@ -84,6 +85,7 @@ def worker_main(
             station.connect(connect.addresses, connect.links)
             worker = _worker(station)
             pulse.idle = station.inbox.rests
+            station.inbox.lacks = lambda *missing: _say(control, Lacks(*missing))
             gc.freeze()  # the libraries' objects, a million, are not looked through in a run
             _say(control, Loaded())
             while True:
