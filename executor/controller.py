@@ -59,6 +59,8 @@ from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment
 from treepipe.scenario.faults import Planned
+from treepipe.scenario.fitting import fitting
+from treepipe.scenario.redeal import shares_of
 
 Asked = TypeVar("Asked", OpenTexts, Notes, Holdings)
 Said = TypeVar("Said")
@@ -104,6 +106,7 @@ class Controller:
         self.journal = Journal()
         self._watch = Watch(roles[0].timeout_ms)
         self._sessions = 0
+        self.given_up: set[int] = set()  # pipelines
 
     def __enter__(self) -> Controller:
         try:
@@ -139,14 +142,20 @@ class Controller:
     def start_anew(self, lost: LostWorkerError) -> None:
         """End all workers at once, and start them again; sessions with other hosts go on.
 
-        Raises the loss itself if the host of the lost worker does not answer, either.
+        Raises the loss itself if the host of the lost worker does not answer, either, and the
+        worker is needed.
         """
         for process in self._processes.values():
             process.kill()
-        if lost.name in self._end_workers():
+        if lost.name in self._end_workers() and lost.name in self.deployment.devices:
             raise lost
         self._renew_secrets()
         self._start_all()
+
+    def deal_anew(self, deployment: Deployment) -> None:
+        """Start the roles of this deployment, which lacks a stage, from the next time on."""
+        self.deployment, there = deployment, {*deployment.devices, SWITCH}
+        self._roles = [role.moved(deployment) for role in self._roles if role.placed.name in there]
 
     def _start(self, role: RoleSettings) -> None:
         name = role.placed.name
@@ -206,13 +215,17 @@ class Controller:
         """Decode the requests of a deployment for these workers; times count from the start.
 
         ``progress`` is called after each request. A pipeline that loses a worker is given up and
-        the trace says so; the others go on.
+        the trace says so; the others go on. What a run lost the next ones lack, too.
 
         Raises:
             RunEndedError: a draft server or the last pipeline is lost, or a worker failed; it
                 holds what was committed. The workers are of no more use then.
         """
         assert deployment.ends == self.deployment.ends  # workers are opened for one of both
+        dealt = self.deployment
+        if dealt.pipelines != deployment.pipelines:
+            dealt = replace(dealt, requests=deployment.requests, seed=deployment.seed)
+            deployment = fitting(dealt)
         start, base = now_ms(), self._sessions
         self._sessions += len(deployment.requests)
         self._watch.begin()
@@ -302,7 +315,8 @@ class Controller:
         return found
 
     def give_up(self, pipeline: int) -> None:
-        """End what is left of a pipeline that lost a worker, and tell the draft servers."""
+        """End what is left of a pipeline that lost a worker."""
+        self.given_up.add(pipeline)
         for stage in self.deployment.pipelines[pipeline]:
             self.forget(stage.name)
 
@@ -487,6 +501,8 @@ class _Run:
         self._base, self._start, self._spares = base, start, deployment.faults.spares
         self._drafts = [draft.name for draft in deployment.drafts]
         self._front = deployment.front_desk()
+        for pipeline in controller.given_up:
+            self._front.lose(pipeline)
         self._planned = deployment.faults.planned(deployment.seed)
         self._next_fault = next(self._planned, None)
         self._failing: tuple[Planned, float] | None = None
@@ -623,8 +639,9 @@ class _Run:
         order = Open(held, self.deployment.new_schedule, spec, at_ms)
         self._controller.order(self._drafts[draft], order)
 
-    def _recover(self, death: LostWorkerError) -> None:
-        """Go on with the committed texts, and a spare in the lost worker's place."""
+    def _recover(self, death: LostWorkerError, how: str) -> None:
+        """Go on with the committed texts, all workers started anew. Args: ``how``: without the
+        lost one."""
         noticed_ms, controller = now_ms(), self._controller
         controller.forget(death.name)
         over = self._heard()
@@ -642,17 +659,21 @@ class _Run:
         while (planned := self._next_fault) and planned.at_ms <= recovered_ms - self._start:
             self._next_fault = next(self._planned, None)
         self.trace.warnings.append(
-            f"{death} after {noticed_ms - self._start:.0f} ms; a spare took its place, and the "
-            f"open requests went on with what they had {recovered_ms - noticed_ms:.0f} ms later"
+            f"{death} after {noticed_ms - self._start:.0f} ms; {how}, and the open requests went "
+            f"on with what they had {recovered_ms - noticed_ms:.0f} ms later"
         )
         for found in over:
             self._finished(found)
 
     def _lose(self, death: LostWorkerError) -> None:
-        """Go on with a spare, or without the pipeline of a lost stage, if there is another."""
+        """Go on with a spare, with a lost stage's layers at the others, or without its pipeline if
+        there is another."""
         if self._spares:
             self._spares -= 1
-            self._recover(death)
+            self._recover(death, "a spare took its place")
+            return
+        if self._deal_anew(death.name):
+            self._recover(death, shares_of(self.deployment, death.name))
             return
         pipeline = self.deployment.pipeline_of(death.name)
         if pipeline is None or not self._front.lose(pipeline):
@@ -665,3 +686,15 @@ class _Run:
             f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{pipeline} "
             f"ended with what they had, their state was freed, and the other pipelines went on"
         )
+
+    def _deal_anew(self, lost: str) -> bool:
+        """Deal a lost stage's layers over the others; returns whether they are."""
+        if self.deployment.redeal is None or self._front.lost:
+            return False
+        try:
+            self.deployment = self.deployment.redeal(self.deployment, lost)
+        except UserError as refused:
+            self.trace.warnings.append(f"no layers were dealt anew: {refused}")
+            return False
+        self._controller.deal_anew(self.deployment)
+        return True

@@ -12,13 +12,14 @@ from functools import partial
 
 from simpy.core import EmptySchedule
 
-from treepipe.core.errors import RunError
+from treepipe.core.errors import RunError, UserError
 from treepipe.core.recovery import Committed, Fault, Held, Journal, noticed_after_ms
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.results.critical_path import ARRIVALS, edges
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Planned
+from treepipe.scenario.redeal import shares_of
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.causes import ListeningClock, critical_path
 from treepipe.sim.clock import Clock
@@ -128,7 +129,8 @@ class Simulation(FrontOffice):
         """What would have come while a loss was made good is left out, and who is gone does not
         fail again."""
         now = self.clock.now
-        left = (each for each in self._planned if each.worker not in self._life.mute)
+        life, there = self._life, self.deployment.devices
+        left = (e for e in self._planned if e.worker in there and e.worker not in life.mute)
         planned = next((each for each in left if each.at_ms >= now), None)
         if planned is not None:
             self.clock.after(planned.at_ms - now, partial(self._fail, planned))
@@ -142,22 +144,35 @@ class Simulation(FrontOffice):
 
     def _notice(self, planned: Planned, _: object) -> None:
         """The loss takes a spare, or the pipeline that lacks the worker."""
-        if not self._spares:
-            self._give_up(planned)
+        if self._spares:
+            self._spares -= 1
+        elif (why := self._deal_anew(planned.worker)) is not None:
+            self._give_up(planned, why)
             return
-        self._spares -= 1
         self._end_all()
         restart_ms = self.deployment.faults.restart_ms
         self.clock.after(restart_ms, partial(self._recover, planned, self.clock.now))
 
-    def _give_up(self, planned: Planned) -> None:
-        """Go on without the pipeline of a lost stage, if there is another."""
+    def _deal_anew(self, lost: str) -> str | None:
+        """Deal a lost stage's layers over the others; returns why not if they are not dealt."""
+        if self.deployment.redeal is None or self._front.lost:
+            return f"faults.spares = {self.deployment.faults.spares}"
+        try:
+            dealt = self.deployment.redeal(self.deployment, lost)
+        except UserError as refused:
+            return str(refused)
+        self.deployment = dealt
+        self.trace.warnings.append(f"{lost} fails, and no spare is left; {shares_of(dealt, lost)}")
+        return None
+
+    def _give_up(self, planned: Planned, why: str) -> None:
+        """Go on without the pipeline of a lost stage, if there is another. Args: ``why``: its
+        layers are not dealt anew."""
         pipeline = self.deployment.pipeline_of(planned.worker)
         if pipeline is None or not self._front.lose(pipeline):
             raise RunError(
                 f"{planned.worker} fails {planned.at_ms:.0f} ms after the run began (faults, kind "
-                f"{planned.kind!r}), and no spare is left (faults.spares = "
-                f"{self.deployment.faults.spares}): the run would end"
+                f"{planned.kind!r}), and no spare is left ({why}): the run would end"
             )
         self._life.mute.update(stage.name for stage in self.deployment.pipelines[pipeline])
         for draft in self._life.drafts:

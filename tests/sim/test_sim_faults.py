@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -28,7 +29,7 @@ from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource
-from treepipe.sim.world import simulate
+from treepipe.sim.world import Simulation, simulate
 
 DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 POOL = PoolSource(hit_ratio_pool({1: 0.7, 4: 0.9}), 1, 0)
@@ -180,6 +181,106 @@ def test_the_last_pipeline_ends_a_run_of_several() -> None:
     lost = [Injected(f"pipeline{n}.stage1", "kill", 20.0 + n) for n in range(2)]
     with pytest.raises(RunError, match=r"^pipeline1\.stage1 fails 21 ms after .* no spare is left"):
         simulate(failing(deployment, *lost, spares=0), POOL)
+
+
+# --- layers dealt anew ---------------------------------------------------------------------------
+
+REDEALT = "faults.redeal_layers=true"
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@settings(max_examples=3)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.integers(1, 4), st.sampled_from(KINDS)), max_size=3),
+    st.sampled_from(["emulated-20ms", "rtx-3090"]),
+)
+def test_layers_that_are_dealt_anew_change_no_text(
+    name: str, faults: list[tuple[float, int, FaultKind]], device: str
+) -> None:
+    """Whatever stages are lost: those that are left hold all layers, and no token is lost."""
+    stages = f'pipelines=[{{stages=[{{count=4,device="{device}"}}]}}]'
+    target = 'target={checkpoint="reference",layers=8}'
+    deployment = asked(name, stages, target, REDEALT)
+    undisturbed = simulate(deployment, POOL)
+    end_ms = max(request.finished_ms for request in undisturbed.requests)
+    injected = [Injected(f"pipeline0.stage{n}", kind, at * end_ms) for at, n, kind in faults]
+    world = Simulation(failing(deployment, *injected, spares=0), POOL, record_spans=True)
+    trace = world.run()
+    assert texts(trace) == texts(undisturbed)
+    left = world.deployment.pipelines[0]
+    lost = [fault.worker for fault in trace.faults if fault.recovered_ms is not None]
+    assert len(lost) == len({*lost}) == 4 - len(left), "who is lost stays lost"
+    assert [layer for stage in left for layer in stage.layers] == [*range(8)]
+    for stage in left:
+        assert len(stage.layers) in (8 // len(left), -(-8 // len(left)))
+    for fault in trace.faults:
+        if fault.worker in lost:
+            assert not any(
+                span.device == fault.worker and span.start_ms > (fault.recovered_ms or 0)
+                for span in trace.spans
+            )
+    assert sum("were dealt anew" in each for each in trace.warnings) == len(lost)
+
+
+def test_times_of_dealt_layers_by_hand() -> None:
+    """Plain decoding: four stages of 20 ms for two layers become three of 30, 30 and 20 ms; a
+    token takes as long at the stages, and a hop of 1 ms less."""
+    deployment = asked("pp", "workload.concurrency=1", "workload.requests=1", REDEALT)
+    before = simulate(deployment, POOL)
+    (lap,) = {round(gap, 6) for gap in gaps(before.requests[0])}
+    at_ms = before.requests[0].emitted[3][0] + 1.0
+    lost = Injected("pipeline0.stage3", "kill", at_ms)
+    world = Simulation(failing(deployment, lost, spares=0), POOL, record_spans=True)
+    after = world.run()
+    assert [len(stage.layers) for stage in world.deployment.pipelines[0]] == [3, 3, 2]
+    (fault,) = after.faults
+    assert fault.recovered_ms is not None
+    behind = [at for at, _ in after.requests[0].emitted if at > fault.recovered_ms]
+    hop_ms = 1.0  # and what its bytes take
+    for one, another in itertools.pairwise(behind):
+        assert another - one == pytest.approx(lap - hop_ms, abs=0.02)
+    compute = [s for s in after.spans if s.kind == "compute" and s.start_ms > fault.recovered_ms]
+    lengths = {span.device: round(span.length_ms, 6) for span in compute}
+    assert lengths == {"pipeline0.stage1": 30, "pipeline0.stage2": 30, "pipeline0.stage4": 20}
+
+
+def test_more_layers_go_where_they_are_done_first_and_none_where_there_is_no_room() -> None:
+    fast = {"stage_ms": {1: 5.0}, "memory_mib": 1000}
+    slow = {"stage_ms": {1: 20.0}, "memory_mib": 1000}
+    stages = [{"device": device, "layers": 2} for device in (slow, fast, slow)]
+    lost = Injected("pipeline0.stage3", "kill", 30.0)
+    scenario = Scenario.load(DEMO, [REDEALT]).with_(
+        **{"target.layers": 6, "target.checkpoint": None, "pipelines": [{"stages": stages}]},
+        **{"target.layer_mib": 100.0, "target.kv_kib": 1.0},
+    )
+    deployment = deploy(scenario)
+    world = Simulation(failing(deployment, lost, spares=0), POOL, record_spans=False)
+    world.run()
+    assert [len(stage.layers) for stage in world.deployment.pipelines[0]] == [1, 5]
+    full = scenario.with_(**{"target.layer_mib": 400.0})
+    with pytest.raises(RunError, match=r"layers of pipeline0 do not fit the stages that are left"):
+        simulate(failing(deploy(full), lost, spares=0), POOL)
+
+
+def test_the_last_stage_cannot_be_dealt_anew() -> None:
+    deployment = asked("pp", 'pipelines=[{stages=[{count=2,device="emulated-20ms"}]}]', REDEALT)
+    lost = [Injected(f"pipeline0.stage{n}", "kill", 750.0 * n - 720.0) for n in (1, 2)]
+    with pytest.raises(RunError, match=r"^pipeline0\.stage2 fails .*no stage of pipeline0 is left"):
+        simulate(failing(deployment, *lost, spares=0), POOL)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ('pipelines=[{stages=[{device="emulated-20ms"}]}]', "every pipeline has one stage"),
+        ('schedule={name="pipedec",groups=[2,2]}', r"does not go with schedule\.groups = \[2, 2\]"),
+        ('sampling={rule="adaptive"}', r"redeal_layers does not go with .* 'adaptive'"),
+    ],
+)
+def test_layers_that_cannot_be_dealt_anew_are_refused(setting: str, sentence: str) -> None:
+    chain = 'schedule={name="chain"}'
+    with pytest.raises(UserError, match=sentence):
+        resolve(Scenario.load(DEMO, [chain, REDEALT, setting]))
 
 
 def test_that_no_critical_path_is_told_is_said_once() -> None:

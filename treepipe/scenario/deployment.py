@@ -164,6 +164,8 @@ class Deployment:
         path: of the scenario, for errors.
         estimates: relative uncertainty of the inputs that are estimates.
         faults: which ones there are, and what then.
+        redeal: makes the deployment without a stage that is lost, whose layers the others take, or
+            raises ``UserError``; None: nobody does.
         key: file of the key that the workers on other hosts hold; None on the loopback only.
     """
 
@@ -195,6 +197,7 @@ class Deployment:
     estimates: Mapping[Estimated, float] = field(default_factory=dict)
     key: Path | None = None
     faults: FaultPlan = field(default_factory=FaultPlan)
+    redeal: Callable[[Deployment, str], Deployment] | None = None
 
     def asked(self, requests: tuple[RequestSpec, ...], seed: int | None = None) -> Deployment:
         """The deployment for a run of these requests. Args: ``seed``: None keeps its own."""

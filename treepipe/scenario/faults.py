@@ -52,6 +52,9 @@ class FaultsSection(Section):
     spares: Annotated[int, Field(ge=0, le=1000)] = Field(
         0, description="lost workers that are replaced, in each run"
     )
+    redeal_layers: bool = Field(
+        False, description="with no spare left, a lost stage's layers go to its pipeline's others"
+    )
     restart_ms: Moment = Field(
         DEFAULT_RESTART_MS, description="simulator: starting all workers, models included"
     )

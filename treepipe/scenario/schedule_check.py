@@ -11,6 +11,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.core.system import Ends
 from treepipe.core.verification import RULES
+from treepipe.scenario.deployment import Bounds
 from treepipe.scenario.scenario import Scenario
 
 MOST_ROLES = 10_000
@@ -60,6 +61,17 @@ def prefill_warnings(scenario: Scenario, *, reads_states: bool) -> list[str]:
         "key schedule.parallel_prefill has no effect on a draft of source 'eagle', which reads the "
         "target's states of the prompt"
     ]
+
+
+def bounds_of(scenario: Scenario, stages: int) -> Bounds:
+    """What a schedule has of a request at most. Args: ``stages``: of the longest pipeline."""
+    system, parameters = scenario.schedule.system, scenario.schedule.parameters
+    return Bounds(
+        system.most_pass_tokens(parameters, stages),
+        system.segment_tokens(parameters, stages),
+        system.tree_tokens(parameters, stages),
+        system.most_scratch_tokens(parameters, stages),
+    )
 
 
 def check_schedule(scenario: Scenario) -> None:
