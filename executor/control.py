@@ -163,9 +163,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The worker is to fail so (fault injection)."""
+    """The worker is to fail so, for ever or for so long (fault injection)."""
 
     kind: FaultKind
+    for_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

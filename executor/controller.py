@@ -337,9 +337,10 @@ class Controller:
         """Kill one worker, as a power cut would (fault injection)."""
         self._processes[name].kill()
 
-    def inject(self, name: str, kind: FaultKind) -> None:
+    def inject(self, name: str, kind: FaultKind, for_ms: float | None = None) -> None:
         """Let a worker fail: by a signal where its process is one of this host, else it does so
-        itself when it looks up."""
+        itself when it looks up. Args: ``for_ms``: one that was stopped by a signal is to be
+        resumed."""
         process = self._processes[name]
         if kind == "kill":
             process.kill()
@@ -347,7 +348,13 @@ class Controller:
             assert process.pid is not None  # it was started
             os.kill(process.pid, signal.SIGSTOP)
         else:
-            self.order(name, Fail(kind))
+            self.order(name, Fail(kind, for_ms))
+
+    def resume(self, name: str) -> None:
+        """Let a worker go on that a signal has stopped."""
+        process = self._processes[name]
+        if isinstance(process, BaseProcess) and process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGCONT)
 
     def close(self) -> None:
         """End every process; returns when all are gone."""
@@ -522,7 +529,7 @@ class _Run:
         self._open(front.start(0.0), 0.0)
         while not front.done:
             arrival_ms, fault = front.next_arrival_ms, self._next_fault
-            times = [arrival_ms, None if fault is None else fault.at_ms]
+            times = [arrival_ms, None if fault is None else fault.at_ms, self._over_by_itself_ms]
             at_ms = min((each for each in times if each is not None), default=None)
             try:
                 found = self._controller.next_finished(
@@ -535,12 +542,15 @@ class _Run:
                 continue
             if found is None:
                 self._arrivals(now_ms() - self._start)
+                self._pass_over()
                 self._inject()
                 continue
             self._finished(found)
 
     def end(self) -> None:
         """All requests are over: take what the workers noted."""
+        if self._over_by_itself_ms is not None and self._failing is not None:
+            self._controller.resume(self._failing[0].worker)
         try:
             self._controller.collect(self.trace, self._start)
         except LostWorkerError as death:
@@ -560,7 +570,24 @@ class _Run:
         self._next_fault = next(self._planned, None)
         if self._failing is None and self._controller.works(planned.worker):
             self._failing = planned, now_ms() - self._start
-            self._controller.inject(planned.worker, planned.kind)
+            self._controller.inject(planned.worker, planned.kind, planned.for_ms)
+
+    @property
+    def _over_by_itself_ms(self) -> float | None:
+        """When the present fault is over, if it ends by itself."""
+        if self._failing is None or self._failing[0].for_ms is None:
+            return None
+        return self._failing[1] + self._failing[0].for_ms
+
+    def _pass_over(self) -> None:
+        """A fault that ends by itself is over, if it is time; nobody noticed it."""
+        over_ms = self._over_by_itself_ms
+        if over_ms is None or self._failing is None or over_ms > now_ms() - self._start:
+            return
+        planned, at_ms = self._failing
+        self._controller.resume(planned.worker)
+        self.trace.faults.append(Fault(planned.worker, planned.kind, at_ms, None))
+        self._failing = None
 
     def _lost(self, death: LostWorkerError, noticed_ms: float, recovered_ms: float | None) -> None:
         """Note a loss; one that was injected is known better. Args: times on the host's clock."""

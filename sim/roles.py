@@ -102,7 +102,16 @@ class Role:
         assert costs is not None  # as for all that is heard
         if self._idle:
             self._idle = False
-            self._world.clock.after(costs.wake, partial(self._woken, self._world.clock.now))
+            since_ms = self._world.clock.now
+            after_ms = max(0.0, self._place.until_ms - since_ms)
+            self._world.clock.after(after_ms + costs.wake, partial(self._woken, since_ms))
+
+    def _wake(self) -> None:
+        """Look at what is there, as soon as it may."""
+        if self._idle:
+            self._idle = False
+            clock = self._world.clock
+            clock.after(max(0.0, self._place.until_ms - clock.now), self._go_on)
 
     def deliver(self, message: Message) -> None:
         """Take a message; it is acted upon when the role is idle."""
@@ -179,9 +188,8 @@ class StageRole(Role):
         self._desk.receive(message)
         if self._accepted is not None and isinstance(message, Close):
             self._accepted.close(message.session)
-        if self._idle and self._desk.has_work:
-            self._idle = False
-            self._world.clock.after(0, self._go_on)
+        if self._desk.has_work:
+            self._wake()
 
     def _go_on(self, _: object) -> None:
         """Do what is due until something takes time, or nothing is."""
@@ -324,11 +332,6 @@ class DraftServer(Role):
         assert isinstance(message, Flight | Verified)
         self._inbox.append((message, self._world.clock.now))
         self._wake()
-
-    def _wake(self) -> None:
-        if self._idle:
-            self._idle = False
-            self._world.clock.after(0, self._go_on)
 
     def _go_on(self, _: object) -> None:
         """Do what is due until something takes time, or nothing is."""

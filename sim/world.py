@@ -138,8 +138,12 @@ class Simulation(FrontOffice):
     def _fail(self, planned: Planned, _: object) -> None:
         """A worker fails; the next one fails when its loss is made good at the earliest."""
         self._failing = planned
-        self._life.mute.add(planned.worker)
         after = noticed_after_ms(planned.kind, self.deployment.faults.timeout_ms)
+        if planned.for_ms is not None and planned.for_ms < after:
+            self._life.stopped[planned.worker].stand_still(planned.for_ms)
+            self.clock.after(planned.for_ms, lambda _: self._made_good(planned, None, None))
+            return
+        self._life.mute.add(planned.worker)
         self.clock.after(after, partial(self._notice, planned))
 
     def _notice(self, planned: Planned, _: object) -> None:
@@ -202,8 +206,10 @@ class Simulation(FrontOffice):
             self._hand_over(held)
         self._made_good(planned, noticed_ms, self.clock.now)
 
-    def _made_good(self, planned: Planned, noticed_ms: float, recovered_ms: float | None) -> None:
-        """Note a loss; from now on another worker may fail."""
+    def _made_good(
+        self, planned: Planned, noticed_ms: float | None, recovered_ms: float | None
+    ) -> None:
+        """Note a fault; from now on another worker may fail."""
         times = planned.at_ms, noticed_ms, recovered_ms
         self.trace.faults.append(Fault(planned.worker, planned.kind, *times))
         self._failing = None

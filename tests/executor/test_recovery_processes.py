@@ -19,7 +19,7 @@ from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
 from treepipe.executor.transport import LOOPBACK, Outbox
 from treepipe.scenario.deployment import RequestSpec
-from treepipe.scenario.faults import FaultPlan
+from treepipe.scenario.faults import FaultPlan, Injected
 from treepipe.scenario.redeal import redeal_of
 from treepipe.scenario.scenario import Scenario
 
@@ -86,6 +86,29 @@ def test_a_message_that_is_lost_on_its_way_takes_a_spare(pair: tuple[Path, Path]
     for request, spec in zip(trace.requests, asked, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     assert recording.complete
+
+
+def test_what_ends_by_itself_loses_nobody(pair: tuple[Path, Path]) -> None:
+    """A stage is stopped, then the draft is cut off, each for less than the timeout."""
+    asked = (replace(LONG, max_new_tokens=220),)
+    injected = tuple(
+        Injected(worker, kind, at_ms, for_ms=400.0)
+        for worker, kind, at_ms in (("pipeline0.stage2", "stop", 60.0), ("draft0", "cut", 500.0))
+    )
+    deployment = replace(
+        small_deployment("pp"), requests=asked, faults=FaultPlan(injected=injected)
+    )
+    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
+        trace, _ = running.run(deployment)
+    (request,) = trace.requests
+    assert list(request.tokens) == greedy(pair[0], list(asked[0].prompt), 220)
+    found = [(fault.worker, fault.kind, fault.detected_ms) for fault in trace.faults]
+    assert found == [(each.worker, each.kind, None) for each in injected]
+    times = [at for at, _ in request.emitted]
+    for fault in trace.faults:
+        assert fault.at_ms is not None
+        meanwhile = fault.at_ms + 100.0, fault.at_ms + 350.0
+        assert not [at for at in times if meanwhile[0] < at < meanwhile[1]]
 
 
 def test_layers_are_dealt_anew_where_no_spare_is_left(pair: tuple[Path, Path]) -> None:

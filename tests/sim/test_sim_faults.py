@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worlds.any_section import SCHEDULES
-from tests.worlds.timed_pipeline import gaps, make_deployment, plain, run
+from tests.worlds.timed_pipeline import DECIDE, EVALUATE, gaps, make_deployment, plain, run
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.recovery import TELL_MS, Fault, FaultKind
 from treepipe.physics.host import Factor, HostTimes
@@ -61,18 +61,31 @@ def texts(trace: Trace) -> list[tuple[int, ...]]:
 @settings(max_examples=5)
 @given(
     st.lists(
-        st.tuples(st.floats(0, 1), st.integers(0, 4), st.sampled_from(KINDS)),
+        st.tuples(
+            st.floats(0, 1),
+            st.integers(0, 4),
+            st.sampled_from(KINDS),
+            st.none() | st.floats(1.0, 1500.0),
+        ),
         min_size=1,
         max_size=3,
     )
 )
-def test_no_fault_changes_a_text(name: str, faults: list[tuple[float, int, FaultKind]]) -> None:
+def test_no_fault_changes_a_text(
+    name: str, faults: list[tuple[float, int, FaultKind, float | None]]
+) -> None:
     """Whoever fails, whenever: no token is lost, none comes twice, and a recording is whole."""
     deployment = asked(name)
     undisturbed = simulate(deployment, POOL)
     end_ms = max(request.finished_ms for request in undisturbed.requests)
     injected = [
-        Injected(deployment.devices[worker], kind, share * end_ms) for share, worker, kind in faults
+        Injected(
+            deployment.devices[worker],
+            kind,
+            share * end_ms,
+            for_ms=None if kind == "kill" else for_ms,
+        )
+        for share, worker, kind, for_ms in faults
     ]
     source = RecordingSource(POOL)
     trace = simulate(failing(deployment, *injected), source)
@@ -135,6 +148,43 @@ def test_a_fault_that_nobody_notices_any_more_is_told() -> None:
         }
     ]
     assert "faults" not in make_result("simulation", "test", 0, [before]).to_json()
+
+
+@pytest.mark.parametrize("kind", ["stop", "cut"])
+def test_what_ends_by_itself_before_it_is_noticed_costs_its_time(kind: FaultKind) -> None:
+    """In a pass of the stage it costs all tokens behind it as much; while the stage would have
+    waited anyway, nothing; and one that is too long is a loss."""
+    deployment = make_deployment(plain, requests=1)
+    before = run(deployment, 0.5)
+    times = [at for at, _ in before.requests[0].emitted]
+    begin_ms = next(
+        s.start_ms for s in before.spans if s.device == "stage2" and s.start_ms > times[4]
+    )
+    amid = Injected("stage2", kind, begin_ms + 5.0, for_ms=300.0)
+    trace = run(failing(deployment, amid, spares=0), 0.5)
+    assert trace.faults == [Fault("stage2", kind, amid.at_ms, None)]
+    expected = [at + (300.0 if at > begin_ms else 0.0) for at in times]
+    assert [at for at, _ in trace.requests[0].emitted] == pytest.approx(expected)
+    behind = Injected("stage2", kind, begin_ms + 21.0, for_ms=30.0)
+    trace = run(failing(deployment, behind, spares=0), 0.5)
+    assert [at for at, _ in trace.requests[0].emitted] == pytest.approx(times)
+    long = Injected("stage2", kind, begin_ms + 5.0, for_ms=TIMEOUT_MS)
+    assert (
+        run(failing(deployment, long), 0.5).faults
+        == run(failing(deployment, replace(long, for_ms=None)), 0.5).faults
+    )
+
+
+def test_a_draft_that_stands_still_for_a_while_answers_later() -> None:
+    deployment = make_deployment(plain, requests=1)
+    times = [at for at, _ in run(deployment, 0.5).requests[0].emitted]
+    stopped = Injected("draft", "stop", times[4] + 10.0, for_ms=400.0)
+    trace = run(failing(deployment, stopped, spares=0), 0.5)
+    found = [at for at, _ in trace.requests[0].emitted]
+    assert found[:5] == pytest.approx(times[:5])
+    late_ms = {round(a - b, 6) for a, b in zip(found[5:], times[5:], strict=True)}
+    assert len(late_ms) == 1
+    assert found[5] == pytest.approx(times[4] + 410.0 + EVALUATE + DECIDE)
 
 
 def test_a_loss_without_a_spare_is_one_sentence() -> None:
@@ -324,6 +374,7 @@ def test_faults_of_a_scenario_are_a_list_or_a_table() -> None:
         ('faults=[{worker="stage9",kind="kill",at_ms=5}]', r"faults\.0\.worker = 'stage9'"),
         ('faults=[{worker="draft0",kind="kill"}]', "at_ms and rate_per_hour: a fault has one"),
         ('faults=[{worker="draft0",kind="fire",at_ms=5}]', "kind"),
+        ('faults=[{worker="draft0",kind="kill",at_ms=5,for_ms=9}]', "for_ms: a worker that was k"),
         ("faults.timeout_ms=5", "timeout_ms"),
     ],
 )
