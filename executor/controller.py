@@ -169,9 +169,9 @@ class Controller:
         look, beat = context.Pipe(duplex=False)
         process = context.Process(target=worker_main, args=(theirs, beat), name=name, daemon=True)
         self._processes[name], self._controls[name] = process, ours
-        self._watch.add(name, look)
         with theirs, beat:
             start(process)
+        self._watch.add(name, look, process.pid)
 
     def _introduce(self) -> None:
         """Collect every worker's address and tell each whom it sends to."""
