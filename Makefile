@@ -5,12 +5,14 @@
 #   make test TESTS="tests/core/test_tree.py -x"     some tests
 #   make laws                                        the tests in memory alone, in seconds
 #   make soak                                        the laws on five to eight times as many examples,
-#                                                    100,000 hostile messages, all systems over six hosts
+#                                                    100,000 hostile messages, all systems over six hosts,
+#                                                    200 faults
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= executor,dev
 TESTS ?=
-SOAKED := tests/executor/test_hostile_messages.py tests/executor/test_hosts_processes.py
+SOAKED := tests/executor/test_hostile_messages.py tests/executor/test_hosts_processes.py \
+	tests/executor/test_soak_processes.py
 WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(EXTRAS)

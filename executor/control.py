@@ -163,13 +163,36 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The worker is to fail so (fault injection)."""
+    """The worker is to fail so, for ever or for so long (fault injection)."""
 
     kind: FaultKind
+    for_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """A message that was sent to the worker stays away, though later ones came: its link is
+    broken. ``number`` were sent on that link before it."""
+
+    sender: str
+    receiver: str
+    number: int
 
 
 Order: TypeAlias = Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask | Fail
 ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask, Fail))
 ANSWERS = Codec(
-    (Equipped, Listening, Wanted, Loaded, Committed, Finished, OpenTexts, Notes, Holdings, Failed)
+    (
+        Equipped,
+        Listening,
+        Wanted,
+        Loaded,
+        Committed,
+        Finished,
+        OpenTexts,
+        Notes,
+        Holdings,
+        Lacks,
+        Failed,
+    )
 )

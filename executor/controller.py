@@ -36,6 +36,7 @@ from treepipe.executor.control import (
     Failed,
     Finished,
     Holdings,
+    Lacks,
     Listen,
     Listening,
     Loaded,
@@ -58,6 +59,8 @@ from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment
 from treepipe.scenario.faults import Planned
+from treepipe.scenario.fitting import fitting
+from treepipe.scenario.redeal import shares_of
 
 Asked = TypeVar("Asked", OpenTexts, Notes, Holdings)
 Said = TypeVar("Said")
@@ -103,6 +106,7 @@ class Controller:
         self.journal = Journal()
         self._watch = Watch(roles[0].timeout_ms)
         self._sessions = 0
+        self.given_up: set[int] = set()  # pipelines
 
     def __enter__(self) -> Controller:
         try:
@@ -138,14 +142,20 @@ class Controller:
     def start_anew(self, lost: LostWorkerError) -> None:
         """End all workers at once, and start them again; sessions with other hosts go on.
 
-        Raises the loss itself if the host of the lost worker does not answer, either.
+        Raises the loss itself if the host of the lost worker does not answer, either, and the
+        worker is needed.
         """
         for process in self._processes.values():
             process.kill()
-        if lost.name in self._end_workers():
+        if lost.name in self._end_workers() and lost.name in self.deployment.devices:
             raise lost
         self._renew_secrets()
         self._start_all()
+
+    def deal_anew(self, deployment: Deployment) -> None:
+        """Start the roles of this deployment, which lacks a stage, from the next time on."""
+        self.deployment, there = deployment, {*deployment.devices, SWITCH}
+        self._roles = [role.moved(deployment) for role in self._roles if role.placed.name in there]
 
     def _start(self, role: RoleSettings) -> None:
         name = role.placed.name
@@ -159,9 +169,9 @@ class Controller:
         look, beat = context.Pipe(duplex=False)
         process = context.Process(target=worker_main, args=(theirs, beat), name=name, daemon=True)
         self._processes[name], self._controls[name] = process, ours
-        self._watch.add(name, look)
         with theirs, beat:
             start(process)
+        self._watch.add(name, look, process.pid)
 
     def _introduce(self) -> None:
         """Collect every worker's address and tell each whom it sends to."""
@@ -205,13 +215,17 @@ class Controller:
         """Decode the requests of a deployment for these workers; times count from the start.
 
         ``progress`` is called after each request. A pipeline that loses a worker is given up and
-        the trace says so; the others go on.
+        the trace says so; the others go on. What a run lost the next ones lack, too.
 
         Raises:
             RunEndedError: a draft server or the last pipeline is lost, or a worker failed; it
                 holds what was committed. The workers are of no more use then.
         """
         assert deployment.ends == self.deployment.ends  # workers are opened for one of both
+        dealt = self.deployment
+        if dealt.pipelines != deployment.pipelines:
+            dealt = replace(dealt, requests=deployment.requests, seed=deployment.seed)
+            deployment = fitting(dealt)
         start, base = now_ms(), self._sessions
         self._sessions += len(deployment.requests)
         self._watch.begin()
@@ -301,7 +315,8 @@ class Controller:
         return found
 
     def give_up(self, pipeline: int) -> None:
-        """End what is left of a pipeline that lost a worker, and tell the draft servers."""
+        """End what is left of a pipeline that lost a worker."""
+        self.given_up.add(pipeline)
         for stage in self.deployment.pipelines[pipeline]:
             self.forget(stage.name)
 
@@ -314,13 +329,18 @@ class Controller:
         """How many requests each worker holds state of."""
         return {name: self._ask(name, Holdings).sessions for name in self._controls}
 
+    def works(self, name: str) -> bool:
+        """Whether a worker is still told what to do."""
+        return name in self._controls
+
     def kill(self, name: str) -> None:
         """Kill one worker, as a power cut would (fault injection)."""
         self._processes[name].kill()
 
-    def inject(self, name: str, kind: FaultKind) -> None:
+    def inject(self, name: str, kind: FaultKind, for_ms: float | None = None) -> None:
         """Let a worker fail: by a signal where its process is one of this host, else it does so
-        itself when it looks up."""
+        itself when it looks up. Args: ``for_ms``: one that was stopped by a signal is to be
+        resumed."""
         process = self._processes[name]
         if kind == "kill":
             process.kill()
@@ -328,7 +348,13 @@ class Controller:
             assert process.pid is not None  # it was started
             os.kill(process.pid, signal.SIGSTOP)
         else:
-            self.order(name, Fail(kind))
+            self.order(name, Fail(kind, for_ms))
+
+    def resume(self, name: str) -> None:
+        """Let a worker go on that a signal has stopped."""
+        process = self._processes[name]
+        if isinstance(process, BaseProcess) and process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGCONT)
 
     def close(self) -> None:
         """End every process; returns when all are gone."""
@@ -417,8 +443,22 @@ class Controller:
                 self.order(pipes[pipe], Chunk(data))
             elif isinstance(said, Committed):
                 self.journal.told(said)
+            elif isinstance(said, Lacks):
+                self._cut_off(said)
             else:
                 self._kept[pipes[pipe]].append(said)
+
+    def _cut_off(self, lacks: Lacks) -> None:
+        """A message is lost, so its stage is; of one that was given up already it is no news."""
+        ends = lacks.receiver, lacks.sender
+        name = next(each for each in ends if self.deployment.pipeline_of(each) is not None)
+        if self.works(name):
+            raise LostWorkerError(
+                name,
+                f"is cut off: message {lacks.number} from {lacks.sender} to {lacks.receiver} did "
+                f"not arrive, though later ones did",
+                "cut",
+            )
 
     def _receive(self, name: str, control: Connection | Line) -> Any:
         try:
@@ -468,6 +508,8 @@ class _Run:
         self._base, self._start, self._spares = base, start, deployment.faults.spares
         self._drafts = [draft.name for draft in deployment.drafts]
         self._front = deployment.front_desk()
+        for pipeline in controller.given_up:
+            self._front.lose(pipeline)
         self._planned = deployment.faults.planned(deployment.seed)
         self._next_fault = next(self._planned, None)
         self._failing: tuple[Planned, float] | None = None
@@ -487,7 +529,7 @@ class _Run:
         self._open(front.start(0.0), 0.0)
         while not front.done:
             arrival_ms, fault = front.next_arrival_ms, self._next_fault
-            times = [arrival_ms, None if fault is None else fault.at_ms]
+            times = [arrival_ms, None if fault is None else fault.at_ms, self._over_by_itself_ms]
             at_ms = min((each for each in times if each is not None), default=None)
             try:
                 found = self._controller.next_finished(
@@ -500,12 +542,15 @@ class _Run:
                 continue
             if found is None:
                 self._arrivals(now_ms() - self._start)
+                self._pass_over()
                 self._inject()
                 continue
             self._finished(found)
 
     def end(self) -> None:
         """All requests are over: take what the workers noted."""
+        if self._over_by_itself_ms is not None and self._failing is not None:
+            self._controller.resume(self._failing[0].worker)
         try:
             self._controller.collect(self.trace, self._start)
         except LostWorkerError as death:
@@ -518,14 +563,31 @@ class _Run:
 
     def _inject(self) -> None:
         """Let the next worker fail if it is time; while another's loss is not made good, it is
-        spared."""
+        spared, and who is gone does not fail again."""
         planned = self._next_fault
         if planned is None or planned.at_ms > now_ms() - self._start:
             return
         self._next_fault = next(self._planned, None)
-        if self._failing is None:
+        if self._failing is None and self._controller.works(planned.worker):
             self._failing = planned, now_ms() - self._start
-            self._controller.inject(planned.worker, planned.kind)
+            self._controller.inject(planned.worker, planned.kind, planned.for_ms)
+
+    @property
+    def _over_by_itself_ms(self) -> float | None:
+        """When the present fault is over, if it ends by itself."""
+        if self._failing is None or self._failing[0].for_ms is None:
+            return None
+        return self._failing[1] + self._failing[0].for_ms
+
+    def _pass_over(self) -> None:
+        """A fault that ends by itself is over, if it is time; nobody noticed it."""
+        over_ms = self._over_by_itself_ms
+        if over_ms is None or self._failing is None or over_ms > now_ms() - self._start:
+            return
+        planned, at_ms = self._failing
+        self._controller.resume(planned.worker)
+        self.trace.faults.append(Fault(planned.worker, planned.kind, at_ms, None))
+        self._failing = None
 
     def _lost(self, death: LostWorkerError, noticed_ms: float, recovered_ms: float | None) -> None:
         """Note a loss; one that was injected is known better. Args: times on the host's clock."""
@@ -604,8 +666,9 @@ class _Run:
         order = Open(held, self.deployment.new_schedule, spec, at_ms)
         self._controller.order(self._drafts[draft], order)
 
-    def _recover(self, death: LostWorkerError) -> None:
-        """Go on with the committed texts, and a spare in the lost worker's place."""
+    def _recover(self, death: LostWorkerError, how: str) -> None:
+        """Go on with the committed texts, all workers started anew. Args: ``how``: without the
+        lost one."""
         noticed_ms, controller = now_ms(), self._controller
         controller.forget(death.name)
         over = self._heard()
@@ -623,30 +686,42 @@ class _Run:
         while (planned := self._next_fault) and planned.at_ms <= recovered_ms - self._start:
             self._next_fault = next(self._planned, None)
         self.trace.warnings.append(
-            f"{death} after {noticed_ms - self._start:.0f} ms; a spare took its place, and the "
-            f"open requests went on with what they had {recovered_ms - noticed_ms:.0f} ms later"
+            f"{death} after {noticed_ms - self._start:.0f} ms; {how}, and the open requests went "
+            f"on with what they had {recovered_ms - noticed_ms:.0f} ms later"
         )
         for found in over:
             self._finished(found)
 
     def _lose(self, death: LostWorkerError) -> None:
-        """Go on with a spare, or without the pipeline of a lost stage, if there is another."""
+        """Go on with a spare, with a lost stage's layers at the others, or without its pipeline if
+        there is another."""
         if self._spares:
             self._spares -= 1
-            self._recover(death)
+            self._recover(death, "a spare took its place")
             return
-        lost = [
-            pipeline
-            for pipeline, stages in enumerate(self.deployment.pipelines)
-            if any(stage.name == death.name for stage in stages)
-        ]
-        if not lost or not self._front.lose(lost[0]):
+        if self._deal_anew(death.name):
+            self._recover(death, shares_of(self.deployment, death.name))
+            return
+        pipeline = self.deployment.pipeline_of(death.name)
+        if pipeline is None or not self._front.lose(pipeline):
             raise death
-        self._controller.give_up(lost[0])
+        self._controller.give_up(pipeline)
         self._lost(death, now_ms(), None)
         for draft in self._drafts:
-            self._controller.order(draft, Lose(lost[0], death.name))
+            self._controller.order(draft, Lose(pipeline, death.name))
         self.trace.warnings.append(
-            f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{lost[0]} "
+            f"{death} after {now_ms() - self._start:.0f} ms; the requests of pipeline{pipeline} "
             f"ended with what they had, their state was freed, and the other pipelines went on"
         )
+
+    def _deal_anew(self, lost: str) -> bool:
+        """Deal a lost stage's layers over the others; returns whether they are."""
+        if self.deployment.redeal is None or self._front.lost:
+            return False
+        try:
+            self.deployment = self.deployment.redeal(self.deployment, lost)
+        except UserError as refused:
+            self.trace.warnings.append(f"no layers were dealt anew: {refused}")
+            return False
+        self._controller.deal_anew(self.deployment)
+        return True

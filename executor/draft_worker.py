@@ -91,7 +91,7 @@ class DraftWorker:
 
     def lose(self, pipeline: int, worker: str) -> None:
         """A pipeline is gone: its requests end with what they have."""
-        self._carry_out(self._desk.lose(pipeline, worker), lost=pipeline)
+        self._carry_out(self._desk.lose(pipeline, worker))
 
     def take_turns(self) -> list[Turn]:
         turns, self._desk.turns = self._desk.turns, []
@@ -255,11 +255,9 @@ class DraftWorker:
                 offers = list(request.schedule.offers(segment, children=True))
         return verifier.next_tokens(segment.session, hidden, offers)
 
-    def _carry_out(self, orders: Orders, lost: int | None = None) -> None:
+    def _carry_out(self, orders: Orders) -> None:
         station, now = self._station, self._station.clock.now_ms()
         for pipeline, message in orders.messages:
-            if pipeline == lost:
-                continue
             if isinstance(message, Flight):
                 tokens = [token for segment in message.segments for token in segment.tokens]
                 hidden = None

@@ -90,10 +90,19 @@ class Pulse:
 
     def _starves(self) -> bool:
         """Whether the main thread would compute, if this host had a processor for it."""
-        try:
-            return self._state.read_bytes().rpartition(b")")[2].split()[0] == b"R"
-        except OSError:
-            return False  # a system without such files
+        return _runnable(self._state)
+
+
+def starves(process: int) -> bool:
+    """Whether any thread of a process of this host would run, if there were a processor for it."""
+    return any(_runnable(each) for each in Path(f"/proc/{process}/task").glob("*/stat"))
+
+
+def _runnable(state: Path) -> bool:
+    try:
+        return state.read_bytes().rpartition(b")")[2].split()[0] == b"R"
+    except OSError:
+        return False  # it has ended, or the system has no such files
 
 
 class Watch:
@@ -103,6 +112,7 @@ class Watch:
         """Args: ``timeout_ms``: a worker is named within this time of its last sign of life."""
         self.timeout_ms = timeout_ms
         self._pipes: dict[str, Connection] = {}
+        self._processes: dict[str, int] = {}
         self._patience_ms: dict[str, float] = {}
         self._silent_ms: dict[str, float] = {}
         self._idle_ms: dict[str, float] = {}
@@ -113,8 +123,11 @@ class Watch:
         """Time between two looks."""
         return beat_ms(self.timeout_ms)
 
-    def add(self, name: str, pipe: Connection) -> None:
-        """Args: ``pipe``: the reading end of a worker's pulse."""
+    def add(self, name: str, pipe: Connection, process: int | None = None) -> None:
+        """Args: ``pipe``: the reading end of a worker's pulse; ``process``: its number, if it is on
+        this host."""
+        if process is not None:
+            self._processes[name] = process
         os.set_blocking(pipe.fileno(), False)
         self._pipes[name], self._patience_ms[name] = pipe, START_MS
         self._silent_ms[name] = self._idle_ms[name] = 0.0
@@ -125,6 +138,7 @@ class Watch:
 
     def forget(self, name: str) -> None:
         """A worker is not watched any more."""
+        self._processes.pop(name, None)
         pipe = self._pipes.pop(name, None)
         if pipe is not None:
             pipe.close()
@@ -165,6 +179,10 @@ class Watch:
         over_ms = {name: silent_ms[name] - patience_ms[name] for name in self._pipes}
         name = max(over_ms, key=over_ms.__getitem__, default="")
         if name and over_ms[name] > self.timeout_ms - 2 * self.look_ms:
+            # On an overloaded host a worker may not even get to show itself.
+            if name in self._processes and starves(self._processes[name]):
+                silent_ms[name] = 0.0
+                return
             raise LostWorkerError(
                 name,
                 f"has not answered for {silent_ms[name]:.0f} ms (faults.timeout_ms = "

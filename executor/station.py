@@ -93,7 +93,17 @@ class RoleSettings:
         requests = tuple(replace(request, prompt=()) for request in deployment.requests)
         machines = tuple(replace(machine, costs=None) for machine in deployment.machines)
         kept = replace(deployment, requests=requests, machines=machines, estimates={}, warnings=())
-        return replace(self, deployment=kept)
+        return replace(self, deployment=replace(kept, redeal=None))
+
+    def moved(self, deployment: Deployment) -> RoleSettings:
+        """The same role in a deployment whose layers were dealt anew."""
+        more = deployment.bounds.tree_tokens - self.deployment.bounds.tree_tokens
+        moved = replace(self, deployment=deployment, capacity=self.capacity + max(0, more))
+        if self.pipeline is None:
+            return moved
+        stages = deployment.pipelines[self.pipeline]
+        number = [stage.name for stage in stages].index(self.placed.name)
+        return replace(moved, placed=stages[number], number=number + 1)
 
     @property
     def models(self) -> tuple[tuple[CheckpointSource, Callable[[str], bool]], ...]:

@@ -29,6 +29,7 @@ from treepipe.core.messages import Beat, Close, Flight, Message, Verified
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
 from treepipe.executor.keys import KeyPair, tcp
 from treepipe.executor.limits import MessageLimits
+from treepipe.executor.link_order import LinkOrder
 from treepipe.physics.transfers import Wire
 
 LOOPBACK = "127.0.0.1"
@@ -247,6 +248,8 @@ class Inbox:
         dropped: how many were not, by the reason.
         idle: True while it waits with nothing in hand.
         turn_to: told when it begins to wait, and to read what has come.
+        lacks: told of a message that stays away while later ones of its link are there: its sender,
+            its receiver, and how many were sent before it.
     """
 
     def __init__(
@@ -293,10 +296,11 @@ class Inbox:
         self.dropped: Counter[str] = Counter()
         self.idle = False
         self.turn_to: Callable[[Literal["wait", "receive"]], object] = lambda kind: None
+        self.lacks: Callable[[str, str, int], object] = lambda sender, receiver, number: None
         self._asked_at = 0
         self._gate = gate
         self._held: list[tuple[float, int, Received]] = []
-        self._numbers: dict[tuple[str, str], int] = {}
+        self._order: LinkOrder[Received] = LinkOrder()
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
 
@@ -344,20 +348,32 @@ class Inbox:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
+                for link, number in self._order.missing(now_ms()):
+                    self.lacks(*link, number)
                 return
             self.take([frame.buffer for frame in frames])
 
     def take(self, frames: Sequence[bytes | memoryview]) -> None:
-        """Let a message in, or count and drop it."""
+        """Let a message in, with those that came before their turn, or count and drop it."""
         received = self._admitted(frames)
-        if isinstance(received, str):
-            self.dropped[received] += 1
+        admitted = received if isinstance(received, str) else self._ordered(received)
+        if isinstance(admitted, str):
+            self.dropped[admitted] += 1
             return
-        self.count += 1
-        due = received.envelope.due_ms
-        if self._gate is not None and not self._gate.waits:
-            due = min(due, now_ms())
-        heapq.heappush(self._held, (due, self.count, received))
+        for each in admitted:
+            self.count += 1
+            due = each.envelope.due_ms
+            if self._gate is not None and not self._gate.waits:
+                due = min(due, now_ms())
+            heapq.heappush(self._held, (due, self.count, each))
+
+    def _ordered(self, received: Received) -> list[Received] | str:
+        """Those whose turn it is; outside a run, whoever comes."""
+        if self._gate is None:
+            return [received]
+        envelope = received.envelope
+        link = envelope.sender, envelope.receiver
+        return self._order.take(link, envelope.number, received, now_ms())
 
     def _admitted(self, frames: Sequence[bytes | memoryview]) -> Received | str:
         """The message, or why it is not let in."""
@@ -377,11 +393,6 @@ class Inbox:
         hidden = _hidden(envelope, frames[1:], torch.float32 if gate is None else gate.dtype)
         if isinstance(hidden, str):
             return hidden
-        if gate is not None:
-            link = envelope.sender, envelope.receiver
-            if envelope.number < self._numbers.get(link, 0):
-                return "has come before"
-            self._numbers[link] = envelope.number + 1
         return Received(envelope, hidden)
 
 

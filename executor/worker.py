@@ -10,6 +10,7 @@ import gc
 import os
 import resource
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +32,7 @@ from treepipe.executor.control import (
     Fail,
     Failed,
     Holdings,
+    Lacks,
     Listen,
     Listening,
     Loaded,
@@ -84,6 +86,7 @@ def worker_main(
             station.connect(connect.addresses, connect.links)
             worker = _worker(station)
             pulse.idle = station.inbox.rests
+            station.inbox.lacks = lambda *missing: _say(control, Lacks(*missing))
             gc.freeze()  # the libraries' objects, a million, are not looked through in a run
             _say(control, Loaded())
             while True:
@@ -175,12 +178,15 @@ def _obey(station: Station, worker: Any, order: Order) -> None:
             worker.lose(pipeline, lost)
         case Ask(kind):
             _say(station.control, ASKED[kind](station, worker))
-        case Fail(kind):
-            _fail(station, kind)
+        case Fail(kind, for_ms):
+            _fail(station, kind, for_ms)
 
 
-def _fail(station: Station, kind: FaultKind) -> None:
-    """Be lost, as the coordinator sees it, until it ends us."""
+def _fail(station: Station, kind: FaultKind, for_ms: float | None) -> None:
+    """Be lost, as the coordinator sees it, until it ends us or it is over."""
+    if for_ms is not None:
+        time.sleep(for_ms / 1e3)  # sends nothing, takes nothing, and shows no sign of life
+        return
     if kind == "cut":
         station.cut()
         while True:

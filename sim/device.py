@@ -28,6 +28,8 @@ class RolePlace:
     fresh = True
     costs: HostTimes | None = None
     """Of the role's process, where they count."""
+    until_ms = 0.0
+    """A role that stands still begins nothing before."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -37,6 +39,38 @@ class RolePlace:
         """Work for so long; ``done`` is called at its end."""
         self.started_ms = self._clock.now
         self._clock.after(duration_ms, done)
+
+
+class StoppedPlace(RolePlace):
+    """The place of a role that stands still now and then: what it was at ends so much later, and
+    what is brought meanwhile waits."""
+
+    def __init__(self, clock: Clock, place: RolePlace) -> None:
+        """Args: ``place``: where it works."""
+        super().__init__(clock)
+        self._place, self._works, self._owed_ms = place, False, 0.0
+        self.costs = place.costs
+
+    def stand_still(self, for_ms: float) -> None:
+        """Do nothing for so long from now on."""
+        if self._works:
+            self._owed_ms += for_ms
+        else:
+            self.until_ms = self._clock.now + for_ms
+
+    def work(self, duration_ms: float, done: Callback) -> None:
+        self._works = True
+        self._place.fresh, self.fresh = self._place.fresh or self.fresh, False
+        self._place.work(duration_ms, partial(self._end, done))
+
+    def _end(self, done: Callback, event: object) -> None:
+        self.started_ms = self._place.started_ms
+        if self._owed_ms:
+            owed_ms, self._owed_ms = self._owed_ms, 0.0
+            self._clock.after(owed_ms, partial(self._end, done))
+            return
+        self._works = False
+        done(event)
 
 
 class SharedPlace(RolePlace):

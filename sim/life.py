@@ -18,7 +18,7 @@ from treepipe.results.trace import Kind, Span, Trace
 from treepipe.scenario.deployment import Deployment, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
-from treepipe.sim.device import places
+from treepipe.sim.device import StoppedPlace, places
 from treepipe.sim.link import Claim, SimulatedLink, Traffic
 from treepipe.sim.roles import Answers, DraftServer, StageRole, World
 
@@ -40,6 +40,7 @@ class Life(World):
 
     Attributes:
         mute: names of roles that have failed.
+        stopped: places of those that may stand still for a while.
     """
 
     def __init__(
@@ -52,6 +53,9 @@ class Life(World):
         staged = {stage.name for stages in deployment.pipelines for stage in stages}
         machines = {name: deployment.machine(name) for name in deployment.devices}
         at = places(self.clock, machines, staged, deployment.seed)
+        passing = {each.worker for each in deployment.faults.injected if each.for_ms is not None}
+        self.stopped = {n: StoppedPlace(self.clock, at[n]) for n in passing & at.keys()}
+        at |= self.stopped
         self.drafts = [
             DraftServer(self, deployment, number, source, at[placed.name])
             for number, placed in enumerate(deployment.drafts)

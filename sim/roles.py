@@ -102,7 +102,16 @@ class Role:
         assert costs is not None  # as for all that is heard
         if self._idle:
             self._idle = False
-            self._world.clock.after(costs.wake, partial(self._woken, self._world.clock.now))
+            since_ms = self._world.clock.now
+            after_ms = max(0.0, self._place.until_ms - since_ms)
+            self._world.clock.after(after_ms + costs.wake, partial(self._woken, since_ms))
+
+    def _wake(self) -> None:
+        """Look at what is there, as soon as it may."""
+        if self._idle:
+            self._idle = False
+            clock = self._world.clock
+            clock.after(max(0.0, self._place.until_ms - clock.now), self._go_on)
 
     def deliver(self, message: Message) -> None:
         """Take a message; it is acted upon when the role is idle."""
@@ -179,9 +188,8 @@ class StageRole(Role):
         self._desk.receive(message)
         if self._accepted is not None and isinstance(message, Close):
             self._accepted.close(message.session)
-        if self._idle and self._desk.has_work:
-            self._idle = False
-            self._world.clock.after(0, self._go_on)
+        if self._desk.has_work:
+            self._wake()
 
     def _go_on(self, _: object) -> None:
         """Do what is due until something takes time, or nothing is."""
@@ -279,6 +287,7 @@ class DraftServer(Role):
         self._by_context = self._placed.times.draft.last_context is not None
         self._open = OpenRequests[Oracle]()
         self._inbox: deque[tuple[Flight | Verified, float]] = deque()
+        self._losses: deque[tuple[int, str]] = deque()
         self._alarm = False
         self._teller = Teller() if deployment.faults.injected else None
 
@@ -312,17 +321,17 @@ class DraftServer(Role):
         self._desk.open(session, pipeline, request.schedule, request.started, now)
         self._wake()
 
+    def lose(self, pipeline: int, worker: str) -> None:
+        """A pipeline is gone: its requests end with what they have when the server looks up."""
+        self._losses.append((pipeline, worker))
+        self._wake()
+
     def deliver(self, message: Message) -> None:
         """Take a flight that came back; it joins the queue when the server looks up, as one that
         has waited there since."""
         assert isinstance(message, Flight | Verified)
         self._inbox.append((message, self._world.clock.now))
         self._wake()
-
-    def _wake(self) -> None:
-        if self._idle:
-            self._idle = False
-            self._world.clock.after(0, self._go_on)
 
     def _go_on(self, _: object) -> None:
         """Do what is due until something takes time, or nothing is."""
@@ -331,6 +340,9 @@ class DraftServer(Role):
             self._unpack(costs)
             return
         while True:
+            while self._losses:
+                if self._carry_out(desk.lose(*self._losses.popleft()), 1):
+                    return
             while inbox:
                 back, arrived_ms = inbox.popleft()
                 if isinstance(back, Verified):

@@ -12,17 +12,20 @@ from functools import partial
 
 from simpy.core import EmptySchedule
 
-from treepipe.core.errors import RunError
+from treepipe.core.errors import RunError, UserError
 from treepipe.core.recovery import Committed, Fault, Held, Journal, noticed_after_ms
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.results.critical_path import ARRIVALS, edges
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Planned
+from treepipe.scenario.redeal import shares_of
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.causes import ListeningClock, critical_path
 from treepipe.sim.clock import Clock
 from treepipe.sim.life import FrontOffice, Life
+
+NO_PATHS = "no critical path is told: what faults cut short has no cause that it could follow"
 
 
 class Simulation(FrontOffice):
@@ -36,8 +39,8 @@ class Simulation(FrontOffice):
         record_paths: bool = False,
     ) -> None:
         # What a fault cuts short released nothing, so there are no paths across it.
-        record_paths = record_paths and not deployment.faults.injected
-        self.clock = ListeningClock() if record_paths else Clock()
+        untold = record_paths and bool(deployment.faults.injected)
+        self.clock = ListeningClock() if record_paths and not untold else Clock()
         self.deployment, self._source = deployment, source
         self._front = deployment.front_desk()
         self.trace = Trace(
@@ -46,6 +49,7 @@ class Simulation(FrontOffice):
             requests=self._front.over,
             paged=deployment.serving.cache == "paged",
             slo=deployment.serving.slo,
+            warnings=[NO_PATHS] if untold else [],
         )
         self.records = record_spans or record_paths  # paths are made of what is noted
         self._life = Life(self, deployment, source)
@@ -122,32 +126,72 @@ class Simulation(FrontOffice):
     # --- faults ----------------------------------------------------------------------------------
 
     def _await_fault(self) -> None:
-        """What would have come while a loss was made good is left out."""
+        """What would have come while a loss was made good is left out, and who is gone does not
+        fail again."""
         now = self.clock.now
-        planned = next((each for each in self._planned if each.at_ms >= now), None)
+        life, there = self._life, self.deployment.devices
+        left = (e for e in self._planned if e.worker in there and e.worker not in life.mute)
+        planned = next((each for each in left if each.at_ms >= now), None)
         if planned is not None:
             self.clock.after(planned.at_ms - now, partial(self._fail, planned))
 
     def _fail(self, planned: Planned, _: object) -> None:
-        """A worker fails; while another one's loss is not made good, it is spared."""
-        if self._failing is not None:
-            self._await_fault()
-            return
+        """A worker fails; the next one fails when its loss is made good at the earliest."""
         self._failing = planned
-        self._life.mute.add(planned.worker)
         after = noticed_after_ms(planned.kind, self.deployment.faults.timeout_ms)
+        if planned.for_ms is not None and planned.for_ms < after:
+            self._life.stopped[planned.worker].stand_still(planned.for_ms)
+            self.clock.after(planned.for_ms, lambda _: self._made_good(planned, None, None))
+            return
+        self._life.mute.add(planned.worker)
         self.clock.after(after, partial(self._notice, planned))
 
     def _notice(self, planned: Planned, _: object) -> None:
-        """The draft servers that are left tell what they committed; all roles end."""
-        now, life = self.clock.now, self._life
-        if not self._spares:
+        """The loss takes a spare, or the pipeline that lacks the worker."""
+        if self._spares:
+            self._spares -= 1
+        elif (why := self._deal_anew(planned.worker)) is not None:
+            self._give_up(planned, why)
+            return
+        self._end_all()
+        restart_ms = self.deployment.faults.restart_ms
+        self.clock.after(restart_ms, partial(self._recover, planned, self.clock.now))
+
+    def _deal_anew(self, lost: str) -> str | None:
+        """Deal a lost stage's layers over the others; returns why not if they are not dealt."""
+        if self.deployment.redeal is None or self._front.lost:
+            return f"faults.spares = {self.deployment.faults.spares}"
+        try:
+            dealt = self.deployment.redeal(self.deployment, lost)
+        except UserError as refused:
+            return str(refused)
+        self.deployment = dealt
+        self.trace.warnings.append(f"{lost} fails, and no spare is left; {shares_of(dealt, lost)}")
+        return None
+
+    def _give_up(self, planned: Planned, why: str) -> None:
+        """Go on without the pipeline of a lost stage, if there is another. Args: ``why``: its
+        layers are not dealt anew."""
+        pipeline = self.deployment.pipeline_of(planned.worker)
+        if pipeline is None or not self._front.lose(pipeline):
             raise RunError(
                 f"{planned.worker} fails {planned.at_ms:.0f} ms after the run began (faults, kind "
-                f"{planned.kind!r}), and no spare is left (faults.spares = "
-                f"{self.deployment.faults.spares}): the run would end"
+                f"{planned.kind!r}), and no spare is left ({why}): the run would end"
             )
-        self._spares -= 1
+        self._life.mute.update(stage.name for stage in self.deployment.pipelines[pipeline])
+        for draft in self._life.drafts:
+            draft.lose(pipeline, planned.worker)
+        now = self.clock.now
+        self.trace.warnings.append(
+            f"{planned.worker} fails (faults, kind {planned.kind!r}), which is noticed after "
+            f"{now:.0f} ms; the requests of pipeline{pipeline} end with what they had, and the "
+            f"other pipelines go on"
+        )
+        self._made_good(planned, now, None)
+
+    def _end_all(self) -> None:
+        """The draft servers that are left tell what they committed; all roles end."""
+        now, life = self.clock.now, self._life
         for draft in life.drafts:
             if draft.name not in life.mute:
                 for request in draft.requests:
@@ -155,15 +199,19 @@ class Simulation(FrontOffice):
         life.mute.update(self.deployment.devices)
         self._keep_turns()
         self._restarting = True
-        self.clock.after(self.deployment.faults.restart_ms, partial(self._recover, planned, now))
 
     def _recover(self, planned: Planned, noticed_ms: float, _: object) -> None:
         self._life, self._restarting = Life(self, self.deployment, self._source), False
         for held in self._journal.take_up():
             self._hand_over(held)
-        self.trace.faults.append(
-            Fault(planned.worker, planned.kind, planned.at_ms, noticed_ms, self.clock.now)
-        )
+        self._made_good(planned, noticed_ms, self.clock.now)
+
+    def _made_good(
+        self, planned: Planned, noticed_ms: float | None, recovered_ms: float | None
+    ) -> None:
+        """Note a fault; from now on another worker may fail."""
+        times = planned.at_ms, noticed_ms, recovered_ms
+        self.trace.faults.append(Fault(planned.worker, planned.kind, *times))
         self._failing = None
         self._await_fault()
 

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 
 from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy
+from treepipe.core.messages import Close
+from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
+from treepipe.executor.transport import LOOPBACK, Outbox
 from treepipe.scenario.deployment import RequestSpec
-from treepipe.scenario.faults import FaultPlan
+from treepipe.scenario.faults import FaultPlan, Injected
+from treepipe.scenario.redeal import redeal_of
+from treepipe.scenario.scenario import Scenario
 
 pytestmark = pytest.mark.processes
 
-SHORT, LONG = RequestSpec(PROMPT[:20], 20), RequestSpec(PROMPT[:9], 80)
+SHORT, LONG = RequestSpec(PROMPT[:20], 20), RequestSpec(PROMPT[:9], 180)
 """The first is over while the others have some tokens and want many more."""
 
 
@@ -55,6 +62,91 @@ def _lose(pair: tuple[Path, Path], name: str, lost: str, how: int) -> None:
         assert recording.requests[request.session].text == request.tokens
     resumed = trace.requests[1]
     assert resumed.emitted[0][0] < fault.detected_ms < resumed.emitted[-1][0]
+
+
+def test_a_message_that_is_lost_on_its_way_takes_a_spare(pair: tuple[Path, Path]) -> None:
+    """One comes that says so many were sent before it: those do not come, so its link is broken."""
+    asked = (replace(LONG, max_new_tokens=220),)
+    deployment = replace(small_deployment("pp"), requests=asked, faults=FaultPlan(spares=1))
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port = int(probe.getsockname()[1])
+    roles = worker_roles(pair, deployment, emulate=False)
+    roles[2] = replace(roles[2], port=port)
+    with zmq.Context() as context, Controller(roles, deployment) as running:
+        ends, address = ("draft0", "pipeline0.stage2"), f"tcp://{LOOPBACK}:{port}"
+        outbox = Outbox(context, address, ends, None, running._roles[0].token)
+        outbox._count = 900
+        outbox.send(Close(77), now_ms(), 0)
+        trace, recording = running.run(deployment)
+        outbox.close()
+    (fault,) = trace.faults
+    assert (fault.worker, fault.kind) == ("pipeline0.stage2", "cut")
+    assert any("message" in each and "did not arrive" in each for each in trace.warnings)
+    for request, spec in zip(trace.requests, asked, strict=True):
+        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+    assert recording.complete
+
+
+def test_what_ends_by_itself_loses_nobody(pair: tuple[Path, Path]) -> None:
+    """A stage is stopped, then the draft is cut off, each for less than the timeout."""
+    asked = (replace(LONG, max_new_tokens=220),)
+    injected = tuple(
+        Injected(worker, kind, at_ms, for_ms=400.0)
+        for worker, kind, at_ms in (("pipeline0.stage2", "stop", 60.0), ("draft0", "cut", 500.0))
+    )
+    deployment = replace(
+        small_deployment("pp"), requests=asked, faults=FaultPlan(injected=injected)
+    )
+    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
+        trace, _ = running.run(deployment)
+    (request,) = trace.requests
+    assert list(request.tokens) == greedy(pair[0], list(asked[0].prompt), 220)
+    found = [(fault.worker, fault.kind, fault.detected_ms) for fault in trace.faults]
+    assert found == [(each.worker, each.kind, None) for each in injected]
+    times = [at for at, _ in request.emitted]
+    for fault in trace.faults:
+        assert fault.at_ms is not None
+        meanwhile = fault.at_ms + 100.0, fault.at_ms + 350.0
+        assert not [at for at in times if meanwhile[0] < at < meanwhile[1]]
+
+
+def test_layers_are_dealt_anew_where_no_spare_is_left(pair: tuple[Path, Path]) -> None:
+    """Two stages are lost one after the other: two are left, of two layers each."""
+    asked = tuple(RequestSpec(PROMPT[n : n + 9], 6 * 5**n) for n in range(3))
+    scenario = Scenario.of(
+        {
+            "name": "four stages",
+            "target": {"layers": 4},
+            "pipelines": [{"stages": [{"device": "emulated-20ms", "count": 4}]}],
+            "schedule": {"name": "flowspec"},
+            "faults": {"redeal_layers": True},
+        }
+    )
+    deployment = small_deployment("flowspec", clients=3)
+    deployment = replace(deployment, requests=asked, redeal=redeal_of(scenario, 4))
+    to_lose = ["pipeline0.stage2", "pipeline0.stage4"]
+    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
+
+        def lose_one() -> None:
+            if to_lose:
+                running.kill(to_lose.pop(0))
+
+        trace, recording = running.run(deployment, lose_one)
+        left = [role.placed for role in running._roles]
+        again, _ = running.run(deployment)
+    assert [fault.worker for fault in trace.faults] == ["pipeline0.stage2", "pipeline0.stage4"]
+    assert all(fault.recovered_ms is not None for fault in trace.faults)
+    assert {each.name: each.layers for each in left[1:]} == {
+        "pipeline0.stage1": range(2),
+        "pipeline0.stage3": range(2, 4),
+    }
+    for found in (trace, again):
+        for request, spec in zip(found.requests, asked, strict=True):
+            text = greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+            assert (list(request.tokens), request.reason) == (text, "length")
+    assert recording.complete
+    assert not again.faults
 
 
 @pytest.mark.parametrize("lost", ["draft0", "pipeline0.stage2"])

@@ -106,6 +106,25 @@ def test_a_worker_that_never_shows_itself_is_named_in_the_end(clock: _Clock) -> 
     watch.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
+def test_a_worker_that_gets_no_processor_is_not_silent(clock: _Clock) -> None:
+    """Our own process would run right now, since it does; one that ended would not."""
+    for process, named in ((os.getpid(), False), (2**22 + 1, True)):
+        watch = Watch(30_000.0)
+        look, _end = multiprocessing.Pipe(duplex=False)
+        watch.add("stage1", look, process)
+        watch.serves("stage1")
+        lost = list[str]()
+        for _ in range(61):
+            clock.ms += 500.0
+            try:
+                watch.look()
+            except LostWorkerError as error:
+                lost.append(error.name)
+        assert bool(lost) == named
+        watch.close()
+
+
 def test_all_are_idle_only_together(clock: _Clock) -> None:
     watch, ends = watched("draft0", "stage1")
     for step in range(20):

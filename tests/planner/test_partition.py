@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treepipe.core.errors import UserError
+from treepipe.core.layers import StageCost, deal
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import search
-from treepipe.planner.partition import StageCost, deal, with_layers
+from treepipe.planner.partition import with_layers
 from treepipe.planner.report import verdict
 
 UNEQUAL = """

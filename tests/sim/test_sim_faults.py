@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,20 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worlds.any_section import SCHEDULES
-from tests.worlds.timed_pipeline import gaps, make_deployment, plain, run
+from tests.worlds.timed_pipeline import DECIDE, EVALUATE, gaps, make_deployment, plain, run
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.recovery import TELL_MS, Fault, FaultKind
+from treepipe.physics.host import Factor, HostTimes
+from treepipe.physics.timing import IdleFactor, TimeTable
 from treepipe.results.result import make_result
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import MS_PER_HOUR, FaultPlan, Injected
+from treepipe.scenario.machines import Machine
 from treepipe.scenario.resolve import deploy, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource, RecordingSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource
-from treepipe.sim.world import simulate
+from treepipe.sim.world import Simulation, simulate
 
 DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 POOL = PoolSource(hit_ratio_pool({1: 0.7, 4: 0.9}), 1, 0)
@@ -34,11 +38,15 @@ RESTART_MS, TIMEOUT_MS = 700.0, 1000.0
 NOTICED_MS: dict[FaultKind, float] = {"kill": 0.0, "stop": 800.0, "cut": 900.0}
 """A sign of life every 100 ms, and a look as often."""
 
+FLAT = TimeTable({1: 0.4})
+COSTS = HostTimes(FLAT, FLAT, 0.2, FLAT, Factor({}), 0.0, IdleFactor(()))
+"""Of a host on which messages and decisions take time."""
 
-def asked(name: str) -> Deployment:
+
+def asked(name: str, *settings: str) -> Deployment:
     workload = "workload={requests=3,concurrency=2,prompt_tokens=9,new_tokens=8}"
     schedule = f"schedule={{name={name!r},tree_size=8,tree_depth=3,width=4,expand_depth=2}}"
-    return deploy(Scenario.load(DEMO, [workload, schedule]))
+    return deploy(Scenario.load(DEMO, [workload, schedule, *settings]))
 
 
 def failing(deployment: Deployment, *injected: Injected, spares: int = 9) -> Deployment:
@@ -53,18 +61,31 @@ def texts(trace: Trace) -> list[tuple[int, ...]]:
 @settings(max_examples=5)
 @given(
     st.lists(
-        st.tuples(st.floats(0, 1), st.integers(0, 4), st.sampled_from(KINDS)),
+        st.tuples(
+            st.floats(0, 1),
+            st.integers(0, 4),
+            st.sampled_from(KINDS),
+            st.none() | st.floats(1.0, 1500.0),
+        ),
         min_size=1,
         max_size=3,
     )
 )
-def test_no_fault_changes_a_text(name: str, faults: list[tuple[float, int, FaultKind]]) -> None:
+def test_no_fault_changes_a_text(
+    name: str, faults: list[tuple[float, int, FaultKind, float | None]]
+) -> None:
     """Whoever fails, whenever: no token is lost, none comes twice, and a recording is whole."""
     deployment = asked(name)
     undisturbed = simulate(deployment, POOL)
     end_ms = max(request.finished_ms for request in undisturbed.requests)
     injected = [
-        Injected(deployment.devices[worker], kind, share * end_ms) for share, worker, kind in faults
+        Injected(
+            deployment.devices[worker],
+            kind,
+            share * end_ms,
+            for_ms=None if kind == "kill" else for_ms,
+        )
+        for share, worker, kind, for_ms in faults
     ]
     source = RecordingSource(POOL)
     trace = simulate(failing(deployment, *injected), source)
@@ -129,10 +150,197 @@ def test_a_fault_that_nobody_notices_any_more_is_told() -> None:
     assert "faults" not in make_result("simulation", "test", 0, [before]).to_json()
 
 
+@pytest.mark.parametrize("kind", ["stop", "cut"])
+def test_what_ends_by_itself_before_it_is_noticed_costs_its_time(kind: FaultKind) -> None:
+    """In a pass of the stage it costs all tokens behind it as much; while the stage would have
+    waited anyway, nothing; and one that is too long is a loss."""
+    deployment = make_deployment(plain, requests=1)
+    before = run(deployment, 0.5)
+    times = [at for at, _ in before.requests[0].emitted]
+    begin_ms = next(
+        s.start_ms for s in before.spans if s.device == "stage2" and s.start_ms > times[4]
+    )
+    amid = Injected("stage2", kind, begin_ms + 5.0, for_ms=300.0)
+    trace = run(failing(deployment, amid, spares=0), 0.5)
+    assert trace.faults == [Fault("stage2", kind, amid.at_ms, None)]
+    expected = [at + (300.0 if at > begin_ms else 0.0) for at in times]
+    assert [at for at, _ in trace.requests[0].emitted] == pytest.approx(expected)
+    behind = Injected("stage2", kind, begin_ms + 21.0, for_ms=30.0)
+    trace = run(failing(deployment, behind, spares=0), 0.5)
+    assert [at for at, _ in trace.requests[0].emitted] == pytest.approx(times)
+    long = Injected("stage2", kind, begin_ms + 5.0, for_ms=TIMEOUT_MS)
+    assert (
+        run(failing(deployment, long), 0.5).faults
+        == run(failing(deployment, replace(long, for_ms=None)), 0.5).faults
+    )
+
+
+def test_a_draft_that_stands_still_for_a_while_answers_later() -> None:
+    deployment = make_deployment(plain, requests=1)
+    times = [at for at, _ in run(deployment, 0.5).requests[0].emitted]
+    stopped = Injected("draft", "stop", times[4] + 10.0, for_ms=400.0)
+    trace = run(failing(deployment, stopped, spares=0), 0.5)
+    found = [at for at, _ in trace.requests[0].emitted]
+    assert found[:5] == pytest.approx(times[:5])
+    late_ms = {round(a - b, 6) for a, b in zip(found[5:], times[5:], strict=True)}
+    assert len(late_ms) == 1
+    assert found[5] == pytest.approx(times[4] + 410.0 + EVALUATE + DECIDE)
+
+
 def test_a_loss_without_a_spare_is_one_sentence() -> None:
     fault = Injected("pipeline0.stage2", "kill", 40.0)
     with pytest.raises(RunError, match=r"^pipeline0\.stage2 fails 40 ms after .* no spare is left"):
         simulate(failing(asked("flowspec"), fault, spares=0), POOL)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@settings(max_examples=4)
+@given(st.floats(0, 1), st.integers(0, 3), st.sampled_from(KINDS), st.booleans())
+def test_of_several_pipelines_the_others_go_on(
+    name: str, share: float, stage: int, kind: FaultKind, hosts: bool
+) -> None:
+    """As in a run: what the lost one's requests had stays, and the others' texts are whole."""
+    deployment = asked(name, 'pipelines=[{count=2,stages=[{count=4,device="emulated-20ms"}]}]')
+    if hosts:
+        box = Machine("box", deployment.devices, costs=COSTS)
+        deployment = replace(deployment, machines=(box,))
+    undisturbed = simulate(deployment, POOL)
+    at_ms = share * undisturbed.requests[0].finished_ms
+    lost = Injected(f"pipeline0.stage{stage + 1}", kind, at_ms)
+    again = replace(lost, at_ms=at_ms + TIMEOUT_MS)  # who is gone does not fail again
+    trace = simulate(failing(deployment, lost, again, spares=0), POOL)
+    assert len(trace.requests) == len(undisturbed.requests)
+    for request, whole in zip(trace.requests, undisturbed.requests, strict=True):
+        assert request.tokens == whole.tokens[: len(request.tokens)]
+        if request.reason == "worker lost":
+            assert request.pipeline == 0
+        else:
+            assert request.tokens == whole.tokens
+    for fault in trace.faults:
+        assert (fault.worker, fault.kind, fault.recovered_ms) == (lost.worker, kind, None)
+    noticed = [fault for fault in trace.faults if fault.detected_ms is not None]
+    said = [each for each in trace.warnings if "the other pipelines go on" in each]
+    assert len(noticed) == len(said) <= 1
+    if noticed:
+        later = [r.pipeline for r in trace.requests if r.started_ms > noticed[0].detected_ms]
+        assert 0 not in later, "it is given nothing more"
+
+
+def test_the_last_pipeline_ends_a_run_of_several() -> None:
+    deployment = asked("pp", 'pipelines=[{count=2,stages=[{count=1,device="emulated-20ms"}]}]')
+    lost = [Injected(f"pipeline{n}.stage1", "kill", 20.0 + n) for n in range(2)]
+    with pytest.raises(RunError, match=r"^pipeline1\.stage1 fails 21 ms after .* no spare is left"):
+        simulate(failing(deployment, *lost, spares=0), POOL)
+
+
+# --- layers dealt anew ---------------------------------------------------------------------------
+
+REDEALT = "faults.redeal_layers=true"
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@settings(max_examples=3)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.integers(1, 4), st.sampled_from(KINDS)), max_size=3),
+    st.sampled_from(["emulated-20ms", "rtx-3090"]),
+)
+def test_layers_that_are_dealt_anew_change_no_text(
+    name: str, faults: list[tuple[float, int, FaultKind]], device: str
+) -> None:
+    """Whatever stages are lost: those that are left hold all layers, and no token is lost."""
+    stages = f'pipelines=[{{stages=[{{count=4,device="{device}"}}]}}]'
+    target = 'target={checkpoint="reference",layers=8}'
+    deployment = asked(name, stages, target, REDEALT)
+    undisturbed = simulate(deployment, POOL)
+    end_ms = max(request.finished_ms for request in undisturbed.requests)
+    injected = [Injected(f"pipeline0.stage{n}", kind, at * end_ms) for at, n, kind in faults]
+    world = Simulation(failing(deployment, *injected, spares=0), POOL, record_spans=True)
+    trace = world.run()
+    assert texts(trace) == texts(undisturbed)
+    left = world.deployment.pipelines[0]
+    lost = [fault.worker for fault in trace.faults if fault.recovered_ms is not None]
+    assert len(lost) == len({*lost}) == 4 - len(left), "who is lost stays lost"
+    assert [layer for stage in left for layer in stage.layers] == [*range(8)]
+    for stage in left:
+        assert len(stage.layers) in (8 // len(left), -(-8 // len(left)))
+    for fault in trace.faults:
+        if fault.worker in lost:
+            assert not any(
+                span.device == fault.worker and span.start_ms > (fault.recovered_ms or 0)
+                for span in trace.spans
+            )
+    assert sum("were dealt anew" in each for each in trace.warnings) == len(lost)
+
+
+def test_times_of_dealt_layers_by_hand() -> None:
+    """Plain decoding: four stages of 20 ms for two layers become three of 30, 30 and 20 ms; a
+    token takes as long at the stages, and a hop of 1 ms less."""
+    deployment = asked("pp", "workload.concurrency=1", "workload.requests=1", REDEALT)
+    before = simulate(deployment, POOL)
+    (lap,) = {round(gap, 6) for gap in gaps(before.requests[0])}
+    at_ms = before.requests[0].emitted[3][0] + 1.0
+    lost = Injected("pipeline0.stage3", "kill", at_ms)
+    world = Simulation(failing(deployment, lost, spares=0), POOL, record_spans=True)
+    after = world.run()
+    assert [len(stage.layers) for stage in world.deployment.pipelines[0]] == [3, 3, 2]
+    (fault,) = after.faults
+    assert fault.recovered_ms is not None
+    behind = [at for at, _ in after.requests[0].emitted if at > fault.recovered_ms]
+    hop_ms = 1.0  # and what its bytes take
+    for one, another in itertools.pairwise(behind):
+        assert another - one == pytest.approx(lap - hop_ms, abs=0.02)
+    compute = [s for s in after.spans if s.kind == "compute" and s.start_ms > fault.recovered_ms]
+    lengths = {span.device: round(span.length_ms, 6) for span in compute}
+    assert lengths == {"pipeline0.stage1": 30, "pipeline0.stage2": 30, "pipeline0.stage4": 20}
+
+
+def test_more_layers_go_where_they_are_done_first_and_none_where_there_is_no_room() -> None:
+    fast = {"stage_ms": {1: 5.0}, "memory_mib": 1000}
+    slow = {"stage_ms": {1: 20.0}, "memory_mib": 1000}
+    stages = [{"device": device, "layers": 2} for device in (slow, fast, slow)]
+    lost = Injected("pipeline0.stage3", "kill", 30.0)
+    scenario = Scenario.load(DEMO, [REDEALT]).with_(
+        **{"target.layers": 6, "target.checkpoint": None, "pipelines": [{"stages": stages}]},
+        **{"target.layer_mib": 100.0, "target.kv_kib": 1.0},
+    )
+    deployment = deploy(scenario)
+    world = Simulation(failing(deployment, lost, spares=0), POOL, record_spans=False)
+    world.run()
+    assert [len(stage.layers) for stage in world.deployment.pipelines[0]] == [1, 5]
+    full = scenario.with_(**{"target.layer_mib": 400.0})
+    with pytest.raises(RunError, match=r"layers of pipeline0 do not fit the stages that are left"):
+        simulate(failing(deploy(full), lost, spares=0), POOL)
+
+
+def test_the_last_stage_cannot_be_dealt_anew() -> None:
+    deployment = asked("pp", 'pipelines=[{stages=[{count=2,device="emulated-20ms"}]}]', REDEALT)
+    lost = [Injected(f"pipeline0.stage{n}", "kill", 750.0 * n - 720.0) for n in (1, 2)]
+    with pytest.raises(RunError, match=r"^pipeline0\.stage2 fails .*no stage of pipeline0 is left"):
+        simulate(failing(deployment, *lost, spares=0), POOL)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ('pipelines=[{stages=[{device="emulated-20ms"}]}]', "every pipeline has one stage"),
+        ('schedule={name="pipedec",groups=[2,2]}', r"does not go with schedule\.groups = \[2, 2\]"),
+        ('sampling={rule="adaptive"}', r"redeal_layers does not go with .* 'adaptive'"),
+    ],
+)
+def test_layers_that_cannot_be_dealt_anew_are_refused(setting: str, sentence: str) -> None:
+    chain = 'schedule={name="chain"}'
+    with pytest.raises(UserError, match=sentence):
+        resolve(Scenario.load(DEMO, [chain, REDEALT, setting]))
+
+
+def test_that_no_critical_path_is_told_is_said_once() -> None:
+    few = ["runs=2", "workload.requests=1", "workload.new_tokens=4"]
+    inject = 'faults.inject=[{worker="draft0",kind="kill",at_ms=9}]'
+    spared = Scenario.load(DEMO, [*few, inject, "faults.spares=1"])
+    traces = predict(spared, paths=True)
+    content = make_result("simulation", "test", 0, traces).to_json()
+    assert sum("no critical path is told" in each for each in content["warnings"]) == 1
+    assert not any("critical path" in each for trace in predict(spared) for each in trace.warnings)
 
 
 def test_faults_at_a_rate_come_as_often_as_it_says() -> None:
@@ -166,6 +374,7 @@ def test_faults_of_a_scenario_are_a_list_or_a_table() -> None:
         ('faults=[{worker="stage9",kind="kill",at_ms=5}]', r"faults\.0\.worker = 'stage9'"),
         ('faults=[{worker="draft0",kind="kill"}]', "at_ms and rate_per_hour: a fault has one"),
         ('faults=[{worker="draft0",kind="fire",at_ms=5}]', "kind"),
+        ('faults=[{worker="draft0",kind="kill",at_ms=5,for_ms=9}]', "for_ms: a worker that was k"),
         ("faults.timeout_ms=5", "timeout_ms"),
     ],
 )

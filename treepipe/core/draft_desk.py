@@ -264,6 +264,7 @@ class DraftDesk:
         for session in [s for s, state in self._sessions.items() if state.pipeline == pipeline]:
             self._queue_passes(self._serve(orders, session, WorkerLost(worker)))
         self._lost.add(pipeline)
+        orders.messages.clear()  # nobody is there to take them
         return orders
 
     # --- telling schedules -----------------------------------------------------------------------

@@ -212,6 +212,11 @@ class FrontDesk:
         self.over.append(request)
         return self._served(self._dispatcher.finished(request.session - 1, request.finished_ms))
 
+    @property
+    def lost(self) -> frozenset[int]:
+        """Pipelines that are gone."""
+        return frozenset(self._dispatcher.lost)
+
     def lose(self, pipeline: int) -> bool:
         """A pipeline is gone, and is given nothing more, if there is another; returns that."""
         dispatcher = self._dispatcher

@@ -13,8 +13,9 @@ from math import inf
 from typing import Any
 
 from treepipe.core.errors import UserError
+from treepipe.core.layers import PartitionRule
 from treepipe.core.schedules import systems
-from treepipe.planner.cluster import Cluster, PartitionRule
+from treepipe.planner.cluster import Cluster
 from treepipe.planner.grids import batches, default_grid, settings_of
 from treepipe.planner.layouts import Layout, layouts
 from treepipe.planner.limits import LimitError, check_limits, check_price, stated_prices

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import Field, field_validator, model_validator
 
 from treepipe.core.errors import UserError
+from treepipe.core.layers import PartitionRule
 from treepipe.core.schedules import systems
 from treepipe.files.section import Count, GridValues, Positive, Section, Several
 from treepipe.files.toml_file import flattened, read_toml
@@ -50,7 +51,6 @@ Goal: TypeAlias = Literal[
 ]
 FrontGoal: TypeAlias = Goal | Literal["price_usd", "price_usd_per_hour"]
 """What plans are weighed by against each other: figures, and prices of all devices together."""
-PartitionRule: TypeAlias = Literal["even", "balanced", "fastest_first"]
 Placement: TypeAlias = Literal["own", "shared", "stage"]
 Role: TypeAlias = Literal["stage", "draft"]
 OF_PROMISES = ("goodput_requests_s", "slo_attainment")

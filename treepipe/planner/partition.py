@@ -12,64 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from treepipe.planner.cluster import PartitionRule
+from treepipe.core.layers import PartitionRule, StageCost, deal
 from treepipe.profiles.library import resolve_device, shape_of
 from treepipe.profiles.schema import Device, Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.memory import Need, cache_entries, memory_needs
+from treepipe.scenario.memory import cache_entries, memory_needs, most_layers
 from treepipe.scenario.placement import place
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import ends_of
 from treepipe.scenario.schema import Pipeline
 from treepipe.scenario.workload import draw_requests
-
-
-@dataclass(frozen=True, slots=True)
-class StageCost:
-    """The cost of a stage, at the tokens and the context that its schedule gives it.
-
-    Attributes:
-        call_ms, layer_ms: of a pass, and of each layer in it.
-        most: layers that fit its device; None: unknown.
-        layers: as the file says it; None: open.
-    """
-
-    call_ms: float
-    layer_ms: float
-    most: int | None = None
-    layers: int | None = None
-
-    def has_room(self, count: int) -> bool:
-        return self.layers is None and (self.most is None or count < self.most)
-
-
-def deal(rule: PartitionRule, stages: Sequence[StageCost], total: int) -> list[int] | None:
-    """Layers per stage, at least one each; None if they do not fit.
-
-    "balanced" makes the slowest stage as fast as possible (always giving the next layer to the
-    stage that is done first with it is optimal, as a stage's time only grows); "fastest_first"
-    makes the sum of all stages' times as small as possible.
-
-    >>> slow, fast = StageCost(0.0, 3.0), StageCost(0.0, 1.0, most=6)
-    >>> deal("balanced", [slow, fast], 8), deal("fastest_first", [slow, fast], 8)
-    ([2, 6], [2, 6])
-    >>> deal("balanced", [slow, slow, fast], 9), deal("fastest_first", [slow, slow, fast], 9)
-    ([2, 2, 5], [2, 1, 6])
-    """
-    counts = [1 if stage.layers is None else stage.layers for stage in stages]
-    for _ in range(total - sum(counts)):
-        free = [i for i, stage in enumerate(stages) if stage.has_room(counts[i])]
-        if not free:
-            return None
-
-        def cost(i: int) -> float:
-            layers = counts[i] + 1 if rule == "balanced" else 1
-            return stages[i].layer_ms * layers + stages[i].call_ms * (rule == "balanced")
-
-        counts[min(free, key=cost)] += 1
-    return counts if sum(counts) == total else None
 
 
 def uneven_partitions(
@@ -92,7 +45,7 @@ def uneven_partitions(
     target = place(scenario, ends_of(scenario)).target
     assert target is not None, "hardware was named"
     deployment = resolve(scenario).asked(draw_requests(scenario, scenario.seed))
-    rooms = _most_layers(deployment, memory_needs(deployment), share)
+    rooms = most_layers(deployment, memory_needs(deployment), share)
     firsts = [sum(p.count for p in scenario.pipelines[:i]) for i in range(len(devices))]
     placed = [deployment.pipelines[first] for first in firsts]
     longest = max(len(stages) for stages in deployment.pipelines)
@@ -166,21 +119,6 @@ def _matters(stages: Sequence[_Stage]) -> bool:
     """Whether layers of a pipeline can be dealt otherwise than evenly, and to unequal devices."""
     differ = any(stage.device != stages[0].device for stage in stages)
     return differ and any(stage.layers is None for stage in stages)
-
-
-def _most_layers(deployment: Deployment, needs: Sequence[Need], share: float) -> dict[str, int]:
-    """The layers that fit a stage beside the other roles of its machine, where that is known."""
-    found = {}
-    for machine in deployment.machines:
-        own = [need for need in needs if need.role in machine.roles]
-        if machine.memory_mib is None:
-            continue
-        for need in own:
-            others = sum(other.total for other in own if other is not need)
-            fixed = need.buffers + need.ends + need.runtime
-            room = share * machine.memory_mib - others - fixed
-            found[need.role] = int(room / ((need.weights + need.caches) / need.layers))
-    return found
 
 
 def _cost(

@@ -174,6 +174,8 @@ class Deployment:
         path: of the scenario, for errors.
         estimates: relative uncertainty of the inputs that are estimates.
         faults: which ones there are, and what then.
+        redeal: makes the deployment without a stage that is lost, whose layers the others take, or
+            raises ``UserError``; None: nobody does.
         key: file of the key that the workers on other hosts hold; None on the loopback only.
     """
 
@@ -206,6 +208,7 @@ class Deployment:
     estimates: Mapping[Estimated, float] = field(default_factory=dict)
     key: Path | None = None
     faults: FaultPlan = field(default_factory=FaultPlan)
+    redeal: Callable[[Deployment, str], Deployment] | None = None
 
     def asked(self, requests: tuple[RequestSpec, ...], seed: int | None = None) -> Deployment:
         """The deployment for a run of these requests. Args: ``seed``: None keeps its own."""
@@ -258,6 +261,11 @@ class Deployment:
     def machine(self, role: str) -> Machine:
         """What a role works on."""
         return next((m for m in self.machines if role in m.roles), Machine(role, (role,)))
+
+    def pipeline_of(self, role: str) -> int | None:
+        """The pipeline that a stage belongs to; None for a role that is none."""
+        found = (n for n, each in enumerate(self.pipelines) if role in [s.name for s in each])
+        return next(found, None)
 
     def verifies(self, pipeline: int, number: int) -> bool:
         """Whether the ``number``-th stage (from 1) of a pipeline takes the target's tokens."""

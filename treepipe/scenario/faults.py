@@ -36,10 +36,16 @@ class InjectedFault(Section):
         None, description="mean; times between faults are exponential"
     )
 
+    for_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="a stop or a cut that is over after so long; else it lasts"
+    )
+
     @model_validator(mode="after")
     def _happens(self) -> InjectedFault:
         if (self.at_ms is None) == (self.rate_per_hour is None):
             raise ValueError("keys at_ms and rate_per_hour: a fault has one of them")
+        if self.for_ms is not None and self.kind == "kill":
+            raise ValueError("key for_ms: a worker that was killed does not come back")
         return self
 
 
@@ -51,6 +57,9 @@ class FaultsSection(Section):
     )
     spares: Annotated[int, Field(ge=0, le=1000)] = Field(
         0, description="lost workers that are replaced, in each run"
+    )
+    redeal_layers: bool = Field(
+        False, description="with no spare left, a lost stage's layers go to its pipeline's others"
     )
     restart_ms: Moment = Field(
         DEFAULT_RESTART_MS, description="simulator: starting all workers, models included"
@@ -71,7 +80,8 @@ class FaultsSection(Section):
                     f"worker; there are {', '.join(roles)}"
                 )
         injected = tuple(
-            Injected(each.worker, each.kind, each.at_ms, each.rate_per_hour) for each in self.inject
+            Injected(each.worker, each.kind, each.at_ms, each.rate_per_hour, each.for_ms)
+            for each in self.inject
         )
         return FaultPlan(self.timeout_ms, self.spares, self.restart_ms, injected)
 
@@ -85,15 +95,17 @@ class Injected:
     kind: FaultKind
     at_ms: float | None = None
     rate_per_hour: float | None = None
+    for_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A worker is to fail."""
+    """A worker is to fail, for ever or for so long."""
 
     at_ms: float
     worker: str
     kind: FaultKind
+    for_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +126,10 @@ class FaultPlan:
 
 def _times(fault: Injected, seed: np.random.SeedSequence) -> Iterator[Planned]:
     if fault.at_ms is not None:
-        yield Planned(fault.at_ms, fault.worker, fault.kind)
+        yield Planned(fault.at_ms, fault.worker, fault.kind, fault.for_ms)
         return
     assert fault.rate_per_hour is not None  # one of them is given
     rng, at_ms = np.random.default_rng(seed), 0.0
     while True:
         at_ms += float(rng.exponential(MS_PER_HOUR / fault.rate_per_hour))
-        yield Planned(at_ms, fault.worker, fault.kind)
+        yield Planned(at_ms, fault.worker, fault.kind, fault.for_ms)

@@ -165,6 +165,21 @@ def _fit(own: Sequence[Need], memory_mib: float) -> float:
     return (memory_mib - fixed) / each
 
 
+def most_layers(deployment: Deployment, needs: Sequence[Need], share: float) -> dict[str, int]:
+    """The layers that fit a stage beside the other roles of its machine, where that is known."""
+    found = {}
+    for machine in deployment.machines:
+        own = [need for need in needs if need.role in machine.roles]
+        if machine.memory_mib is None:
+            continue
+        for need in own:
+            others = sum(other.total for other in own if other is not need)
+            fixed = need.buffers + need.ends + need.runtime
+            room = share * machine.memory_mib - others - fixed
+            found[need.role] = int(room / ((need.weights + need.caches) / need.layers))
+    return found
+
+
 def cache_room(deployment: Deployment, needs: Sequence[Need]) -> Room:
     """Tokens whose keys and values fit beside all else; endless where nothing tells.
 

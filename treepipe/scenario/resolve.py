@@ -17,16 +17,18 @@ from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
 from treepipe.core.requests import Objectives
 from treepipe.scenario.computing import FULL, Computed
-from treepipe.scenario.deployment import Bounds, Deployment, Serving
+from treepipe.scenario.deployment import Deployment, Serving
 from treepipe.scenario.faults import FaultPlan
 from treepipe.scenario.fitting import fitting
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.links import link_estimates, named_link, pair_links
 from treepipe.scenario.machines import running_warnings
 from treepipe.scenario.placement import place
+from treepipe.scenario.redeal import redeal_of
 from treepipe.scenario.scale import Estimated, check_scale
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import (
+    bounds_of,
     check_schedule,
     ends_of,
     ends_warnings,
@@ -65,6 +67,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         **link_estimates(scenario),
         **_acceptance_estimate(scenario),
     }
+    layers = None if opened is None else opened.layers
     reads_states = any(draft.source == "eagle" for draft in scenario.drafts)
     return Deployment(
         name=scenario.name,
@@ -95,12 +98,13 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
             *prefill_warnings(scenario, reads_states=reads_states),
         ),
         machines=placement.machines,
-        bounds=_bounds(scenario, max(map(len, placement.pipelines))),
+        bounds=bounds_of(scenario, max(map(len, placement.pipelines))),
         footprint=placement.footprint if opened is None else opened.footprint,
         draft_footprints=placement.draft_footprints,
         path=path,
         estimates=estimates,
         faults=_faults(scenario, names),
+        redeal=redeal_of(scenario, layers),
         key=None if scenario.run.key is None else path.parent / scenario.run.key,
     )
 
@@ -132,17 +136,6 @@ def input_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
     ]
 
 
-def _bounds(scenario: Scenario, stages: int) -> Bounds:
-    """Args: ``stages``: of the longest pipeline."""
-    system, parameters = scenario.schedule.system, scenario.schedule.parameters
-    return Bounds(
-        system.most_pass_tokens(parameters, stages),
-        system.segment_tokens(parameters, stages),
-        system.tree_tokens(parameters, stages),
-        system.most_scratch_tokens(parameters, stages),
-    )
-
-
 def _acceptance_estimate(scenario: Scenario) -> dict[Estimated, float]:
     """Relative uncertainty of the share of misses, where the acceptance states one."""
     section = scenario.acceptance
@@ -161,11 +154,14 @@ def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
 
 def _faults(scenario: Scenario, names: set[str]) -> FaultPlan:
     """Args: ``names``: of all roles."""
-    if scenario.faults.spares and scenario.sampling.rule == "adaptive":
-        raise UserError(
-            f"{scenario.path}: key faults.spares does not go with sampling.rule = 'adaptive', "
-            f"whose running share of matches a request that is taken up again would lose"
-        )
+    if scenario.sampling.rule == "adaptive":
+        for key in ("spares", "redeal_layers"):
+            if getattr(scenario.faults, key):
+                raise UserError(
+                    f"{scenario.path}: key faults.{key} does not go with sampling.rule = "
+                    f"'adaptive', whose running share of matches a request that is taken up again "
+                    f"would lose"
+                )
     return scenario.faults.resolved(sorted(names), scenario.path)
 
 

@@ -11,6 +11,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.core.system import Ends
 from treepipe.core.verification import RULES
+from treepipe.scenario.deployment import Bounds
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Bernoulli, HitRatio
 
@@ -83,6 +84,17 @@ def _check_least(scenario: Scenario) -> None:
             f"{key} asks for a draft's own probabilities, which acceptance.source = "
             f"{scenario.acceptance.source!r} does not have; a recorded pool has them"
         )
+
+
+def bounds_of(scenario: Scenario, stages: int) -> Bounds:
+    """What a schedule has of a request at most. Args: ``stages``: of the longest pipeline."""
+    system, parameters = scenario.schedule.system, scenario.schedule.parameters
+    return Bounds(
+        system.most_pass_tokens(parameters, stages),
+        system.segment_tokens(parameters, stages),
+        system.tree_tokens(parameters, stages),
+        system.most_scratch_tokens(parameters, stages),
+    )
 
 
 def check_schedule(scenario: Scenario) -> None:

@@ -1,0 +1,86 @@
+"""Faults of every kind, in every role, at random moments of runs that follow each other on the same
+workers: no run hangs, no token is wrong, and neither a process nor a session is left.
+
+A few in every test; `make soak` lets 16 come under each schedule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.worlds.any_section import SCHEDULES
+from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
+from tests.worlds.examples import THOROUGH
+from tests.worlds.tiny_models import greedy
+from treepipe.core.recovery import Fault, FaultKind, noticed_after_ms
+from treepipe.executor.controller import Controller
+from treepipe.scenario.deployment import RequestSpec
+from treepipe.scenario.faults import FaultPlan, Injected
+
+pytestmark = pytest.mark.processes
+
+KINDS: tuple[FaultKind, ...] = ("kill", "stop", "cut")
+SOAKED = SCHEDULES if THOROUGH else ("flowspec", "pipedec", "specpipe_db", "dsd")
+FAULTS = 16 if THOROUGH else 5
+"""Of each schedule."""
+TIMEOUT_MS, SPAN_MS = 1000.0, 120.0
+"""A worker may be silent for so long; a fault comes so long after a run's start at most."""
+MOST_S = 60.0
+"""Of one run, on however busy a machine."""
+ASKED = tuple(RequestSpec(PROMPT[n : 2 * n + 9], 12 + 8 * n) for n in range(3))
+
+
+@pytest.fixture(scope="module")
+def found() -> Iterator[list[Fault]]:
+    """All that was noticed; told in the end, by kind."""
+    faults: list[Fault] = []
+    yield faults
+    print()
+    for kind in KINDS:
+        own = [fault for fault in faults if fault.kind == kind]
+        noticed = [f.detected_ms - f.at_ms for f in own if f.detected_ms and f.at_ms is not None]
+        taken = [f.recovered_ms - f.detected_ms for f in own if f.detected_ms and f.recovered_ms]
+        if taken:
+            print(
+                f"{kind}: {len(own)} faults; noticed after {median(noticed):.0f} ms (predicted "
+                f"{noticed_after_ms(kind, TIMEOUT_MS):.0f}), made good {median(taken):.0f} ms later"
+            )
+
+
+@pytest.mark.parametrize("name", SOAKED)
+def test_no_fault_leaves_anything_but_the_text(
+    pair: tuple[Path, Path], name: str, found: list[Fault]
+) -> None:
+    texts = [greedy(pair[0], list(spec.prompt), spec.max_new_tokens) for spec in ASKED]
+    deployment = replace(small_deployment(name, clients=3), requests=ASKED)
+    rng, seen, pids = np.random.default_rng([*name.encode()]), list[Fault](), set[int]()
+    roles = worker_roles(pair, deployment, emulate=False, timeout_ms=TIMEOUT_MS)
+    with Controller(roles, deployment) as running:
+        for number in range(3 * FAULTS):
+            if len(seen) >= FAULTS:
+                break
+            lost, kind = str(rng.choice(deployment.devices)), KINDS[number % 3]
+            fault = Injected(lost, kind, rng.uniform(0.0, SPAN_MS))
+            plan = FaultPlan(TIMEOUT_MS, spares=1, injected=(fault,))
+            pids |= {process.pid or 0 for process in running._processes.values()}
+            begun = time.monotonic()
+            trace, recording = running.run(replace(deployment, faults=plan))
+            assert time.monotonic() - begun < MOST_S
+            assert [list(request.tokens) for request in trace.requests] == texts
+            assert all(request.reason == "length" for request in trace.requests)
+            assert [fault.worker for fault in trace.faults] in ([], [lost])
+            assert recording.complete or lost == "draft0"
+            assert not any(running.open_sessions().values())
+            seen += trace.faults
+        pids |= {process.pid or 0 for process in running._processes.values()}
+    assert len(seen) >= FAULTS
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    found += seen

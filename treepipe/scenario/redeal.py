@@ -1,0 +1,133 @@
+"""The layers of a stage that is lost, dealt anew over the stages of its pipeline that are left.
+
+Law of this file: what it makes is as the scenario would say it without the lost stage: the times of
+as many layers on each device, and no more than its memory holds. Names of roles, and with them
+links and machines, stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from treepipe.core.errors import UserError
+from treepipe.core.layers import StageCost, deal
+from treepipe.profiles.library import resolve_device
+from treepipe.profiles.schema import Hardware
+from treepipe.scenario.deployment import Deployment, Placed
+from treepipe.scenario.fitting import fitting
+from treepipe.scenario.memory import memory_needs, most_layers
+from treepipe.scenario.placement import place
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schedule_check import bounds_of
+from treepipe.scenario.schema import Pipeline, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Redeal:
+    """How a scenario's layers are dealt anew.
+
+    Attributes:
+        opened: layers of the target's checkpoint, if it was opened.
+    """
+
+    scenario: Scenario
+    opened: int | None
+
+    def __call__(self, deployment: Deployment, lost: str) -> Deployment:
+        """The deployment without a stage. Raises ``UserError`` if its layers find no room."""
+        pipeline = deployment.pipeline_of(lost)
+        if pipeline is None:
+            raise UserError(f"{lost} holds no layers that others could take")
+        before = deployment.pipelines[pipeline]
+        left = tuple(stage for stage in before if stage.name != lost)
+        if not left:
+            raise UserError(f"no stage of pipeline{pipeline} is left to take the layers of {lost}")
+        shorter = _with(deployment, pipeline, left)
+        longest = max(map(len, shorter.pipelines))
+        shorter = replace(shorter, bounds=bounds_of(self.scenario, longest))
+        total = sum(len(stage.layers) for stage in before)
+        counts = deal("balanced", _costs(shorter, left), total)
+        if counts is None:
+            raise UserError(
+                f"the {total} layers of pipeline{pipeline} do not fit the stages that are left"
+            )
+        dealt = self._placed(deployment, pipeline, left, counts)
+        return fitting(_with(shorter, pipeline, dealt))
+
+    def _placed(
+        self, deployment: Deployment, pipeline: int, left: tuple[Placed, ...], counts: list[int]
+    ) -> tuple[Placed, ...]:
+        """The stages that are left, with these layers and the times that they take."""
+        sections = [self._section(pipeline, stage.name) for stage in left]
+        stages = tuple(
+            section.model_copy(update={"count": 1, "layers": count})
+            for section, count in zip(sections, counts, strict=True)
+        )
+        alone = self.scenario.model_copy(update={"pipelines": (Pipeline(stages=stages),)})
+        (made,) = place(alone, deployment.ends, self.opened).pipelines
+        ends = [*accumulate(counts)]
+        dealt = []
+        for old, new, section, end in zip(left, made, sections, ends, strict=True):
+            times, count = new.times, len(new.layers)
+            if not self._by_layer(section):  # of a whole role's times layers take equal shares
+                shares = old.times.stage.scaled(count / len(old.layers))
+                times = replace(times, stage=shares)
+            dealt.append(replace(old, times=times, layers=range(end - count, end)))
+        return tuple(dealt)
+
+    def _section(self, pipeline: int, name: str) -> Stage:
+        """What the scenario says of a stage."""
+        written = [each for each in self.scenario.pipelines for _ in range(each.count)][pipeline]
+        stages = [each for each in written.stages for _ in range(each.count)]
+        return stages[int(name.rpartition("stage")[2]) - 1]
+
+    def _by_layer(self, section: Stage) -> bool:
+        path = self.scenario.path
+        device = resolve_device(section.device, f"{path}: a stage's device", path.parent)
+        return isinstance(device, Hardware)
+
+
+def redeal_of(scenario: Scenario, layers: int | None) -> Redeal | None:
+    """How a scenario's layers are dealt anew, if it says so. Raises ``UserError`` if they cannot.
+
+    Args: ``layers``: of the target's checkpoint, if it was opened.
+    """
+    if not scenario.faults.redeal_layers:
+        return None
+    key, groups = f"{scenario.path}: key faults.redeal_layers", scenario.schedule.parameters.groups
+    if isinstance(groups, tuple):
+        raise UserError(
+            f"{key} does not go with schedule.groups = {list(groups)}, which name every stage"
+        )
+    if all(sum(stage.count for stage in each.stages) == 1 for each in scenario.pipelines):
+        raise UserError(f"{key}: every pipeline has one stage, so none could take its layers")
+    return Redeal(scenario, layers)
+
+
+def shares_of(deployment: Deployment, lost: str) -> str:
+    """Which layers every stage of a pipeline has, now that they are dealt without the lost one."""
+    pipeline = int(lost.partition(".")[0].removeprefix("pipeline"))
+    shares = (f"{each.name} {len(each.layers)}" for each in deployment.pipelines[pipeline])
+    return f"its layers were dealt anew ({', '.join(shares)})"
+
+
+def _with(deployment: Deployment, pipeline: int, stages: tuple[Placed, ...]) -> Deployment:
+    pipelines = [*deployment.pipelines]
+    pipelines[pipeline] = stages
+    return replace(deployment, pipelines=tuple(pipelines))
+
+
+def _costs(deployment: Deployment, stages: tuple[Placed, ...]) -> list[StageCost]:
+    """What a layer takes each stage, and how many fit it."""
+    tokens = max(1, deployment.bounds.segment_tokens)
+    most = most_layers(deployment, memory_needs(deployment), 1.0)
+    verify = stages[-1].times.evaluate(tokens) if deployment.ends == "pipeline" else 0.0
+    return [
+        StageCost(
+            verify if stage is stages[-1] else 0.0,
+            stage.times.stage(tokens) / len(stage.layers),
+            most.get(stage.name),
+        )
+        for stage in stages
+    ]
