@@ -222,10 +222,8 @@ class Controller:
                 holds what was committed. The workers are of no more use then.
         """
         assert deployment.ends == self.deployment.ends  # workers are opened for one of both
-        dealt = self.deployment
-        if dealt.pipelines != deployment.pipelines:
-            dealt = replace(dealt, requests=deployment.requests, seed=deployment.seed)
-            deployment = fitting(dealt)
+        if deployment.layers != self.deployment.layers:  # a run before lost a stage
+            deployment = fitting(replace(deployment, pipelines=self.deployment.pipelines))
         start, base = now_ms(), self._sessions
         self._sessions += len(deployment.requests)
         self._watch.begin()

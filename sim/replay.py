@@ -106,6 +106,10 @@ class ReplayOracle:
         self._source.asked += 1
         found = self._answers.get(place)
         if found is None:
+            if not self._by_steps:
+                raise RunError(
+                    "the recorded run drafted nothing; a schedule that drafts cannot replay it"
+                )
             self._source.borrowed += 1
             steps = min(len(place[1]), max(self._by_steps))
             while steps not in self._by_steps:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -251,3 +252,12 @@ def test_stage_memory_is_its_share_of_the_weights(tmp_path: Path, pair: tuple[Pa
     for name in list(peaks)[1:]:
         share = (peaks[name] - baseline[name]) / total
         assert 0.2 < share < 0.3, f"{name} took {share:.0%} of the whole, its share is 25 %"
+
+
+def test_workers_run_the_schedule_of_each_run(pair: tuple[Path, Path]) -> None:
+    """Of deployments that were resolved one by one, whose times are equal and not the same."""
+    chain, plain = small_deployment("chain"), deepcopy(small_deployment("pp"))
+    with Controller(worker_roles(pair, chain, emulate=False), chain) as running:
+        traces = [running.run(each)[0] for each in (chain, plain, chain)]
+    drafted = [any(span.kind == "draft" for span in trace.spans) for trace in traces]
+    assert drafted == [True, False, True]

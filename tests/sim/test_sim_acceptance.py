@@ -253,3 +253,10 @@ def test_replay_of_another_workload_is_refused() -> None:
         ReplaySource(small_recording()).open(1, 9)
     with pytest.raises(RunError, match="holds no request"):
         ReplaySource(Recording()).open(1, PROMPT)
+
+
+def test_a_recording_without_drafts_is_for_plain_decoding() -> None:
+    recording = Recording({1: RecordedRequest(3, (5, 6, 7))})
+    oracle = ReplaySource(recording).open(1, 3)
+    with pytest.raises(RunError, match="the recorded run drafted nothing; a schedule that drafts"):
+        oracle.draft(DraftPass(1, (1, 2, 3), (), (), True, 4))

@@ -48,9 +48,7 @@ VersusSettings = Annotated[
     typer.Option("--versus-set", metavar="KEY=VALUE", help="Change a key in B only."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
-Force = Annotated[
-    bool, typer.Option("--force", help="Overwrite the file of --out and the page of --report.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
 ReportFolder = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--report", metavar="DIR", help="Write all of it as one page, DIR/index.html."),

@@ -215,6 +215,11 @@ class Deployment:
         return replace(self, requests=requests, seed=self.seed if seed is None else seed)
 
     @property
+    def layers(self) -> dict[str, range]:
+        """Which ones each stage holds."""
+        return {stage.name: stage.layers for stages in self.pipelines for stage in stages}
+
+    @property
     def devices(self) -> tuple[str, ...]:
         return tuple(placed.name for placed in self.placed)
 
