@@ -130,7 +130,7 @@ def _ray(jobs: int | None, address: str | None) -> Iterator[None]:
         try:
             with children_shielded():
                 ray.init(
-                    address,
+                    address or "local",  # else Ray joins whatever cluster was begun here before
                     num_cpus=jobs if address is None else None,
                     log_to_driver=False,
                     logging_level=logging.ERROR,

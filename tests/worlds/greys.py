@@ -5,8 +5,11 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
+from matplotlib.collections import Collection, LineCollection, PolyCollection
 from matplotlib.colors import to_rgb, to_rgba
+from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 APART = 0.1
 """Difference in lightness of what is told apart by nothing else."""
@@ -26,10 +29,16 @@ def grey(color: Any) -> float:
 def alike(figure: Figure) -> list[str]:
     """Pairs of labels in one legend that only their colours tell apart."""
     found = []
+    # A legend's own handle of points with error bars knows no marks.
+    drawn = dict[str, Any]()
+    for panel in figure.axes:
+        handles, labels = panel.get_legend_handles_labels()
+        drawn |= zip(labels, handles, strict=True)
     legends = [*figure.legends, *filter(None, (panel.get_legend() for panel in figure.axes))]
     for legend in legends:
         names = [text.get_text() for text in legend.get_texts()]
-        looks = zip(names, map(_look, legend.legend_handles), strict=True)
+        handles = map(drawn.get, names, legend.legend_handles)
+        looks = zip(names, map(_look, handles), strict=True)
         for (one, (first, shape)), (other, (second, also)) in combinations(looks, 2):
             if shape == also and abs(first - second) < APART:
                 found.append(f"{one} and {other}: {first:.2f} and {second:.2f}, {shape}")
@@ -38,11 +47,20 @@ def alike(figure: Figure) -> list[str]:
 
 def _look(handle: Any) -> tuple[float, tuple[object, ...]]:
     """Lightness, and all else that tells a legend's entry from others."""
-    if hasattr(handle, "get_hatch") and hasattr(handle, "get_facecolor"):
-        color = handle.get_facecolor()
-        return grey(color if len(color) == 4 else color[0]), ("field", handle.get_hatch() or "")
-    line = handle if hasattr(handle, "get_marker") else handle.lines[0]
-    face = line.get_markerfacecolor()
+    if isinstance(handle, ErrorbarContainer):
+        handle = handle.lines[0] or handle.lines[2][0]
+    if isinstance(handle, BarContainer):
+        handle = handle.patches[0]
+    if isinstance(handle, Patch):
+        return grey(handle.get_facecolor()), ("field", handle.get_hatch() or "")
+    if isinstance(handle, LineCollection):
+        return grey(handle.get_colors()[0]), ("lines", str(handle.get_linestyles()))
+    if isinstance(handle, Collection):
+        faces, hatch = handle.get_facecolor(), handle.get_hatch() or ""
+        shapes = [path.vertices.tobytes() for path in handle.get_paths()[:1]]
+        is_field = isinstance(handle, PolyCollection)
+        return grey(faces[0]), ("field", hatch) if is_field else ("points", *shapes)
+    face = handle.get_markerfacecolor()
     filled = not isinstance(face, str) or face not in ("none", "w", "white")
-    style = (line.get_marker(), filled, line.get_linestyle(), line.get_linewidth())
-    return grey(line.get_color()), ("line", *style)
+    style = (handle.get_marker(), filled, handle.get_linestyle(), handle.get_linewidth())
+    return grey(handle.get_color()), ("line", *style)
