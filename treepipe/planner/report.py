@@ -23,6 +23,7 @@ from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.limits import is_least_best
+from treepipe.planner.robustness import Mishap
 from treepipe.planner.sensitivity import STEP, Sensitivity
 from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
@@ -41,10 +42,11 @@ def plan_content(
     even: BreakEven | None = None,
     mapped: Regions | None = None,
     rates: Sequence[Capacity] = (),
+    wrong: Sequence[Mishap] = (),
 ) -> dict[str, Any]:
     """The content of the JSON file; keys as in ``docs/planning.md``. Args: ``rows``, ``even``,
-    ``mapped``, ``rates``: what inputs do to the best plan and to its rank, and how much load plans
-    take, where that was asked for."""
+    ``mapped``, ``rates``, ``wrong``: what inputs do to the best plan and to its rank, how much load
+    plans take, and what becomes of it where things go wrong, where that was asked for."""
     search = found.cluster.search
     return {
         "schema": SCHEMA,
@@ -61,6 +63,7 @@ def plan_content(
         "break_even": None if even is None else even.as_dict(),
         "break_even_map": None if mapped is None else mapped.as_dict(),
         "capacity": [each.as_dict() for each in rates],
+        "robustness": [each.as_dict() for each in wrong],
         "ranking": [_entry(each, found.cluster) for each in found.ranking],
         **found.front.as_dict(),
         "refused": [
@@ -224,6 +227,28 @@ def capacity_table(rates: Sequence[Capacity]) -> Table:
         interval = " … ".join(ends) if each.rate_per_s is not None else ""
         note = "overloaded: longer runs keep less" if each.overloaded else ""
         table.add_row(each.schedule, value, interval, each.limit, note)
+    return table
+
+
+def show_robustness(found: Found, wrong: Sequence[Mishap], console: Console) -> None:
+    """Print what becomes of the best plan where things go wrong; nothing where not asked for."""
+    if wrong:
+        print_table(console, robustness_table(found, wrong))
+
+
+def robustness_table(found: Found, wrong: Sequence[Mishap]) -> Table:
+    """What becomes of the best plan where things go wrong."""
+    goal, plan = found.cluster.search.goal, found.best.candidate.label
+    table = Table(title=f"{plan}: {goal} where things go wrong ({found.runs} paired runs)")
+    for heading in ("what", "worst at"):
+        table.add_column(heading)
+    for heading in ("change", "95 % interval"):
+        table.add_column(heading, justify="right")
+    for each in wrong:
+        interval = ""
+        if each.low is not None and each.high is not None:
+            interval = f"{shown(each.low)} … {shown(each.high)}"
+        table.add_row(each.case, each.worker or "", shown(each.change), interval)
     return table
 
 

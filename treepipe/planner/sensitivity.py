@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.planner.availability import simulate_weighed
-from treepipe.planner.gaps import Runs, relative_gap
+from treepipe.planner.gaps import Runs, relative_change
 from treepipe.planner.halving import Found
-from treepipe.results.statistics import ROUNDING, Interval
+from treepipe.results.statistics import ROUNDING
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scale import multiplied, named_devices
 from treepipe.scenario.scenario import Scenario
@@ -138,12 +138,7 @@ def input_label(key: str) -> str:
 
 
 def _sensitivity(key: str, stated: Runs, less: Runs, more: Runs) -> Sensitivity:
-    changes = {"down": _change(stated, less), "up": _change(stated, more)}
+    changes = {"down": relative_change(stated, less), "up": relative_change(stated, more)}
     row = Sensitivity(key, changes["down"].mean, changes["up"].mean, None, None)
     larger = changes[row.larger]
     return replace(row, low=larger.low, high=larger.high)
-
-
-def _change(stated: Runs, changed: Runs) -> Interval:
-    """A goal that is 0 (all times are) has no relative change: factors leave it as it is."""
-    return relative_gap(stated, changed, 1) or Interval(0.0, None, None)
