@@ -27,6 +27,7 @@ from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.message_cost import curve_cost, message_cost, step_cost
 from treepipe.studies.real_speed import generate_rate, whole_model
+from treepipe.studies.regret import regret_figures
 from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.demo import run_demo
@@ -52,6 +53,7 @@ def main() -> None:
         figures += _sampling_overhead(say)
         figures += simulator_speed()
         figures += simulator_memory()
+        figures += regret_figures(say)
     content = {
         "schema": "treepipe.bench/1",
         "machine": {"processor": platform.machine(), "python": platform.python_version()},

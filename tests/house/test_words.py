@@ -15,7 +15,13 @@ from tests.worlds.sources import nodes
 ROOT = Path(__file__).parents[2]
 LINKED = ("sim", "executor", "profiles", "studies")
 CODE = ("treepipe", *LINKED)
-PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+DOCS = ROOT / "docs"
+PAGES = (
+    *sorted(DOCS.glob("*.md")),
+    *sorted((DOCS / "planning").glob("*.md")),
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+)
 ON_PAGES = {"root_branch.py"}
 """Files that a page has its reader write."""
 MEMBERS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -31,6 +31,8 @@ def token_ms(folder: Path, *settings: str) -> float:
         ("scale.stages=1.5", 0.5 * (20 + 10)),
         ("scale.devices={emulated-20ms=0.5}", -0.5 * 20),
         ("scale.drafts=3", 0.0),
+        ('scale.roles={"pipeline0.stage2"=1.5}', 0.5 * 10),
+        ('scale={stages=2,roles={"pipeline0.stage2"=1.5,draft0=9}}', 20 + 2.0 * 10),
     ],
 )
 def test_times_of_devices(tmp_path: Path, setting: str, added: float) -> None:
@@ -87,6 +89,10 @@ def test_the_recorded_pool_itself_is_drawn_to_miss_more(tmp_path: Path) -> None:
         (
             "scale.links={wan=2}",
             "key scale.links.wan: the scenario names no such profile; it names",
+        ),
+        (
+            "scale.roles={draft7=2}",
+            "key scale.roles.draft7: there is no such role; there are draft0",
         ),
         ("scale.stages=0", "scale.stages"),
         ("scale.speed=2", "scale.speed"),

@@ -177,6 +177,8 @@ def test_shipped_scenarios_simulate(path: Path) -> None:
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
 def test_shipped_clusters_can_be_planned(path: Path) -> None:
     few = ["runs=2", 'search.schedules=["flowspec"]', 'search.partitions=["even"]']
-    found, refused = find_candidates(Cluster.load(path, few))
+    grid = "search.grid={schedule={tree_size=[48],expand_depth=[2],segment_tokens=[8]}}"
+    cluster = Cluster.load(path, [*few, grid])
+    found, refused = find_candidates(cluster)
     assert found
-    assert not refused
+    assert not refused or cluster.search.devices, "what may be bought may be too small"

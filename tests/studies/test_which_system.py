@@ -57,7 +57,8 @@ def test_shipped_clusters_can_be_planned(file: Path) -> None:
     shipped = Cluster.load(file, ['search.schedules=["pp","chain","specpipe"]', grid])
     candidates, refused = find_candidates(shipped)
     assert {each.schedule for each in candidates} == {"pp", "chain", "specpipe"}
-    assert not refused
+    open_layout = shipped.search.devices or shipped.search.drafts
+    assert not refused or open_layout, "some of the layouts that are tried cannot be"
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)

@@ -53,6 +53,10 @@ def plan(
         bool,
         typer.Option("--capacity", help="Find the largest arrival rate that keeps the limits."),
     ] = False,
+    robust: Annotated[
+        bool,
+        typer.Option("--robust", help="Show what jitter, bursts, slow and lost devices do to it."),
+    ] = False,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(
@@ -86,9 +90,11 @@ def plan(
         show_break_even,
         show_capacity,
         show_plan,
+        show_robustness,
         show_sensitivity,
         write_best,
     )
+    from treepipe.planner.robustness import mishaps
     from treepipe.planner.sensitivity import sensitivities
     from treepipe.results.result import write_json
     from treepipe.results.show import Progress, console
@@ -101,7 +107,12 @@ def plan(
         keep=() if force else ("--out", "--report"),
     )
     keys = break_even or []
-    asked = {"--sensitivity": sensitivity, "--break-even": bool(keys), "--capacity": capacity}
+    asked = {
+        "--sensitivity": sensitivity,
+        "--break-even": bool(keys),
+        "--capacity": capacity,
+        "--robust": robust,
+    }
     _check_asked(asked, keys, plot, json, report, quiet=quiet)
     loaded = Cluster.load(cluster, changes(settings, seed, runs))
     if capacity:
@@ -112,23 +123,25 @@ def plan(
         rows = sensitivities(found, say) if sensitivity else []
         even, mapped = break_evens(found, axes, say)
         rates = capacities(found, say) if capacity else []
+        wrong = mishaps(found, say) if robust else []
     with Faults() as faults:
         faults.attempt(write_best, found, out)
         if json is not None:
-            faults.attempt(write_json, plan_content(found, rows, even, mapped, rates), json)
+            faults.attempt(write_json, plan_content(found, rows, even, mapped, rates, wrong), json)
         if plot is not None:
             faults.attempt(_draw, found, rows, mapped, plot)
         if report is not None:
             from treepipe.planner.plan_report import plan_report
             from treepipe.report.page import write_report
 
-            page = plan_report(found, rows, even, mapped, rates, command_line())
+            page = plan_report(found, rows, even, mapped, rates, wrong, command_line())
             faults.attempt(write_report, page, report)
         if not quiet and json != "-":
             show_plan(found, out, console())
             show_sensitivity(found, rows, console())
             show_break_even(even, console())
             show_capacity(rates, console())
+            show_robustness(found, wrong, console())
     check_feasible(found)
 
 
@@ -176,5 +189,6 @@ def _check_asked(
     unheard = [option for option, each in asked.items() if each] if silent else []
     if unheard and plot is None:
         raise UserError(f"{unheard[0]} --quiet shows nothing; add --json or --plot")
-    if "--capacity" in unheard:
-        raise UserError("--capacity --quiet shows nothing; add --json")
+    undrawn = [option for option in unheard if option in ("--capacity", "--robust")]
+    if undrawn:
+        raise UserError(f"{undrawn[0]} --quiet shows nothing; add --json")

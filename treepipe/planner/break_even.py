@@ -18,12 +18,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from treepipe.core.errors import UserError
+from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.gaps import Runs, relative_gap
 from treepipe.planner.halving import Found
 from treepipe.planner.limits import is_least_best
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
-from treepipe.sim.points import Point, simulate_points
+from treepipe.sim.points import Point
 
 Say: TypeAlias = Callable[[str, int], None]
 REACH = 8.0
@@ -242,7 +243,8 @@ def _simulated(
             for number, changes in enumerate(settings)
             for name, each in plans.items()
         ]
-        outcomes = simulate_points(points, say, f"{len(plans)} plans at {len(settings)} values")
+        title = f"{len(plans)} plans at {len(settings)} values"
+        outcomes = simulate_weighed(found.cluster, points, say, title)
     return [
         {name: outcomes[f"{name} {number}"].observations[goal] for name in plans}
         for number in range(len(settings))

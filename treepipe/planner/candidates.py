@@ -149,9 +149,11 @@ def _settings(
 
 
 def _with(cluster: Cluster, changes: Mapping[str, Any]) -> Scenario:
-    """The cluster's scenario with keys changed; of the schedule's only those that it reads."""
+    """The cluster's scenario with keys changed; of the schedule's only those that it reads, and
+    without faults, which ``planner/availability.py`` reckons with."""
     data = cluster.content
     data.pop("search", None)
+    data.pop("faults", None)
     name = changes["schedule.name"]
     given = data.get("schedule", {})
     kept = {k: v for k, v in given.items() if k in systems()[name].keys}

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from treepipe.core.errors import UserError
+from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found
@@ -22,7 +23,7 @@ from treepipe.results.load import OVERLOADED
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
-from treepipe.sim.points import Outcome, Point, simulate_points
+from treepipe.sim.points import Outcome, Point
 
 Say: TypeAlias = Callable[[str, int], None]
 RATE = "workload.arrivals.rate_per_s"
@@ -149,7 +150,8 @@ class _Search:
         if rate not in self._slack:
             scenario = self._plan.with_(**{RATE: rate}, runs=self._found.runs)
             title = f"{self._name} at {rate:.3g} requests/s"
-            outcome = simulate_points([Point("rate", scenario)], self._say, title)["rate"]
+            points = [Point("rate", scenario)]
+            outcome = simulate_weighed(self._found.cluster, points, self._say, title)["rate"]
             self._outcomes[rate] = outcome
             each = [_slack(name, bound, outcome) for name, bound in self._bounds.items()]
             low, mean, high = (min(column) for column in zip(*each, strict=True))

@@ -50,6 +50,12 @@ def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
     return Interval(expm1(middle), _bound(middle - half), _bound(middle + half))
 
 
+def relative_change(stated: Runs, changed: Runs) -> Interval:
+    """What a change of one input does to a goal, with an interval for it alone; a goal that is 0
+    (all times are) has no relative change: factors leave it as it is."""
+    return relative_gap(stated, changed, 1) or Interval(0.0, None, None)
+
+
 def may_be_equal(gap: Interval | None) -> bool:
     """Whether the runs cannot tell the two plans apart: the interval holds 0, or there is none."""
     return gap is None or gap.low is None or gap.high is None or gap.low <= 0 <= gap.high

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import ceil, comb
 
 from treepipe.core.errors import UserError
+from treepipe.planner.availability import check_rates, simulate_weighed
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.front import Front, Weighed, front_members, pareto_front
@@ -24,7 +25,7 @@ from treepipe.results.critical_path import CriticalPath
 from treepipe.results.metrics import PERCENTILES
 from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import ScheduleName
-from treepipe.sim.points import Outcome, Point, simulate_points
+from treepipe.sim.points import Outcome, Point
 
 OF_ALL_TOGETHER = (
     "throughput_tokens_s",
@@ -134,6 +135,7 @@ def search(cluster: Cluster, say: Callable[[str, int], None]) -> Found:
         RunError: a simulation came to a standstill.
     """
     alive, refused = find_candidates(cluster)
+    check_rates(cluster, [each.scenario for each in alive])
     rungs, runs, last = list[Rung](), cluster.search.first_runs, cluster.runs
     while True:
         rungs.append(Rung(len(alive), runs))
@@ -169,7 +171,8 @@ def _simulated(
         Point(str(i), each.scenario.with_(runs=runs), paths=paths)
         for i, each in enumerate(candidates)
     ]
-    outcomes = list(simulate_points(points, say, f"{len(points)} plans, {runs} runs").values())
+    title = f"{len(points)} plans, {runs} runs"
+    outcomes = list(simulate_weighed(cluster, points, say, title).values())
     for candidate, outcome in zip(candidates, outcomes, strict=True):
         known = {**outcome.metrics, **candidate.prices}
         for goal in (cluster.search.goal, *cluster.search.weighed):

@@ -28,9 +28,11 @@ from treepipe.planner.report import (
     ranking_table,
     refusals,
     regions_title,
+    robustness_table,
     sensitivity_table,
     sensitivity_title,
 )
+from treepipe.planner.robustness import Mishap
 from treepipe.planner.sensitivity import Sensitivity
 from treepipe.planner.sensitivity_plot import tornado_figure
 from treepipe.report.background import background
@@ -46,10 +48,11 @@ def plan_report(
     even: BreakEven | None = None,
     mapped: Regions | None = None,
     rates: Sequence[Capacity] = (),
+    wrong: Sequence[Mishap] = (),
     command: str = "",
 ) -> Report:
-    """Args: ``rows``, ``even``, ``mapped``, ``rates``: as ``plan_content`` takes them. ``command``:
-    what made the report, quoted for a shell."""
+    """Args: ``rows``, ``even``, ``mapped``, ``rates``, ``wrong``: as ``plan_content`` takes them.
+    ``command``: what made the report, quoted for a shell."""
     cluster, which = found.cluster, "best" if found.feasible else "nearest"
     used = [each.candidate.scenario for each in found.ranking]
     tables = [ranking_table(found), *([] if found.cases is None else [cases_table(found)])]
@@ -60,6 +63,7 @@ def plan_report(
         _hangs_on(found, rows),
         _changes(found, even, mapped),
         Chapter("Load", tables=[capacity_table(rates)] if rates else []),
+        Chapter("Where things go wrong", tables=[robustness_table(found, wrong)] if wrong else []),
         _timeline(found),
         Chapter("Refused plans", refusals(found)),
     ]

@@ -15,12 +15,15 @@ from rich.table import Table
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
+from treepipe.planner.availability import faults_content, stretch
 from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.capacity import Capacity
+from treepipe.planner.cluster import Cluster
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.limits import is_least_best
+from treepipe.planner.robustness import Mishap
 from treepipe.planner.sensitivity import STEP, Sensitivity
 from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
@@ -39,10 +42,11 @@ def plan_content(
     even: BreakEven | None = None,
     mapped: Regions | None = None,
     rates: Sequence[Capacity] = (),
+    wrong: Sequence[Mishap] = (),
 ) -> dict[str, Any]:
     """The content of the JSON file; keys as in ``docs/planning.md``. Args: ``rows``, ``even``,
-    ``mapped``, ``rates``: what inputs do to the best plan and to its rank, and how much load plans
-    take, where that was asked for."""
+    ``mapped``, ``rates``, ``wrong``: what inputs do to the best plan and to its rank, how much load
+    plans take, and what becomes of it where things go wrong, where that was asked for."""
     search = found.cluster.search
     return {
         "schema": SCHEMA,
@@ -59,7 +63,8 @@ def plan_content(
         "break_even": None if even is None else even.as_dict(),
         "break_even_map": None if mapped is None else mapped.as_dict(),
         "capacity": [each.as_dict() for each in rates],
-        "ranking": [_entry(each, search.goal) for each in found.ranking],
+        "robustness": [each.as_dict() for each in wrong],
+        "ranking": [_entry(each, found.cluster) for each in found.ranking],
         **found.front.as_dict(),
         "refused": [
             {
@@ -90,8 +95,9 @@ def _uncertain_inputs(found: Found, cases: Cases) -> dict[str, Any]:
     }
 
 
-def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
-    candidate, outcome = ranked.candidate, ranked.outcome
+def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
+    candidate, outcome, goal = ranked.candidate, ranked.outcome, cluster.search.goal
+    share = 1 / stretch(cluster, candidate.scenario, outcome)
     return {
         "schedule": candidate.schedule,
         "settings": dict(candidate.settings),
@@ -110,6 +116,7 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
             for miss in ranked.misses
         ],
         **{name: candidate.prices.get(name) for name in ("price_usd", "price_usd_per_hour")},
+        "up_share": share if cluster.faults.inject else None,
         "lossless": candidate.scenario.sampling.lossless,
         "metrics": {name: value.as_dict() for name, value in outcome.metrics.items()},
         "utilization": {name: value.as_dict() for name, value in outcome.utilization.items()},
@@ -223,6 +230,28 @@ def capacity_table(rates: Sequence[Capacity]) -> Table:
     return table
 
 
+def show_robustness(found: Found, wrong: Sequence[Mishap], console: Console) -> None:
+    """Print what becomes of the best plan where things go wrong; nothing where not asked for."""
+    if wrong:
+        print_table(console, robustness_table(found, wrong))
+
+
+def robustness_table(found: Found, wrong: Sequence[Mishap]) -> Table:
+    """What becomes of the best plan where things go wrong."""
+    goal, plan = found.cluster.search.goal, found.best.candidate.label
+    table = Table(title=f"{plan}: {goal} where things go wrong ({found.runs} paired runs)")
+    for heading in ("what", "worst at"):
+        table.add_column(heading)
+    for heading in ("change", "95 % interval"):
+        table.add_column(heading, justify="right")
+    for each in wrong:
+        interval = ""
+        if each.low is not None and each.high is not None:
+            interval = f"{shown(each.low)} … {shown(each.high)}"
+        table.add_row(each.case, each.worker or "", shown(each.change), interval)
+    return table
+
+
 def regions_title(found: Found, mapped: Regions) -> str:
     """What the map of best schedules is headed by."""
     goal = found.cluster.search.goal
@@ -272,7 +301,7 @@ def verdict(found: Found) -> list[str]:
     if best.candidate.partition != "even":
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
         sentences.append(f"its layers per stage: {dealt}")
-    return sentences + _comparison(found) + _by_inputs(found)
+    return sentences + _by_faults(found) + _comparison(found) + _by_inputs(found)
 
 
 def binding(found: Found) -> list[str]:
@@ -283,6 +312,18 @@ def binding(found: Found) -> list[str]:
     if name is not None and name != best.path.binds:
         sentences.append(f"what binds {goal}: {name}, busy {busy[name].mean:.0%} of the time")
     return sentences
+
+
+def _by_faults(found: Found) -> list[str]:
+    """What the cluster's faults leave of the time, and which figures count that."""
+    cluster, best = found.cluster, found.best
+    if not cluster.faults.inject:
+        return []
+    share = 1 / stretch(cluster, best.candidate.scenario, best.outcome)
+    return [
+        f"with the cluster's faults it is at work {100 * share:.4g} % of the time; means of times "
+        f"between tokens and of latencies, rates and prices count that, all else is between losses"
+    ]
 
 
 def _by_inputs(found: Found) -> list[str]:
@@ -456,9 +497,9 @@ def write_best(found: Found, out: Path) -> None:
         f"Predicted: {number(value.mean)} {UNITS[search.goal]} (mean of {found.runs} runs).",
     ]
     name = f"{found.cluster.name}: {best.candidate.schedule}"
-    data = _moved(
-        best.candidate.scenario.content, found.cluster.path.resolve().parent, out.resolve().parent
-    )
+    plan = best.candidate.scenario
+    content = {**plan.content, **faults_content(found.cluster, plan)}
+    data = _moved(content, found.cluster.path.resolve().parent, out.resolve().parent)
     write_file(out, toml_text({**data, "name": name}, comment), "--out")
 
 

@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
-from treepipe.planner.gaps import Runs, relative_gap
+from treepipe.planner.availability import simulate_weighed
+from treepipe.planner.gaps import Runs, relative_change
 from treepipe.planner.halving import Found
-from treepipe.results.statistics import ROUNDING, Interval
+from treepipe.results.statistics import ROUNDING
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scale import multiplied, named_devices
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.points import Point, simulate_points
+from treepipe.sim.points import Point
 
 STEP = 0.1
 """The relative change of an input."""
@@ -83,7 +84,9 @@ def sensitivities(found: Found, say: Callable[[str, int], None]) -> list[Sensiti
         for factor in FACTORS
     ]
     try:
-        outcomes = simulate_points(points, say, f"best plan, {len(keys)} inputs +-{STEP:.0%}")
+        outcomes = simulate_weighed(
+            found.cluster, points, say, f"best plan, {len(keys)} inputs +-{STEP:.0%}"
+        )
     except UserError as error:
         raise UserError(f"{error} (--sensitivity takes each input {STEP:.0%} larger)") from None
     stated = found.best.outcome.observations[goal]
@@ -135,12 +138,7 @@ def input_label(key: str) -> str:
 
 
 def _sensitivity(key: str, stated: Runs, less: Runs, more: Runs) -> Sensitivity:
-    changes = {"down": _change(stated, less), "up": _change(stated, more)}
+    changes = {"down": relative_change(stated, less), "up": relative_change(stated, more)}
     row = Sensitivity(key, changes["down"].mean, changes["up"].mean, None, None)
     larger = changes[row.larger]
     return replace(row, low=larger.low, high=larger.high)
-
-
-def _change(stated: Runs, changed: Runs) -> Interval:
-    """A goal that is 0 (all times are) has no relative change: factors leave it as it is."""
-    return relative_gap(stated, changed, 1) or Interval(0.0, None, None)

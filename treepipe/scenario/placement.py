@@ -184,7 +184,7 @@ class _Placing:
         else:
             times = self._draft_times(device, draft, key)
         times = self._in_place(times, draft.host)
-        times = times.scaled(device_factor(self._scenario.scale, "drafts", draft.device))
+        times = times.scaled(device_factor(self._scenario.scale, "drafts", role, draft.device))
         home = Home(role, device, draft.host, f"key {key}")
         compute = _compute(device, draft.model)
         placed = Placed(role, times, compute=compute, worker=draft.worker, one_pass=draft.one_pass)
@@ -205,7 +205,7 @@ class _Placing:
                 verifies = number == len(sections) and self._ends == "pipeline"
                 times = self._stage_times(device, stage.device, at, count, verifies)
             times = self._in_place(times, stage.host)
-            times = times.scaled(device_factor(self._scenario.scale, "stages", stage.device))
+            times = times.scaled(device_factor(self._scenario.scale, "stages", role, stage.device))
             home = Home(role, device, stage.host, f"key {key}.stages.{index}")
             layers = range(first, first + count)
             placed = Placed(role, times, layers, _compute(device, target), stage.worker)

@@ -58,9 +58,9 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         UserError: something the scenario names is wrong.
     """
     check_schedule(scenario)
-    check_scale(scenario)
     placement = place(scenario, ends_of(scenario), None if opened is None else opened.layers)
     names = {placed.name for placed in (*placement.drafts, *sum(placement.pipelines, ()))}
+    check_scale(scenario, names)
     section, path = scenario.schedule, scenario.path
     estimates = {
         **placement.estimates,

@@ -7,7 +7,7 @@ such factors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from treepipe.core.errors import UserError
@@ -30,8 +30,14 @@ class Estimated(NamedTuple):
         return f"{self.kind} {self.name}".rstrip()
 
 
-def check_scale(scenario: Scenario) -> None:
+def check_scale(scenario: Scenario, roles: Collection[str]) -> None:
     """Raises ``UserError`` if a factor is on something that the scenario does not name."""
+    for role in scenario.scale.roles:
+        if role not in roles:
+            raise UserError(
+                f"{scenario.path}: key scale.roles.{role}: there is no such role; there are "
+                f"{', '.join(sorted(roles))}"
+            )
     links = {profile_name(link) for link in named_links(scenario.links).values()}
     known_links = sorted(name for name in links if name is not None)
     for key, known in (("devices", named_devices(scenario)), ("links", known_links)):
@@ -72,10 +78,12 @@ def named_devices(scenario: Scenario) -> list[str]:
     return sorted(name for name in names if name is not None)
 
 
-def device_factor(scale: ScaleSection, role: Literal["stages", "drafts"], of: AnyDevice) -> float:
+def device_factor(
+    scale: ScaleSection, kind: Literal["stages", "drafts"], role: str, of: AnyDevice
+) -> float:
     """The factor on a role's times."""
-    every = scale.stages if role == "stages" else scale.drafts
-    return every * scale.devices.get(profile_name(of) or "", 1.0)
+    every = scale.stages if kind == "stages" else scale.drafts
+    return every * scale.devices.get(profile_name(of) or "", 1.0) * scale.roles.get(role, 1.0)
 
 
 def scaled_link(scale: ScaleSection, link: AnyLink, times: LinkTimes) -> LinkTimes:

@@ -506,6 +506,7 @@ class ScaleSection(Section):
     stages: Factor = Field(1.0, description="on the times of all stages")
     drafts: Factor = Field(1.0, description="on the times of all draft servers")
     devices: dict[str, Factor] = Field({}, description="on the times of a device profile")
+    roles: dict[str, Factor] = Field({}, description="on the times of a role")
     latency: Factor = Field(1.0, description="on what a message takes whatever its size")
     bandwidth: Factor = Field(1.0, description="on the rates of all links")
     links: dict[str, Factor] = Field({}, description="on the times of a link profile")

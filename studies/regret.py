@@ -1,0 +1,62 @@
+"""What halving costs: the plan that a search chooses, against all plans simulated to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from treepipe.planner.availability import simulate_weighed
+from treepipe.planner.candidates import find_candidates
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.halving import search
+from treepipe.planner.limits import is_least_best, misses
+from treepipe.sim.points import Point
+from treepipe.studies.simulator_speed import Figure, figure
+
+CLUSTERS = Path(__file__).parent / "clusters"
+NAMES = ("five-jetsons", "five-emulated")
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """How far a search's choice is behind the best of all plans.
+
+    Attributes:
+        share: of the goal, on the runs of the last rung; 0 where the search chose the best one.
+        simulated: runs of the search, over those of the exhaustive one.
+    """
+
+    share: float
+    simulated: float
+
+
+def regret(cluster: Cluster, say: Callable[[str, int], None]) -> Regret:
+    """Search a cluster, and simulate every one of its plans on all runs.
+
+    Raises:
+        UserError, RunError: as ``search``.
+    """
+    cluster = cluster.with_(**{"search.cases": 0})
+    found, goal = search(cluster, say), cluster.search.goal
+    points = [
+        Point(str(number), each.scenario.with_(runs=cluster.runs))
+        for number, each in enumerate(find_candidates(cluster)[0])
+    ]
+    outcomes = simulate_weighed(cluster, points, say, f"all {len(points)} plans").values()
+    kept = [each for each in outcomes if not misses(each, cluster.search.limits)]
+    values = [each.metrics[goal].mean for each in kept]
+    chosen = found.best.outcome.metrics[goal].mean
+    share = chosen / min(values) - 1 if is_least_best(goal) else max(values) / chosen - 1
+    searched = sum(rung.candidates * rung.runs for rung in found.rungs)
+    return Regret(share, searched / (len(points) * cluster.runs))
+
+
+def regret_figures(say: Callable[[str, int], None]) -> list[Figure]:
+    """The regret on clusters that ship."""
+    figures = []
+    for name in NAMES:
+        told = regret(Cluster.load(CLUSTERS / f"{name}.toml"), say)
+        figures.append(figure(f"plan: regret, {name}", told.share, "1", "at most 0.02"))
+        figures.append(figure(f"plan: runs, of all plans' ({name})", told.simulated, "1"))
+    return figures

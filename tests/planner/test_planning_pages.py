@@ -1,0 +1,74 @@
+"""The worked examples: every command of a page is one, on a cluster that ships, and its answer is
+behind it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.command_line import call
+from treepipe.studies.planning_pages import ANSWERED, ROWS, answered, commands, shortened
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "planning").glob("*.md"))
+COMMANDS = [(page, each) for page in PAGES for each in commands(page.read_text(encoding="utf-8"))]
+TINY = [
+    "runs=2",
+    'search.schedules=["pp"]',
+    'search.partitions=["even"]',
+    "search.cases=0",
+    "search.grid={}",
+    "workload.requests=2",
+    "workload.new_tokens=2",
+]
+"""What is searched and how long, not what is asked."""
+
+
+def test_there_is_a_page_for_every_question() -> None:
+    index = (ROOT / "docs" / "planning" / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\(([\w-]+\.md)\)", index))
+    assert linked == {page.name for page in PAGES} - {"README.md"}
+    assert len(COMMANDS) >= 5
+
+
+@pytest.mark.parametrize(("page", "arguments"), COMMANDS, ids=lambda each: str(each)[-40:])
+def test_documented_plans_work(
+    page: Path,
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "studies").symlink_to(ROOT / "studies")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tiny = [part for setting in TINY for part in ("--set", setting)]
+    assert call(monkeypatch, *arguments, *tiny, "--jobs", 1) == 0
+    assert "best plan as a scenario" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_answers_are_there_and_dated(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for block in ANSWERED.finditer(text):
+        assert "best plan as a scenario" in block["answer"]
+        assert re.search(r"treepipe 0\.\d+\.\d+, \d{4}-\d\d-\d\d", text), "whose figures these are"
+
+
+def test_a_page_gets_what_its_command_prints() -> None:
+    page = "```sh\ntreepipe plan \\\n  a.toml --quiet\n```\n\n```text\nold\n```\n\nThe end.\n"
+    made = answered(page, " and ".join)
+    assert made == page.replace("old", "plan and a.toml and --quiet")
+    assert commands(made) == [["plan", "a.toml", "--quiet"]]
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    rows = [f"│ {rank:2} │ plan │\n│    │ more │" for rank in range(1, ROWS + 4)]
+    lines = ["title", "│    │ plan │", *"\n".join(rows).splitlines(), "└────┴──────┘", "best: it"]
+    kept = list(shortened("\n".join(lines)))
+    assert kept == [*lines[: 2 + 2 * ROWS], "│ …", *lines[-2:]]
+    reasons = [f"refused: {number}\nof it" for number in range(ROWS + 2)]
+    kept = list(shortened("\n".join([*reasons, "best plan as a scenario: b.toml"])))
+    assert kept[-3:] == ["of it", "refused: …", "best plan as a scenario: b.toml"]

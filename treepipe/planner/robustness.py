@@ -1,0 +1,125 @@
+"""What becomes of the best plan where things go wrong: jitter, a slow device, a burst, a loss.
+
+Law of this file: every case is the plan's own scenario with one thing wrong, on the ranking's runs
+and texts; of cases that differ in the device alone the worst is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any
+
+from treepipe.planner.availability import simulate_weighed
+from treepipe.planner.gaps import relative_change
+from treepipe.planner.halving import Found
+from treepipe.planner.limits import is_least_best
+from treepipe.profiles.library import resolve_link
+from treepipe.scenario.distributions import ArrivalTrace
+from treepipe.scenario.resolve import resolve
+from treepipe.scenario.scale import multiplied, named_links
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.points import Point
+
+SLOWER = 1.5
+"""Of a slow device."""
+BURSTY = 4.0
+"""The coefficient of variation of the gaps between requests in a burst."""
+DEFAULT = "links.default"
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """What one thing that goes wrong does to the goal.
+
+    Attributes:
+        case: in words.
+        worker: whose device it is; None where it is nobody's.
+        change: relative, of the goal.
+        low: end of its 95 % interval, over the paired runs and for this case alone; None where the
+            runs cannot be paired.
+        high: its other end.
+    """
+
+    case: str
+    worker: str | None
+    change: float
+    low: float | None
+    high: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def mishaps(found: Found, say: Callable[[str, int], None]) -> list[Mishap]:
+    """What each thing that goes wrong does to the best plan; none if no plan is feasible.
+
+    Raises:
+        UserError: a case is refused.
+        RunError: as ``simulate_points``.
+    """
+    if not found.feasible:
+        return []
+    goal, best = found.cluster.search.goal, found.best
+    plan = best.candidate.scenario.with_(runs=found.runs)
+    told = [*_cases(plan, found)]
+    points = [Point(f"{case} {worker}", scenario) for case, worker, scenario in told]
+    outcomes = simulate_weighed(found.cluster, points, say, f"best plan, {len(told)} mishaps")
+    sign, worst = 1 if is_least_best(goal) else -1, dict[str, Mishap]()
+    for (case, worker, _), outcome in zip(told, outcomes.values(), strict=True):
+        change = relative_change(best.outcome.observations[goal], outcome.observations[goal])
+        each = Mishap(case, worker, change.mean, change.low, change.high)
+        if case not in worst or sign * each.change > sign * worst[case].change:
+            worst[case] = each
+    return list(worst.values())
+
+
+def _cases(plan: Scenario, found: Found) -> Iterator[tuple[str, str | None, Scenario]]:
+    """What goes wrong, whose device it is, and the scenario in which it does."""
+    yield "jitter as large as latencies", None, plan.with_(**_jitter(plan))
+    arrivals = plan.workload.arrivals
+    if not isinstance(arrivals, (ArrivalTrace, type(None))):
+        bursty = {"process": "gamma", "rate_per_s": arrivals.rate_per_s, "cv": BURSTY}
+        yield (
+            f"arrivals in bursts (cv {BURSTY:g})",
+            None,
+            plan.with_(**{"workload.arrivals": bursty}),
+        )
+    roles = resolve(plan).devices
+    for role in roles:
+        table = multiplied(plan.scale, {f"roles.{role}": SLOWER})
+        yield f"a device {SLOWER:g} times as slow", role, plan.with_(scale=table)
+    faults, at_ms = found.cluster.faults, _halfway_ms(plan, found)
+    for role in roles:
+        lost = {
+            "timeout_ms": faults.timeout_ms,
+            "restart_ms": faults.restart_ms,
+            "spares": 1,
+            "inject": [{"worker": role, "kind": "cut", "at_ms": at_ms}],
+        }
+        yield "a device lost halfway, with a spare", role, plan.with_(faults=lost)
+
+
+def _jitter(plan: Scenario) -> dict[str, Any]:
+    """Keys by which every link's messages are late at random, on the scale of its latency."""
+    changes = dict[str, Any]()
+    for key, link in named_links(plan.links).items():
+        known = resolve_link(link, f"{plan.path}: key {key}", plan.path.parent)
+        scale = (known.jitter_ms or 0.0) + known.latency_ms
+        if isinstance(link, str) and key.count(".") == 1:
+            changes[key] = {"profile": link, "jitter_ms": scale}
+        elif key == DEFAULT and "default" not in plan.links.model_fields_set:
+            changes[key] = {"latency_ms": known.latency_ms, "jitter_ms": scale}
+        elif known.latency_ms:
+            changes[f"{key}.jitter_ms"] = scale
+    return changes
+
+
+def _halfway_ms(plan: Scenario, found: Found) -> float:
+    """The middle of a run, as far as it can be told beforehand."""
+    workload = plan.workload
+    if not isinstance(workload.arrivals, (ArrivalTrace, type(None))):
+        return 500.0 * workload.requests / workload.arrivals.rate_per_s
+    rounds = ceil(workload.requests / workload.concurrency)
+    return rounds * found.best.outcome.metrics["request_latency_ms"].mean / 2
