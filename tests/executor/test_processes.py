@@ -44,7 +44,7 @@ def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Itera
 def test_run_is_lossless_and_replays_step_by_step(
     controller: Controller, pair: tuple[Path, Path], name: str, clients: int
 ) -> None:
-    deployment = small_deployment(name, clients=clients, ends=controller.deployment.ends)
+    deployment = small_deployment(name, clients=clients, ends=controller.crew.deployment.ends)
     trace, recording = controller.run(deployment)
     for request, spec in zip(trace.requests, deployment.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
@@ -91,7 +91,7 @@ def test_a_step_in_phases_sends_what_pruning_has_left(
 
 
 def test_nothing_is_left_of_finished_requests(controller: Controller) -> None:
-    ends = controller.deployment.ends
+    ends = controller.crew.deployment.ends
     controller.run(small_deployment("flowspec_free", clients=3, ends=ends))
     controller.run(small_deployment("specpipe_db", clients=3, ends=ends))
     deadline = time.monotonic() + 5
@@ -100,7 +100,7 @@ def test_nothing_is_left_of_finished_requests(controller: Controller) -> None:
 
 
 def test_chunked_prompt_is_computed_in_two_segments(controller: Controller) -> None:
-    deployment = small_deployment("pp", ends=controller.deployment.ends)
+    deployment = small_deployment("pp", ends=controller.crew.deployment.ends)
     trace, _ = controller.run(replace(deployment, requests=(RequestSpec(PROMPT, 2),)))
     sizes = [s.tokens for s in trace.spans if s.device.endswith("stage1") and s.kind == "compute"]
     assert sizes == [35, 35, 1]
@@ -149,7 +149,7 @@ def test_killed_worker_is_named_and_the_rest_ends(pair: tuple[Path, Path]) -> No
     with Controller(worker_roles(pair, deployment), deployment) as running:
         ours = [p for p in _children() if p.pid not in before]
         assert len(ours) == 5
-        running.kill("pipeline0.stage2")
+        running.crew.inject("pipeline0.stage2", "kill")
         start = time.monotonic()
         with pytest.raises(RunError, match=r"pipeline0\.stage2 died \(exit code -9\)"):
             running.run(replace(deployment, requests=(RequestSpec(PROMPT, 400),)))
