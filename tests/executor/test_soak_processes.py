@@ -29,7 +29,7 @@ pytestmark = pytest.mark.processes
 
 KINDS: tuple[FaultKind, ...] = ("kill", "stop", "cut")
 SOAKED = SCHEDULES if THOROUGH else ("flowspec", "pipedec", "specpipe_db", "dsd")
-FAULTS = 16 if THOROUGH else 5
+FAULTS = 16 if THOROUGH else len(KINDS)
 """Of each schedule."""
 TIMEOUT_MS, SPAN_MS = 1000.0, 120.0
 """A worker may be silent for so long; a fault comes so long after a run's start at most."""
