@@ -42,11 +42,11 @@ def _lose(pair: tuple[Path, Path], name: str, lost: str, how: int) -> None:
             nonlocal done
             done += 1
             if done == 1:
-                process = running._processes[lost].pid
+                process = running.crew.lines.processes[lost].pid
                 assert process is not None
                 os.kill(process, how)
 
-        before = {process.pid for process in running._processes.values()}
+        before = {process.pid for process in running.crew.lines.processes.values()}
         trace, recording = running.run(deployment, once)
         assert not any(psutil.pid_exists(pid) for pid in before if pid is not None)
     (fault,) = trace.faults
@@ -75,7 +75,7 @@ def test_a_message_that_is_lost_on_its_way_takes_a_spare(pair: tuple[Path, Path]
     roles[2] = replace(roles[2], port=port)
     with zmq.Context() as context, Controller(roles, deployment) as running:
         ends, address = ("draft0", "pipeline0.stage2"), f"tcp://{LOOPBACK}:{port}"
-        outbox = Outbox(context, address, ends, None, running._roles[0].token)
+        outbox = Outbox(context, address, ends, None, running.crew.roles[0].token)
         outbox._count = 900
         outbox.send(Close(77), now_ms(), 0)
         trace, recording = running.run(deployment)
@@ -130,10 +130,10 @@ def test_layers_are_dealt_anew_where_no_spare_is_left(pair: tuple[Path, Path]) -
 
         def lose_one() -> None:
             if to_lose:
-                running.kill(to_lose.pop(0))
+                running.crew.inject(to_lose.pop(0), "kill")
 
         trace, recording = running.run(deployment, lose_one)
-        left = [role.placed for role in running._roles]
+        left = [role.placed for role in running.crew.roles]
         again, _ = running.run(deployment)
     assert [fault.worker for fault in trace.faults] == ["pipeline0.stage2", "pipeline0.stage4"]
     assert all(fault.recovered_ms is not None for fault in trace.faults)

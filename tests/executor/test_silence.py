@@ -186,7 +186,7 @@ def test_a_stopped_worker_ends_the_run(pair: tuple[Path, Path], name: str) -> No
     if name == SWITCH:
         deployment = replace(deployment, central_transfers=True)
     with Controller(worker_roles(pair, deployment), deployment) as running:
-        processes = {name: p.pid for name, p in running._processes.items()}
+        processes = {name: p.pid for name, p in running.crew.lines.processes.items()}
         stopped = processes[name]
         assert stopped is not None
         sentence = rf"^{name} has not answered for \d+ ms \(faults\.timeout_ms = 2000\)"
@@ -217,7 +217,7 @@ def test_a_lost_message_does_not_hang_a_run(pair: tuple[Path, Path]) -> None:
     """One stage's messages are dropped as foreign, so that all wait for each other."""
     deployment = small_deployment("pp")
     controller = Controller(worker_roles(pair, deployment), deployment)
-    controller._roles[2] = replace(controller._roles[2], token=bytes(16))
+    controller.crew.roles[2] = replace(controller.crew.roles[2], token=bytes(16))
     sentence = r"^nothing happened for \d+ ms: requests are open"
     with controller, pytest.raises(RunError, match=sentence):
         controller.run(deployment)

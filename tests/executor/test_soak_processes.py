@@ -70,7 +70,7 @@ def test_no_fault_leaves_anything_but_the_text(
             lost, kind = str(rng.choice(deployment.devices)), KINDS[number % 3]
             fault = Injected(lost, kind, rng.uniform(0.0, SPAN_MS))
             plan = FaultPlan(TIMEOUT_MS, spares=1, injected=(fault,))
-            pids |= {process.pid or 0 for process in running._processes.values()}
+            pids |= {process.pid or 0 for process in running.crew.lines.processes.values()}
             begun = time.monotonic()
             trace, recording = running.run(replace(deployment, faults=plan))
             assert time.monotonic() - begun < MOST_S
@@ -80,7 +80,7 @@ def test_no_fault_leaves_anything_but_the_text(
             assert recording.complete or lost == "draft0"
             assert not any(running.open_sessions().values())
             seen += trace.faults
-        pids |= {process.pid or 0 for process in running._processes.values()}
+        pids |= {process.pid or 0 for process in running.crew.lines.processes.values()}
     assert len(seen) >= FAULTS
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
     found += seen

@@ -36,7 +36,6 @@ def rate(traces: list[Trace]) -> float:
     ("targets", "draft_ms", "beta"),
     [
         (1, 20.0, None),
-        (4, 20.0, None),
         (8, 20.0, None),
         (2, 1.0, 0.9),
         (3, 3.0, 0.5),

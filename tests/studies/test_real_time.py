@@ -12,9 +12,9 @@ from treepipe.studies.real_time import LIGHT, Settings, study
 
 @pytest.mark.processes
 def test_end_to_end(tmp_path: Path) -> None:
-    prompts = few_prompts(tmp_path)
+    prompts = few_prompts(tmp_path, 4)
     settings = Settings(
-        [LIGHT], ("pp",), ("code",), 3, 40, 2.0, 1.0, plans=0, calibrated_on=prompts
+        [LIGHT], ("pp",), ("code",), 3, 40, 1.0, 1.0, plans=0, calibrated_on=prompts
     )
     result = study(settings, say)
     rows = written(result, tmp_path / "out")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.worlds.written_studies import say
 from treepipe.profiles.library import REFERENCE
 from treepipe.validation import grid as validation_grid
 from treepipe.validation.cells import SCENARIO, SYSTEMS, Cell, Size
@@ -31,10 +32,6 @@ LEVELS = {
     "stage (ms)": STAGE_MS,
     "prompts": KINDS,
 }
-
-
-def say(what: str, steps: int) -> None:
-    assert what or steps
 
 
 def test_every_pair_of_levels_occurs_and_none_much_more_often() -> None:
@@ -68,14 +65,20 @@ def test_held_out_prompts_are_taken_in_turn(tmp_path: Path) -> None:
     assert all(case.scenario.path == SCENARIO for case in cases)
 
 
-TINY = Size(requests=2, chain_requests=1, plain_requests=1, new_tokens=5, runs=None)
+TINY = Size(requests=2, chain_requests=1, plain_requests=1, new_tokens=5, runs=2)
 Found = list[tuple[Cell, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """A tiny grid, predicted and run."""
-    return list(run_grid(grid_cells(3), TINY, say, tmp_path_factory.mktemp("timelines")))
+    """A tiny grid, calibrated on a few prompts of each kind, predicted and run."""
+    folder = tmp_path_factory.mktemp("prompts")
+    prompts = json.loads((REFERENCE / "validation_prompts.json").read_text(encoding="utf-8"))
+    few = {kind: {**uses, "calibration": uses["calibration"][:4]} for kind, uses in prompts.items()}
+    (folder / "validation_prompts.json").write_text(json.dumps(few))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(validation_grid, "REFERENCE", folder)
+        return list(run_grid(grid_cells(3), TINY, say, tmp_path_factory.mktemp("timelines")))
 
 
 @pytest.mark.processes

@@ -29,16 +29,16 @@ def grey(color: Any) -> float:
 def alike(figure: Figure) -> list[str]:
     """Pairs of labels in one legend that only their colours tell apart."""
     found = []
-    # A legend's own handle of points with error bars knows no marks.
-    drawn = dict[str, Any]()
-    for panel in figure.axes:
-        handles, labels = panel.get_legend_handles_labels()
-        drawn |= zip(labels, handles, strict=True)
+    drawn = {
+        label: handle
+        for panel in figure.axes
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }  # a legend's own handle of an error bar is the bar without its marker
     legends = [*figure.legends, *filter(None, (panel.get_legend() for panel in figure.axes))]
     for legend in legends:
         names = [text.get_text() for text in legend.get_texts()]
-        handles = map(drawn.get, names, legend.legend_handles)
-        looks = zip(names, map(_look, handles), strict=True)
+        handles = zip(names, legend.legend_handles, strict=True)
+        looks = [(name, _look(drawn.get(name, handle))) for name, handle in handles]
         for (one, (first, shape)), (other, (second, also)) in combinations(looks, 2):
             if shape == also and abs(first - second) < APART:
                 found.append(f"{one} and {other}: {first:.2f} and {second:.2f}, {shape}")

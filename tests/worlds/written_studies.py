@@ -18,10 +18,10 @@ def say(what: str, steps: int) -> None:
     assert what or steps
 
 
-def few_prompts(folder: Path) -> str:
+def few_prompts(folder: Path, count: int = 9) -> str:
     """A file of some of the prompts that studies calibrate on; all take minutes."""
     file = folder / "prompts.json"
-    file.write_text(json.dumps(load_texts("reference:calibration", folder)[:9]))
+    file.write_text(json.dumps(load_texts("reference:calibration", folder)[:count]))
     return str(file)
 
 

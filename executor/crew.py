@@ -1,0 +1,262 @@
+"""The worker processes of a deployment, on this host and on others: started, introduced, ended.
+
+Law of this file: whatever happens, no process and no port is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+
+from treepipe.core.recovery import Committed, FaultKind, Journal
+from treepipe.executor.clock import now_ms
+from treepipe.executor.control import (
+    Become,
+    Chunk,
+    Connect,
+    Equipped,
+    Fail,
+    Lacks,
+    Listen,
+    Listening,
+    Loaded,
+    Notes,
+    SetClock,
+    Wanted,
+)
+from treepipe.executor.fleet import Fleet
+from treepipe.executor.fork_server import fork_server, start
+from treepipe.executor.lines import END_S, ControlLines, Process
+from treepipe.executor.pulse import LostWorkerError
+from treepipe.executor.remote import CONNECT_S, RemoteProcess
+from treepipe.executor.station import RoleSettings
+from treepipe.executor.transport import TOKEN_BYTES
+from treepipe.executor.worker import worker_main
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import SWITCH, Deployment
+
+
+class Crew:
+    """A process for each draft server and each stage of a deployment.
+
+    Attributes:
+        deployment: theirs; another one once layers were dealt anew.
+        lines: what they are told and answer.
+        journal: what draft servers told of the open requests.
+        given_up: pipelines that lost a worker.
+    """
+
+    def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
+        """Args: ``roles``: one per device of the deployment."""
+        self.deployment, self._fleet, self.roles = deployment, Fleet(roles), [*roles]
+        if deployment.queues_transfers and roles[0].emulate:
+            self.roles.append(self.roles[0].as_switch())
+        self._renew_secrets()
+        self.journal, self.given_up = Journal(), set[int]()
+        self.lines = ControlLines(
+            roles[0].timeout_ms,
+            {
+                Wanted: self._send_chunk,
+                Committed: lambda _, said: self.journal.told(said),
+                Lacks: lambda _, said: self._cut_off(said),
+            },
+        )
+
+    @property
+    def drafts(self) -> list[str]:
+        """Names of the draft servers, by their number."""
+        return [draft.name for draft in self.deployment.drafts]
+
+    # --- beginning and end -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Meet the other hosts, and start all workers; raises what ``Fleet.meet`` raises."""
+        self._fleet.meet(self.deployment.key)
+        self._start_all()
+
+    def start_anew(self, lost: LostWorkerError) -> None:
+        """End all workers at once, and start them again; sessions with other hosts go on.
+
+        Raises the loss itself if the host of the lost worker does not answer, either, and the
+        worker is needed.
+        """
+        for process in self.lines.processes.values():
+            process.kill()
+        if lost.name in self._end_workers() and lost.name in self.deployment.devices:
+            raise lost
+        self._renew_secrets()
+        self._start_all()
+
+    def deal_anew(self, deployment: Deployment) -> None:
+        """Start the roles of this deployment, which lacks a stage, from the next time on."""
+        self.deployment, there = deployment, {*deployment.devices, SWITCH}
+        self.roles = [role.moved(deployment) for role in self.roles if role.placed.name in there]
+
+    def give_up(self, pipeline: int) -> None:
+        """End what is left of a pipeline that lost a worker."""
+        self.given_up.add(pipeline)
+        for stage in self.deployment.pipelines[pipeline]:
+            self.lines.forget(stage.name)
+
+    def close(self) -> None:
+        """End every process; returns when all are gone."""
+        self._end_workers()
+        self._fleet.close()
+
+    def _end_workers(self) -> list[str]:
+        """Returns when all are gone; names those that hosts do not tell the end of."""
+        self.lines.close()
+        started = {
+            name: process
+            for name, process in self.lines.processes.items()
+            if isinstance(process, RemoteProcess) or process.pid is not None
+        }
+        _join(started.values(), END_S)
+        for process in started.values():
+            if process.is_alive():
+                process.kill()  # all first: one on a host that is gone is waited for in vain
+        _join(started.values(), CONNECT_S)
+        self.lines.processes.clear()
+        return [name for name, process in started.items() if process.is_alive()]
+
+    def _renew_secrets(self) -> None:
+        """Make new ones for the ports; what was sent with others is foreign from now on."""
+        token, key = secrets.token_bytes(TOKEN_BYTES), self._fleet.new_key()
+        self.roles = [replace(role, token=token, key=key) for role in self.roles]
+
+    def _start_all(self) -> None:
+        for role in self.roles:
+            self._start(role)
+        for role in self.roles:
+            models = self._fleet.manifests(role)
+            self.lines.order(role.placed.name, Become(role.travelling, models))
+        self._introduce()
+
+    def _start(self, role: RoleSettings) -> None:
+        name = role.placed.name
+        if role.placed.worker is not None:
+            remote, line, look = self._fleet.start(role.placed.worker, name)
+            self.lines.add(name, remote, line)
+            self.lines.watch.add(name, look)
+            return
+        context = fork_server()
+        ours, theirs = context.Pipe()
+        look, beat = context.Pipe(duplex=False)
+        process = context.Process(target=worker_main, args=(theirs, beat), name=name, daemon=True)
+        self.lines.add(name, process, ours)
+        with theirs, beat:
+            start(process)
+        self.lines.watch.add(name, look, process.pid)
+
+    def _send_chunk(self, name: str, wanted: Wanted) -> None:
+        self.lines.order(name, Chunk(self._fleet.chunk(name, wanted)))
+
+    def _introduce(self) -> None:
+        """Collect every worker's address and tell each whom it sends to."""
+        lines, fleet = self.lines, self._fleet
+        addresses, places = {}, {role.placed.name: role.placed.worker for role in self.roles}
+        for name in places:
+            lines.answer(name, Equipped)
+        # One after another: of two runs that want the same ports, the first one gets them all.
+        for role in sorted(self.roles, key=lambda role: role.port):
+            name = role.placed.name
+            lines.order(name, Listen(fleet.listens_on(places[name]), *fleet.ahead(name)))
+            addresses[name] = lines.answer(name, Listening).address
+        for name in addresses:
+            peers = self._peers(name)
+            links = {peer: self.deployment.link(name, peer) for peer in peers}
+            switch = addresses.get(SWITCH) if name != SWITCH else None
+            ways = {
+                peer: fleet.way(addresses[peer] if switch is None else switch, places[name])
+                for peer in peers
+            }
+            lines.order(name, Connect(ways, links))
+        for name in addresses:
+            lines.answer(name, Loaded)
+            lines.watch.serves(name)
+
+    def _peers(self, name: str) -> list[str]:
+        """Whom a worker sends to: a draft to all stages, a stage to the next or to the drafts."""
+        pipelines = [[stage.name for stage in stages] for stages in self.deployment.pipelines]
+        if name == SWITCH:
+            return [*self.deployment.devices]
+        if name in self.drafts:
+            return [stage for stages in pipelines for stage in stages]
+        stages = next(stages for stages in pipelines if name in stages)
+        return stages[stages.index(name) + 1 :][:1] or self.drafts
+
+    # --- faults ----------------------------------------------------------------------------------
+
+    def inject(self, name: str, kind: FaultKind, for_ms: float | None = None) -> None:
+        """Let a worker fail: by a signal where its process is one of this host, else it does so
+        itself when it looks up. Args: ``for_ms``: one that was stopped by a signal is to be
+        resumed."""
+        process = self.lines.processes[name]
+        if kind == "kill":
+            process.kill()
+        elif kind == "stop" and isinstance(process, BaseProcess):
+            assert process.pid is not None  # it was started
+            os.kill(process.pid, signal.SIGSTOP)
+        else:
+            self.lines.order(name, Fail(kind, for_ms))
+
+    def resume(self, name: str) -> None:
+        """Let a worker go on that a signal has stopped."""
+        process = self.lines.processes[name]
+        if isinstance(process, BaseProcess) and process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGCONT)
+
+    def _cut_off(self, lacks: Lacks) -> None:
+        """A message is lost, so its stage is; of one that was given up already it is no news."""
+        ends = lacks.receiver, lacks.sender
+        name = next(each for each in ends if self.deployment.pipeline_of(each) is not None)
+        if name in self.lines:
+            raise LostWorkerError(
+                name,
+                f"is cut off: message {lacks.number} from {lacks.sender} to {lacks.receiver} did "
+                f"not arrive, though later ones did",
+                "cut",
+            )
+
+    # --- a run's time ----------------------------------------------------------------------------
+
+    def run_begins(self) -> float:
+        """Clocks and idleness count from now, which it returns."""
+        begun_ms = now_ms()
+        self.lines.watch.begin()
+        for name, ahead_ms in self._fleet.run_begins():
+            self.lines.order(name, SetClock(ahead_ms))
+        return begun_ms
+
+    def collect(self, trace: Trace, start_ms: float) -> None:
+        """What the workers noted since the run's start, of those that are left."""
+        clocks = self._fleet.run_ends(start_ms)
+        trace.warnings += [each for each in clocks.warnings if each not in trace.warnings]
+        for name in self.lines:
+            notes = self.lines.ask(name, Notes)
+            spans = [
+                clocks.aligned(name, span).shifted(-start_ms)
+                for span in notes.spans
+                if span.end_ms >= start_ms
+            ]
+            trace.spans += [replace(s, start_ms=max(0.0, s.start_ms)) for s in spans]
+            trace.turns += [
+                turn.shifted(-start_ms) for turn in notes.turns if turn.started_ms >= start_ms
+            ]
+            for reason, count in notes.dropped.items():
+                trace.warnings.append(
+                    f"{count} foreign or malformed messages were dropped by {name}, each of which "
+                    f"{reason}"
+                )
+        trace.spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
+
+
+def _join(processes: Iterable[Process], within_s: float) -> None:
+    """Wait for the ends of all."""
+    deadline = now_ms() + 1e3 * within_s
+    for process in processes:
+        process.join(max(0.0, (deadline - now_ms()) / 1e3))

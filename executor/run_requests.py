@@ -1,0 +1,178 @@
+"""The requests of one run by a deployment's workers: a closed loop, or requests that arrive.
+
+Law of this file: times count from the run's start and requests from 1 here; the workers know the
+controller's clock, and sessions of all runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from treepipe.core.errors import RunError
+from treepipe.core.recovery import Held
+from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
+from treepipe.executor.clock import now_ms
+from treepipe.executor.control import Ask, Finished, Open, OpenTexts
+from treepipe.executor.crew import Crew
+from treepipe.executor.pulse import WorkerError
+from treepipe.results.recording import RecordedRequest, Recording
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Deployment
+
+SALVAGE_MS = 5000.0
+"""How long draft servers get to hand over the open texts of a run that failed."""
+
+
+class RunRequests:
+    """What is asked in a run, from the front desk to the trace.
+
+    Attributes:
+        deployment: the workers', asked for these requests.
+        front: says who is served when and where.
+        trace, recording: of the requests that are over.
+    """
+
+    def __init__(
+        self, crew: Crew, deployment: Deployment, base: int, progress: Callable[[], None]
+    ) -> None:
+        """The run begins now. Args: ``base``: sessions before this run."""
+        self.deployment = deployment
+        self._crew, self._base, self._progress = crew, base, progress
+        self._over = 0  # so many requests were reported as progress
+        self.front = deployment.front_desk()
+        for pipeline in crew.given_up:
+            self.front.lose(pipeline)
+        self.trace = Trace(
+            deployment.devices,
+            machines=deployment.machines,
+            requests=self.front.over,
+            paged=deployment.serving.cache == "paged",
+            slo=deployment.serving.slo,
+        )
+        self.recording = Recording()
+        self.start_ms = crew.run_begins()
+
+    @property
+    def now_ms(self) -> float:
+        """The time since the run's start."""
+        return now_ms() - self.start_ms
+
+    def begin(self) -> None:
+        """Ask for the first ones."""
+        self._open(self.front.start(0.0), 0.0)
+
+    def next_finished(self, until_ms: float | None) -> Finished | None:
+        """Wait until then, or until the next request arrives, for any draft server to finish one.
+
+        Raises:
+            WorkerError: a worker is lost, or failed.
+            RunError: all workers wait for each other.
+        """
+        lines, arrival_ms = self._crew.lines, self.front.next_arrival_ms
+        at_ms = min((at for at in (until_ms, arrival_ms) if at is not None), default=None)
+        until_ms = None if at_ms is None else at_ms + self.start_ms
+        while True:
+            for name in self._crew.drafts:
+                if (finished := lines.take(name, Finished)) is not None:
+                    return finished
+            if until_ms is not None and until_ms <= now_ms():
+                return None
+            lines.listen(until_ms)
+            idle_ms = lines.watch.all_idle_ms()
+            if arrival_ms is None and idle_ms > lines.watch.timeout_ms:
+                raise RunError(
+                    f"nothing happened for {idle_ms:.0f} ms: requests are open, but every worker "
+                    f"waits for a message"
+                )
+
+    def finished(self, found: Finished) -> None:
+        """A request is over; what follows from it."""
+        request = self.note(found)
+        self.arrivals(request.finished_ms)
+        self._open(self.front.finished(request), request.finished_ms)
+
+    def arrivals(self, until_ms: float) -> None:
+        """Take in what has arrived by then, each request at its own time."""
+        while (at := self.front.next_arrival_ms) is not None and at <= until_ms:
+            self._open(self.front.arrive(), at)
+
+    def hand_over(self, held: Held, at_ms: float) -> None:
+        """Give an open request to its draft server."""
+        spec, draft = self.deployment.requests[held.assignment.request], held.assignment.draft
+        assert draft is not None  # it is served
+        order = Open(held, self.deployment.new_schedule, spec, at_ms + self.start_ms)
+        self._crew.lines.order(self._crew.drafts[draft], order)
+
+    def _open(self, assignments: Sequence[Assignment], at_ms: float) -> None:
+        for _ in self.front.over[self._over :]:
+            self._progress()
+        self._over = len(self.front.over)
+        for assignment in assignments:
+            spec, session = self.deployment.requests[assignment.request], assignment.session
+            given = replace(assignment, asked_ms=assignment.asked_ms + self.start_ms)
+            held = self._crew.journal.open(self._base + session, len(spec.prompt), given)
+            self.hand_over(held, at_ms)
+
+    # --- what is known of them -------------------------------------------------------------------
+
+    def note(self, found: Finished) -> RequestTrace:
+        """Take a request into the recording; returns it as this run counts."""
+        self._crew.journal.closed(found.trace.session)
+        number = self._record(found)
+        return replace(found.trace.shifted(-self.start_ms), session=number)
+
+    def heard(self) -> list[Finished]:
+        """Requests that are over by now; the journal knows the others as well as any draft."""
+        over = []
+        for found in self._told():
+            if found.trace.session <= self._base:
+                continue  # of a run that ended before
+            if found.trace.reason == RUN_ENDED:
+                self._crew.journal.known(found.trace)
+                self._record(found)
+            else:
+                over.append(found)
+        return over
+
+    def salvage(self) -> None:
+        """The run has failed: note what is committed of the requests that were open."""
+        self.trace.requests += [self.note(found) for found in self.heard()]
+        # What is left is open; draft servers that do not answer had told a part of it.
+        for text in self._crew.journal.texts(now_ms()):
+            known = RecordedRequest(text.prompt_tokens, text.tokens)
+            self.trace.requests.append(self.note(Finished(text, known)))
+        self.trace.complete = self.recording.complete = False
+
+    def _told(self) -> list[Finished]:
+        """What the draft servers that still answer have committed of their open requests, and
+        what they finished that nobody took yet."""
+        lines, drafts = self._crew.lines, self._crew.drafts
+        until_ms, found = now_ms() + SALVAGE_MS, list[Finished]()
+        asked = [name for name in drafts if name in lines]
+        for name in [*asked]:
+            try:
+                lines.order(name, Ask("OpenTexts"))
+            except WorkerError as lost:
+                lines.forget(lost.name)
+        while now_ms() < until_ms and any(name in lines for name in asked):
+            try:
+                lines.listen(until_ms)
+            except WorkerError as lost:
+                lines.forget(lost.name)
+            for name in [*asked]:
+                if (answer := lines.take(name, OpenTexts)) is not None:
+                    found += answer.requests
+                    asked.remove(name)
+        for name in drafts:
+            while (finished := lines.take(name, Finished)) is not None:
+                found.append(finished)
+        return found
+
+    def _record(self, found: Finished) -> int:
+        """What was recorded of a request before is not told again; returns its number here."""
+        number = found.trace.session - self._base
+        before = self.recording.requests.get(number, RecordedRequest(0)).answers
+        answers = [*before, *found.recorded.answers]
+        self.recording.requests[number] = replace(found.recorded, answers=answers)
+        return number
