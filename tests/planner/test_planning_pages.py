@@ -45,7 +45,7 @@ def test_documented_plans_work(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tiny = [part for setting in TINY for part in ("--set", setting)]
-    assert call(monkeypatch, *arguments, *tiny, "--jobs", 1) == 0
+    assert call(monkeypatch, *arguments, *tiny) == 0
     assert "best plan as a scenario" in capsys.readouterr().out
 
 
