@@ -147,7 +147,6 @@ class PoolOracle:
         self._truth: list[int] = []
         # Per scratch node: index of its token in the text, steps off the true path, path key.
         self._scratch = Scratch[tuple[int, int, int]]()
-        self._off_path = pool.off_path_rows
 
     def truth(self, index: int) -> int:
         while index >= len(self._truth):
@@ -173,7 +172,7 @@ class PoolOracle:
 
     def _rows(self, added: list[ScratchNode[tuple[int, int, int]]]) -> list[int]:
         """Rows of the pool that answer for new scratch nodes."""
-        off_path, rows = self._off_path, list[int]()
+        off_path, rows = self._pool.off_path_rows, list[int]()
         beyond = len(off_path) - 1
         root = self._scratch.read - self._prompt - 1, 0, self._salt
         for node in added:

@@ -205,7 +205,7 @@ class DraftDesk:
 
     def _draft_next(self, now_ms: float) -> Draft:
         passes = self._passes.popleft()
-        self._book.drafting(dict(passes), now_ms)
+        self._book.drafting([session for session, _ in passes], now_ms)
         later, self._drafting = self._drafting, True
         return Draft(passes, later)
 
@@ -249,11 +249,11 @@ class DraftDesk:
 
     def drafted(self, answers: Sequence[tuple[int, Drafted]]) -> Orders:
         """A batch of draft passes was run."""
-        orders, passes, least = Orders(), list[tuple[int, DraftPass]](), self._least_log_prob
+        orders, passes = Orders(), []
         for session, drafted in answers:
             if session in self._sessions:
-                if least > -inf and len(drafted.tokens):
-                    drafted = drafted.least(least)
+                if self._least_log_prob > -inf and len(drafted.tokens):
+                    drafted = drafted.least(self._least_log_prob)
                 passes += self._absorb(orders, session, self._handle(session, drafted))
         self._queue_passes(passes)
         return orders if orders.nothing else self._with_room(self._gathered(orders))

@@ -6,7 +6,6 @@ sees of it only the ``Pace`` in an event that it is told.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from treepipe.core.records import record
@@ -115,7 +114,7 @@ class PaceBook:
         """A turn begins."""
         self._turn_ms = now_ms
 
-    def drafting(self, sessions: Collection[int], now_ms: float) -> None:
+    def drafting(self, sessions: list[int], now_ms: float) -> None:
         """Draft passes of these sessions begin."""
         since_ms, self._turn_ms = self._turn_ms, None
         if self._reading and not self._reading.isdisjoint(sessions):

@@ -7,7 +7,6 @@ here, so the same passes give everyone the same nodes at the same paths.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from treepipe.core.messages import NO_PARENT
@@ -91,16 +90,19 @@ class Scratch(Generic[Payload]):
 
     def follow(self, order: DraftPass) -> Followed[Payload]:
         """Take note of a pass. Raises ``IndexError`` for a node that is not there."""
-        cut = order.cut
-        committed = [] if cut is None else self._cut(*cut)
+        committed = self._cut(order)
         self.read += len(order.catch_up)
         nodes, first = self.nodes, len(self.nodes)
         for token, parent in zip(order.tokens, order.parents, strict=True):
             nodes.append(ScratchNode(token, None if parent == NO_PARENT else nodes[parent]))
         return Followed(committed, nodes[first:])
 
-    def _cut(self, slots: Sequence[int], accepted: int) -> list[ScratchNode[Payload]]:
-        """Drop what a pass does not keep; returns the nodes that it commits."""
+    def _cut(self, order: DraftPass) -> list[ScratchNode[Payload]]:
+        """Drop what the pass does not keep; returns the nodes that it commits."""
+        cut = order.cut
+        if cut is None:
+            return []
+        slots, accepted = cut
         kept = [*map(self.nodes.__getitem__, slots)]
         self.nodes = kept[accepted:]
         if not accepted:

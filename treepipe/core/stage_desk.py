@@ -126,11 +126,13 @@ class _Lane:
     beats: deque[Beat] = field(default_factory=deque)
     flights: deque[tuple[Flight, tuple[Any, ...]]] = field(default_factory=deque)
 
-    def lets_flight(self) -> bool:
-        """Whether the next flight's step has come."""
+    def release(self) -> tuple[Flight, tuple[Any, ...]] | None:
+        """The next flight, if its step has come."""
+        if not self.flights:
+            return None
         number = self.flights[0][0].beat
         assert number is not None  # others never wait in a lane
-        return self.barrier.lets(number)
+        return self.flights.popleft() if self.barrier.lets(number) else None
 
 
 class StageDesk:
@@ -421,13 +423,12 @@ class StageDesk:
 
     def _advance(self, lane: _Lane) -> None:
         """Apply the beats and release the flights whose step has come."""
-        beats, flights = lane.beats, lane.flights
-        while beats or flights:
-            if beats and lane.barrier.word_is_due:
-                self._tell(beats.popleft())
+        while True:
+            if lane.beats and lane.barrier.word_is_due:
+                self._tell(lane.beats.popleft())
                 lane.barrier.applied += 1
-            elif flights and lane.lets_flight():
-                self._release(*flights.popleft())
+            elif (released := lane.release()) is not None:
+                self._release(*released)
             else:
                 return
 

@@ -71,8 +71,7 @@ class TokenTree:
         if parents and not (first in known and max(parents) in known):
             raise ValueError(f"a parent is not among the {len(known)} nodes before the layer")
         new = set(zip(parents, tokens, strict=True))
-        behind = self.parents[first + 1 :]  # where children of the layer's parents would be
-        fresh = not behind or max(behind) < first  # nearly always: below the deepest layer
+        fresh = max(self.parents) < first  # nearly always: below the deepest layer
         if len(new) < len(tokens) or not (
             fresh or new.isdisjoint(zip(self.parents, self.tokens, strict=True))
         ):
@@ -183,9 +182,11 @@ def subtree(parents: Sequence[int], node: int) -> list[int]:
     >>> subtree([-1, 0, 0, 1, 2], 1)
     [1, 3]
     """
-    inside = [*[False] * node, True]
-    for parent in parents[node + 1 :]:
-        inside.append(inside[parent])
+    inside = [False] * len(parents)
+    inside[node] = True
+    for index, parent in enumerate(parents[node + 1 :], start=node + 1):
+        if inside[parent]:
+            inside[index] = True
     return [*compress(range(len(parents)), inside)]
 
 

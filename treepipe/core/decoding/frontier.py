@@ -8,7 +8,6 @@ with the next pass (the draft keeps two caches as every stage does: PipeDec, sec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,18 +43,15 @@ class Frontier:
 
     def answer(self, asked: Sequence[int], drafted: Drafted) -> None:
         """The draft's candidates below these nodes; they are the last ones it answered for."""
-        candidates, first = self.candidates, len(drafted.tokens) - len(asked)
+        first = len(drafted.tokens) - len(asked)
         for row, node in enumerate(asked, start=first):
-            candidates[node] = drafted, row
+            self.candidates[node] = (drafted, row)
 
-    def unasked(self, layer: range) -> list[int]:
-        """Those of a layer's nodes below which the draft has proposed nothing."""
-        known = self.candidates[layer.start : layer.stop]
-        return [node for node, each in zip(layer, known, strict=True) if each is None]
-
-    def offers(self, layer: range) -> tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.float64]]:
+    def offers(
+        self, layer: Sequence[int]
+    ) -> tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.float64]]:
         """Candidates [nodes, top_k] of a layer, whose nodes are always asked about together."""
-        found = [known for known in self.candidates[layer.start : layer.stop] if known is not None]
+        found = [known for node in layer if (known := self.candidates[node]) is not None]
         drafted, rows = found[0][0], [row for _, row in found]
         if len(rows) == len(drafted.tokens):
             return np.asarray(drafted.tokens), np.asarray(drafted.log_probs)
@@ -99,16 +95,16 @@ class Frontier:
         self, tree: TokenTree, asked: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Tokens and scratch parents of nodes that the draft computes for the first time."""
-        above = [*map(tree.parents.__getitem__, asked)]
+        above = [tree.parents[node] for node in asked]
         first, layer_above = len(self._slots), range(min(above), asked[0])
         while first and self._slots[first - 1] in layer_above:
             first -= 1  # scratch nodes come in sequence order; most of them lie further up
         places: dict[int | None, int] = dict(
             zip(self._slots[first:], range(first, len(self._slots)), strict=True)
         )
-        parents = tuple(map(places.get, above, repeat(NO_PARENT)))
+        parents = tuple([places.get(parent, NO_PARENT) for parent in above])
         self._slots += asked
-        return tuple(map(tree.tokens.__getitem__, asked)), parents
+        return tuple([tree.tokens[node] for node in asked]), parents
 
     def whole(self, tree: TokenTree, layer: range) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Tokens and scratch parents of everything below the root that the round began with.

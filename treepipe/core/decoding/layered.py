@@ -215,18 +215,18 @@ class Layered(TreeDecoding):
     def _next_layer(self) -> list[Command]:
         while self._layers_left:
             deepest = self._deepest_layer()
-            self._asked_nodes = self._to_ask(deepest)
+            self._asked_nodes = [node for node in deepest if self._is_asked(node)]
             if self._asked_nodes:
                 return [self._asked.ask(self._pass())]
             self._grow(deepest)
             self._layers_left -= 1
         return []
 
-    def _to_ask(self, layer: range) -> list[int]:
-        """Nodes about which the draft is asked: without reuse all, but for a root alone."""
-        if not self._parameters.draft_reuse and (layer.start or self._frontier.moved):
-            return [*layer]
-        return self._frontier.unasked(layer)
+    def _is_asked(self, node: int) -> bool:
+        """Tells whether the draft is to be asked: without reuse about all, but a root alone."""
+        if self._frontier.candidates[node] is None:
+            return True
+        return not self._parameters.draft_reuse and bool(node or self._frontier.moved)
 
     def _deepest_layer(self) -> range:
         depths = self._flying.tree.depths
