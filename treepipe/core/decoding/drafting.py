@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
+from math import inf
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,9 @@ import numpy.typing as npt
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.tree import best, subtree
+
+Scores: TypeAlias = list[float] | npt.NDArray[np.float64]
+"""Of a layer: a list where it is a single node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class TreeDraft:
         """
         self.tokens: list[int] = [root_token]
         self.parents: list[int] = [NO_PARENT]
-        self._scores: list[npt.NDArray[np.float64]] = [np.zeros(1)]  # by layer
+        self._scores: list[Scores] = [[0.0]]  # by layer
         self._catch_up = tuple(catch_up)
         self.growth, self.behind = growth, behind
         self._pass = 0
@@ -78,7 +83,7 @@ class TreeDraft:
     def scores(self) -> npt.NDArray[np.float64]:
         if len(self._scores) > 1:
             self._scores = [np.concatenate(self._scores)]
-        return self._scores[0]
+        return np.asarray(self._scores[0])
 
     @property
     def complete(self) -> bool:
@@ -141,9 +146,10 @@ class TreeDraft:
         layer = self._layer
         self._asked, self._asked_scores = list(layer), self._layer_scores
         if growth.frontier is not None and len(layer) > 1:
-            chosen = best(self._layer_scores, growth.frontier)
+            scores = np.asarray(self._layer_scores)
+            chosen = best(scores, growth.frontier)
             self._asked = (layer.start + chosen).tolist()
-            self._asked_scores = self._layer_scores[chosen]
+            self._asked_scores = scores[chosen]
         asked, places = self._asked, self._scratch
         parents = tuple(map(places.__getitem__, map(self.parents.__getitem__, asked)))
         scratch = self.behind + len(places) - 1
@@ -154,25 +160,35 @@ class TreeDraft:
     def absorb(self, drafted: Drafted) -> None:
         """Append the candidates of the nodes that were asked about."""
         self._pass += 1
-        below = self._asked_scores[:, None] + drafted.log_probs
-        tokens: list[int] = np.asarray(drafted.tokens).ravel().tolist()
-        width = below.shape[1]
-        flat: npt.NDArray[np.float64] = below.ravel()
-        parents = self._asked
-        if width > 1:
-            parents = [*chain.from_iterable(map(repeat, parents, repeat(width)))]
-        there = flat > -np.inf
-        if not there.all():  # some nodes have fewer candidates
-            kept = np.flatnonzero(there)
-            tokens, parents = [tokens[i] for i in kept], [parents[i] for i in kept]
-            flat = flat[kept]
-        self._layer = range(len(self.tokens), len(self.tokens) + len(tokens))
+        tokens, parents, scores = self._offered(drafted)
+        first = len(self.tokens)
+        self._layer = range(first, first + len(tokens))
         self.tokens += tokens
         self.parents += parents
-        self._layer_scores = flat
-        self._scores.append(flat)
-        if not self._layer:
+        self._layer_scores = scores
+        self._scores.append(scores)
+        if not tokens:
             self._passes = self._pass
+
+    def _offered(self, drafted: Drafted) -> tuple[list[int], list[int], Scores]:
+        """Tokens, parents and scores of the candidates that there are."""
+        asked, tokens, log_probs = self._asked, drafted.tokens, drafted.log_probs
+        if len(asked) == len(tokens[0]) == 1:  # of a chain: arrays take longer to be made
+            score = self._asked_scores[0] + float(log_probs[0][0])
+            return ([int(tokens[0][0])], asked, [score]) if score > -inf else ([], [], [])
+        below = np.asarray(self._asked_scores)[:, None] + log_probs
+        width = below.shape[1]
+        flat: npt.NDArray[np.float64] = below.ravel()
+        found: list[int] = np.asarray(tokens).ravel().tolist()
+        parents = asked
+        if width > 1:
+            parents = [*chain.from_iterable(map(repeat, parents, repeat(width)))]
+        there = flat > -inf
+        if np.count_nonzero(there) < len(found):  # some nodes have fewer candidates
+            kept = np.flatnonzero(there)
+            found, parents = [found[i] for i in kept], [parents[i] for i in kept]
+            flat = flat[kept]
+        return found, parents, flat
 
     def best_tree(
         self, size: int, score_order: bool, root: int = 0
@@ -182,6 +198,8 @@ class TreeDraft:
         Parents are indices into the result. Descending score with ``score_order``, else the
         order of insertion ("tree order"); both obey the order law.
         """
+        if not root and not score_order and size >= len(self.tokens) - 1:  # all of them
+            return [*self.tokens], [*self.parents], self.scores.tolist()
         if root:
             inside = np.asarray(subtree(self.parents, root)[1:], dtype=np.intp)
             chosen = inside[best(self.scores[inside], size)]
