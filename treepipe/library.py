@@ -349,7 +349,7 @@ class Plan:
             UserError: there is such a page already, or it cannot be written there.
         """
         from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
-        from treepipe.planner.plan_report import plan_report
+        from treepipe.planner.page import plan_report
         from treepipe.report.page import write_report
 
         check_outputs({REPORT: folder}, keep=(REPORT,))

@@ -14,7 +14,7 @@ from tests.worlds.written_studies import say
 from treepipe.core.recovery import noticed_after_ms
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.halving import Found
-from treepipe.planner.plan_report import plan_report
+from treepipe.planner.page import plan_report
 from treepipe.planner.robustness import Mishap, mishaps
 from treepipe.report.page import report_html
 from treepipe.results.estimates import observe

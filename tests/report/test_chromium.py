@@ -14,7 +14,7 @@ from matplotlib.image import imread
 
 from tests.worlds.searches import found
 from tests.worlds.written_studies import say
-from treepipe.planner.plan_report import plan_report
+from treepipe.planner.page import plan_report
 from treepipe.planner.sensitivity import sensitivities
 from treepipe.report.page import report_html
 

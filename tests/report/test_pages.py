@@ -33,7 +33,7 @@ from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan
 from treepipe.planner.break_even import axis_of, break_evens
 from treepipe.planner.halving import Found
-from treepipe.planner.plan_report import plan_report
+from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content
 from treepipe.planner.sensitivity import sensitivities
 from treepipe.profiles.library import find_device

@@ -131,7 +131,7 @@ def plan(
         if plot is not None:
             faults.attempt(_draw, found, rows, mapped, plot)
         if report is not None:
-            from treepipe.planner.plan_report import plan_report
+            from treepipe.planner.page import plan_report
             from treepipe.report.page import write_report
 
             page = plan_report(found, rows, even, mapped, rates, wrong, command_line())
