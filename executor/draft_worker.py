@@ -80,8 +80,6 @@ class DraftWorker:
         """Take a request into the queue."""
         session, assignment = order.held.session, order.held.assignment
         self._station.clock.wake(order.now_ms)
-        if not self._open.by_session:
-            self._station.gauge()
         pipeline = assignment.pipeline
         stages = len(self._stages[pipeline])
         asked, make = order.spec.started, order.new_schedule

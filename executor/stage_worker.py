@@ -75,7 +75,6 @@ class StageWorker:
             hidden = received.hidden
             payloads = [None] * len(counts) if hidden is None else list(hidden.split(counts))
         for session in self._desk.receive(body, payloads):
-            self._station.gauge()
             self._station.turn_to("mask")
             self._model.open(session)
             if self._verifier is not None:

@@ -9,6 +9,7 @@ processes is in ``controller.py``.
 
 from __future__ import annotations
 
+import itertools
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ from treepipe.scenario.deployment import SWITCH, Deployment, Placed, message_byt
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 
 WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
-GAUGE_ROWS, GAUGE_SHAPE = 8, (4096, 1024)
+GAUGE_ROWS, GAUGE_SHAPE, GAUGE_PART = 8, (4096, 1024), 512
 """A few milliseconds of one core."""
 STRANGER = "came from who does not hold the run's key"
 MOST_TOGETHER = 256
@@ -237,6 +238,7 @@ class Station:
     def wait(self, until_ms: float | None = None) -> Received | None:
         """The next message, when it is due; None if the controller calls, or if there is none by
         ``until_ms``."""
+        self._gauge()
         self.turn_to("receive")
         received = self.inbox.get(until_ms)
         if received is not None:
@@ -317,23 +319,24 @@ class Station:
             self.spans.append(Span(name, kind, start, end, number, tokens))
         self.turn_to("desk")
 
-    def gauge(self) -> None:
-        """Time a fixed piece of work while nobody else is at any, for at most a hundredth of the
-        time: the machine's own speed drifts."""
+    def _gauge(self) -> None:
+        """Time a fixed piece of work, for at most a hundredth of the time: the machine's own speed
+        drifts."""
         if self.settings.emulate or now_ms() < self._next_gauge_ms:
             return
-        matrix = self._gauged  # made, if this is the first time
+        part = next(self._gauged)
         self.turn_to("gauge", tokens=1)
         start = now_ms()
-        torch.mm(matrix[:GAUGE_ROWS], matrix.T)
+        torch.mm(part[:GAUGE_ROWS], part.T)
         self.turn_to("desk")
         self._next_gauge_ms = start + 100 * (now_ms() - start)
 
     @cached_property
-    def _gauged(self) -> torch.Tensor:
-        """[4096, 1024] of float32: a few rows against it are what a small pass is, arithmetic and
+    def _gauged(self) -> Iterator[torch.Tensor]:
+        """Parts of a matrix of float32, one after another, so that none is in a core's own cache
+        when its turn comes: a few rows against one are what a small pass is, arithmetic and
         memory in about the same shares (on shared processors these drift apart)."""
-        return torch.full(GAUGE_SHAPE, 0.5)
+        return itertools.cycle(torch.full(GAUGE_SHAPE, 0.5).split(GAUGE_PART))
 
     def take_dropped(self) -> dict[str, int]:
         """How many messages were not let in since the last time, by the reason."""

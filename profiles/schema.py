@@ -199,6 +199,9 @@ class HostProfile(Section):
     draft_factor: FactorTable = Field({}, description="rows -> factor on a draft pass")
     evaluate_factor: FactorTable = Field({}, description="rows -> factor on taking tokens")
     together: FactorTable = Field({}, description="roles at work at once -> factor on their work")
+    processors: Positive | None = Field(
+        None, description="roles that can be at work at once; more share them; none: any number"
+    )
     variation: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="standard deviation of a piece of work over its mean"
     )

@@ -177,7 +177,7 @@ class SharedHost:
     def _go_on(self) -> None:
         """All that is under way has come nearer to its end."""
         now = self._clock.now
-        done_ms = (now - self._looked_ms) / self.costs.together(len(self._left) or 1)
+        done_ms = (now - self._looked_ms) / self.costs.slowed(len(self._left) or 1)
         self._left = [(left - done_ms, done) for left, done in self._left]
         self._looked_ms = now
 
@@ -186,7 +186,7 @@ class SharedHost:
         self._plans += 1
         if self._left:
             first = max(0.0, min(left for left, _ in self._left))
-            after = first * self.costs.together(len(self._left))
+            after = first * self.costs.slowed(len(self._left))
             self._clock.after(after, partial(self._look, self._plans))
 
     def _look(self, plan: int, event: object) -> None:

@@ -2,9 +2,10 @@
 
 Draft and two stages are processes of this machine. Its device profile is measured with one process
 alone, its host's profile with ``pp`` and ``naive_pp`` of the same workers on other prompts; every
-schedule is predicted from these before it runs. The heavy pair is the bundled one opened many times
-as wide, which says the same and takes milliseconds a pass. With it plans are searched, too, and run
-beside ``generate()`` (``real_speed.py``).
+schedule is predicted from these before it runs, which it does in several turns of all: a shared
+machine's speed changes within seconds, so figures are medians over turns. The heavy pair is the
+bundled one opened many times as wide, which says the same and takes milliseconds a pass. With it
+plans are searched, too, and run beside ``generate()`` (``real_speed.py``).
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from treepipe.files.toml_file import toml_text
 from treepipe.results.plots import BLACK, BLUE, ORANGE, clean
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
+from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.studies.real_speed import Speeds, speeds
 from treepipe.studies.study import Entry, StudyResult
 from treepipe.validation.cells import CALIBRATED_ON
-from treepipe.validation.comparison import Case, compared
+from treepipe.validation.comparison import Case, compare
 from treepipe.validation.judgement import Row, faults_of, warnings_of
 
 NAME = "real-time"
@@ -47,6 +49,9 @@ KEYS: Mapping[str, Any] = {
     "gamma": 3,
 }
 """Of every schedule that reads them: small trees, as a pass on a few cores grows with its rows."""
+ROWS = (*range(1, 21), *range(22, 34), 40, 41, 48, 64)
+"""Of a pass that is measured: nearly all that segments of such trees have. A product's time is a
+staircase (on an AMD EPYC 15 rows take as long as 18), which powers of two would hide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ class Settings:
         plans: of different schedules that are run beside ``generate()`` with the first pair, per
             number of stages; 0: none.
         rounds: how often each of these continues its prompts.
+        turns: how often each schedule is run.
         calibrated_on: prompts, of acceptance and of the host's terms.
     """
 
@@ -92,25 +98,63 @@ class Settings:
     stages: Sequence[int] = (2,)
     plans: int = 5
     rounds: int = 3
+    turns: int = 3
     calibrated_on: str = CALIBRATED_ON
 
 
 FULL = Settings(requests=6, device_seconds=90.0, host_seconds=90.0, stages=(2, 3))
 
 
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """One case, run in several turns; its figures are their medians."""
+
+    rows: Sequence[Row]
+
+    @property
+    def predicted(self) -> Interval:
+        return self.rows[0].predicted
+
+    @property
+    def measured(self) -> float:
+        return median(row.measured for row in self.rows)
+
+    @property
+    def error(self) -> float:
+        return median(row.error for row in self.rows)
+
+    @property
+    def duration_error(self) -> float:
+        return median(row.duration_error for row in self.rows)
+
+    @property
+    def drifted_duration_error(self) -> float:
+        return median(row.drifted_duration_error for row in self.rows)
+
+    @property
+    def drift(self) -> float:
+        return median(row.drift for row in self.rows)
+
+    @property
+    def apart(self) -> float:
+        """The longest measured time over the shortest."""
+        times = [row.measured for row in self.rows]
+        return max(times) / min(times)
+
+
 def run(say: Say, full: bool) -> StudyResult:
-    """3 prompts per schedule and kind on two stages; in full 6, and three stages, too."""
+    """3 prompts per schedule and kind on two stages, 3 turns; in full 6, on three stages, too."""
     return study(FULL if full else Settings(), say)
 
 
 def study(settings: Settings, say: Say) -> StudyResult:
     """Calibrate, predict and run, a pair after the other."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, Repeated] = {}
     speed: Speeds | None = None
     with TemporaryDirectory() as folder:
         for pair in settings.pairs:
             base = _calibrated(pair, Path(folder), settings, say)
-            rows |= compared(_cases(pair, base, settings), say)
+            rows |= _run(_cases(pair, base, settings), settings.turns, say)
             if settings.plans and speed is None:
                 asked = base.with_(runs=4, workload=_workload(settings, settings.kinds[0]))
                 speed = speeds(asked, settings.plans, settings.rounds, say)
@@ -126,10 +170,23 @@ def study(settings: Settings, say: Say) -> StudyResult:
         [
             *(_finding(pair, rows) for pair in settings.pairs),
             *([speed.finding] if speed else ()),
-            *warnings_of(rows),
+            *warnings_of({name: each.rows[0] for name, each in rows.items()}),
         ],
-        faults_of(rows),
+        faults_of(
+            {
+                f"{name}, turn {turn}": row
+                for name, each in rows.items()
+                for turn, row in enumerate(each.rows, start=1)
+            }
+        ),
     )
+
+
+def _run(cases: Sequence[Case], turns: int, say: Say) -> dict[str, Repeated]:
+    found: dict[str, list[Row]] = {case.label: [] for case in cases}
+    for row in compare(cases, say, turns=turns):
+        found[row.label].append(row)
+    return {label: Repeated(rows) for label, rows in found.items()}
 
 
 def _calibrated(pair: Pair, folder: Path, settings: Settings, say: Say) -> Scenario:
@@ -139,8 +196,8 @@ def _calibrated(pair: Pair, folder: Path, settings: Settings, say: Say) -> Scena
         draft="reference",
         widen=pair.widen,
         draft_widen=pair.draft_widen,
-        tokens=(1, 2, 4, 8, 16, 32, 64),
-        contexts=(0, 128, 256),
+        tokens=ROWS,
+        contexts=(0, 256),
         seconds=settings.device_seconds,
     )
     calibrate_device(asked, device, say)
@@ -202,7 +259,7 @@ def _workload(settings: Settings, kind: str) -> dict[str, Any]:
     }
 
 
-def _entries(rows: Mapping[str, Row]) -> list[Entry]:
+def _entries(rows: Mapping[str, Repeated]) -> list[Entry]:
     found = []
     for key, row in rows.items():
         value = row.predicted
@@ -217,7 +274,7 @@ def _entries(rows: Mapping[str, Row]) -> list[Entry]:
     return found
 
 
-def _errors(pair: Pair, rows: Mapping[str, Row]) -> dict[str, float]:
+def _errors(pair: Pair, rows: Mapping[str, Repeated]) -> dict[str, float]:
     own = [row for key, row in rows.items() if key.startswith(f"{pair.name}/")]
     durations = [abs(row.drifted_duration_error) for row in own]
     return {
@@ -227,26 +284,30 @@ def _errors(pair: Pair, rows: Mapping[str, Row]) -> dict[str, float]:
     }
 
 
-def _summary(pair: Pair, rows: Mapping[str, Row]) -> list[Entry]:
+def _summary(pair: Pair, rows: Mapping[str, Repeated]) -> list[Entry]:
     return [
         Entry(f"{pair.name}/{what}", "1", value, published=pair.aims.get(what))
         for what, value in _errors(pair, rows).items()
     ]
 
 
-def _finding(pair: Pair, rows: Mapping[str, Row]) -> str:
+def _finding(pair: Pair, rows: Mapping[str, Repeated]) -> str:
     found = _errors(pair, rows)
-    drifts = [row.drift for key, row in rows.items() if key.startswith(f"{pair.name}/")]
+    own = [each for key, each in rows.items() if key.startswith(f"{pair.name}/")]
+    drifts = [row.drift for each in own for row in each.rows]
+    apart = median(each.apart for each in own)
     middle, worst = found["duration_error/median"], found["duration_error/worst"]
     return (
         f"{pair.name} pair: durations are off by {middle:.1%} in the median and {worst:.1%} at "
         f"worst once the machine's drift is taken off (it ran at {min(drifts):.2f} to "
-        f"{max(drifts):.2f} times the time that its calibration took); the predicted time between "
+        f"{max(drifts):.2f} times the time that its calibration took, and between "
+        f"turns of one schedule the longest "
+        f"measured time is {apart:.2f} of the shortest in the median); the predicted time between "
         f"tokens by {found['error/median']:.1%} in the median"
     )
 
 
-def _sheet(rows: Mapping[str, Row]) -> Sheet:
+def _sheet(rows: Mapping[str, Repeated]) -> Sheet:
     sheet = Sheet(
         NAME,
         "Time between tokens, nothing emulated",
@@ -260,16 +321,19 @@ def _sheet(rows: Mapping[str, Row]) -> Sheet:
             Column("of it durations, drift taken off", shown="+.1%"),
             Column("raw", shown="+.1%"),
             Column("drift", shown=".2f"),
+            Column("longest over shortest turn", shown=".2f"),
         ],
     )
     for key, row in rows.items():
         value = row.predicted
         errors = row.error, row.drifted_duration_error, row.duration_error
-        sheet.add(key, value.mean, value.low, value.high, row.measured, *errors, row.drift)
+        sheet.add(
+            key, value.mean, value.low, value.high, row.measured, *errors, row.drift, row.apart
+        )
     return sheet
 
 
-def _figure(rows: Mapping[str, Row]) -> Figure:
+def _figure(rows: Mapping[str, Repeated]) -> Figure:
     figure = Figure(figsize=(8.5, 1.4 + 0.26 * len(rows)), layout="constrained")
     panel: Any = figure.subplots()
     places = range(len(rows))

@@ -3,7 +3,8 @@
 A piece of work is told by its time alone and its company: the milliseconds that it was under way
 while 1, 2, ... roles of the host were at work. What it would have taken alone is the sum of these,
 each over its factor. Pieces alike (a role, rows) are equally long alone but for chance, which is
-what the factors are found by (least squares). Everything else is a median.
+what the factors are found by (least squares). Everything else is a mean without the rarest at both
+ends: time is lost by the mean, moments in which something else had the processor among it.
 
 Law of this file: it knows runs only by their traces, so it cannot tell where they were made.
 """
@@ -14,6 +15,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log2
+from statistics import harmonic_mean
 from typing import TypeAlias
 
 import numpy as np
@@ -33,8 +35,7 @@ LEAST = 5
 EDGE_MS = 0.02
 """Between two entries of a ledger, and between two clocks' readings of one moment."""
 RARE = 0.05
-"""Of the longest and of the shortest wake-ups: left out of the mean. Their median would be far
-below it, and time is lost by the mean."""
+"""Of the longest and of the shortest pieces: left out of a mean."""
 LEAST_SHARE = 0.1
 """Of its speed alone, whatever the company; keeps the fit away from none."""
 
@@ -151,7 +152,7 @@ class Observed:
                 for piece in self.passes
                 if piece.of.split()[0] == kind and (table_ms := self.tables[piece.of](piece.rows))
             )
-            factors[kind] = {rows: float(np.median(each)) for rows, each in binned.items()}
+            factors[kind] = {rows: _mean(each) for rows, each in binned.items()}
             spread[f"{kind}_factor"] = {rows: _spread(each) for rows, each in binned.items()}
             for each in binned.values():
                 residuals += list(np.log(np.array(each) / np.median(each)))
@@ -165,10 +166,10 @@ class Observed:
         return FittedHost(
             factors,
             messages,
-            {rows: float(np.median(each)) for rows, each in desk.items()},
+            {rows: _mean(each) for rows, each in desk.items()},
             together,
-            float(stats.trim_mean(self.wakes, RARE)) if self.wakes else 0.0,
-            float(np.median(self.gauges)) if self.gauges else None,
+            _mean(self.wakes) if self.wakes else 0.0,
+            harmonic_mean(self.gauges) if self.gauges else None,
             float(stats.iqr(residuals)) / 1.349 if residuals else 0.0,
             spread,
             len(self.passes) + len(self.messages) + len(self.decisions),
@@ -329,16 +330,21 @@ def _binned(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
     }
 
 
+def _mean(values: Sequence[float] | Floats) -> float:
+    return float(stats.trim_mean(values, RARE))
+
+
 def _spread(values: Sequence[float]) -> float:
     return float(stats.iqr(values) / np.median(values))
 
 
 def _line(pieces: Sequence[Piece], divisor: Floats) -> dict[int, float]:
-    """Milliseconds at the smallest and the largest size, by a line through medians of slopes."""
+    """Milliseconds at the smallest and the largest size, by a line with the median of slopes."""
     sizes = np.array([piece.rows for piece in pieces])
     times = np.array([_alone(piece, divisor) for piece in pieces])
     ends = sorted({int(sizes.min()), int(sizes.max())})
     if len(ends) == 1:
-        return {ends[0]: float(np.median(times))}
-    slope, intercept, *_ = stats.theilslopes(times, sizes)
+        return {ends[0]: _mean(times)}
+    slope = stats.theilslopes(times, sizes)[0]
+    intercept = _mean(times - slope * sizes)
     return {end: max(0.0, float(intercept + slope * end)) for end in ends}

@@ -8,6 +8,7 @@ run in turns until the time is up; what the workers were at tells the host's ter
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from treepipe.executor.measure.host_fit import Observed
 from treepipe.executor.measure.machine import hardware, software
 from treepipe.executor.measure.progress import Say
 from treepipe.profiles.schema import HostFit, HostProfile, MeasuredOrigin
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 
 SCHEDULES: Mapping[str, Mapping[str, object]] = {
@@ -52,6 +54,7 @@ class HostSession:
     scenario: Scenario
     observed: Observed = field(default_factory=Observed)
     rounds: int = 0
+    processors: int = 1
 
     @classmethod
     def of(cls, asked: RunRequest) -> HostSession:
@@ -70,6 +73,7 @@ class HostSession:
     def run(self, say: Say) -> None:
         """Both schedules in turns until the time is up, at least once each."""
         launches = [self._launch(name, keys) for name, keys in SCHEDULES.items()]
+        self.processors = _processors(launches[0].deployment)
         say("seconds", round(self.asked.seconds))
         spent = begun = 0.0
         while not self.rounds or spent < self.asked.seconds:
@@ -121,12 +125,19 @@ class HostSession:
             draft_factor=_rounded(found.factors["draft"]),
             evaluate_factor=_rounded(found.factors["evaluate"]),
             together=_rounded(found.together),
+            processors=self.processors,
             variation=round(found.variation, 4),
             iqr={key: _rounded(each) for key, each in found.spread.items() if each},
             fit=HostFit(
                 schedules=tuple(SCHEDULES), prompts=self.asked.prompts, pieces=found.pieces
             ),
         )
+
+
+def _processors(deployment: Deployment) -> int:
+    """Roles that can compute at once, each with as many threads as the one with most."""
+    roles = (*deployment.drafts, *sum(deployment.pipelines, ()))
+    return max(1, (os.cpu_count() or 1) // max(role.compute.threads for role in roles))
 
 
 def _rounded(table: Mapping[int, float]) -> dict[int, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -88,9 +89,11 @@ def work(costs: HostTimes, asks: list[tuple[str, float, float]]) -> list[tuple[s
     return found
 
 
-def costs(together: dict[int, float], variation: float = 0.0) -> HostTimes:
+def costs(together: dict[int, float], variation: float = 0.0, processors: float = inf) -> HostTimes:
     none = TimeTable({1: 0.0})
-    return HostTimes(none, none, 0.0, none, Factor(together), variation, IdleFactor(()))
+    return HostTimes(
+        none, none, 0.0, none, Factor(together), variation, IdleFactor(()), processors=processors
+    )
 
 
 def test_company_slows_what_is_under_way() -> None:
@@ -110,6 +113,14 @@ def test_no_work_is_lost_or_made_by_company() -> None:
         batch = asks[3 * number : 3 * number + 3]
         last = max(at for _, at in ends[3 * number : 3 * number + 3])
         assert last == pytest.approx(40 * number + sum(each for _, _, each in batch))
+
+
+def test_more_roles_than_processors_share_them() -> None:
+    """Three of 10 ms on two take 15, whatever is known of three's company; two are not slowed."""
+    known = costs({1: 1.0, 2: 1.0, 3: 1.1}, processors=2)
+    ends = dict(work(known, [(role, 0.0, 10.0) for role in "abc"]))
+    assert ends == pytest.approx(dict.fromkeys("abc", 15.0))
+    assert dict(work(known, [(role, 0.0, 10.0) for role in "ab"])) == {"a": 10.0, "b": 10.0}
 
 
 def test_variation_has_its_mean_and_spread() -> None:

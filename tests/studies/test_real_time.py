@@ -14,7 +14,7 @@ from treepipe.studies.real_time import LIGHT, Settings, study
 def test_end_to_end(tmp_path: Path) -> None:
     prompts = few_prompts(tmp_path, 4)
     settings = Settings(
-        [LIGHT], ("pp",), ("code",), 3, 40, 1.0, 1.0, plans=0, calibrated_on=prompts
+        [LIGHT], ("pp",), ("code",), 3, 40, 1.0, 1.0, plans=0, turns=1, calibrated_on=prompts
     )
     result = study(settings, say)
     rows = written(result, tmp_path / "out")

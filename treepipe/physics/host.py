@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log1p, sqrt
+from math import inf, log1p, sqrt
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class HostTimes:
         variation: the standard deviation of a piece of work's time over its mean.
         idle: a factor on work behind the role's own idle gap.
         gauge: of the workers' fixed piece of work, when all of this was measured.
+        processors: roles that can be at work at once; more of them share.
     """
 
     send: TimeTable
@@ -60,6 +61,19 @@ class HostTimes:
     variation: float
     idle: IdleFactor
     gauge: float | None = None
+    processors: float = inf
+
+    def slowed(self, working: int) -> float:
+        """The factor on all work while so many roles are at it: what was measured, which is rare
+        with many of them, but no less than their processors allow.
+
+        >>> nothing = TimeTable({1: 0.0})
+        >>> costs = HostTimes(nothing, nothing, 0.0, nothing, Factor({1: 1.0, 2: 1.2}), 0.0,
+        ...                   IdleFactor(()), processors=2)
+        >>> costs.slowed(1), costs.slowed(2), costs.slowed(3)
+        (1.0, 1.2, 1.5)
+        """
+        return max(self.together(working), working / self.processors)
 
     def draw(self, rng: np.random.Generator) -> float:
         """A factor of mean 1 on a piece of work's time (lognormal)."""

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import median
+from statistics import harmonic_mean
 from typing import Any, Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
@@ -93,9 +93,11 @@ class Trace:
 
     @property
     def gauge_ms(self) -> float | None:
-        """The median time of the workers' fixed piece of work; None where none was timed."""
+        """The harmonic mean of the times of the workers' fixed piece of work; None where none was
+        timed. It is what the machine's speed comes to over a run: timed now and then, a slow
+        moment counts by how long it lasts."""
         times = [span.length_ms for span in self.spans if span.kind == "gauge"]
-        return median(times) if times else None
+        return harmonic_mean(times) if times else None
 
     paged: bool = False
     slo: Objectives | None = None

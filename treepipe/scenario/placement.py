@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import inf
 from typing import TypeVar
 
 from treepipe.core.errors import UserError
@@ -384,6 +385,7 @@ def host_times(profile: HostProfile) -> HostTimes:
         profile.variation,
         IdleFactor(sorted((profile.idle_factor or {}).items())),
         profile.gauge_ms,
+        profile.processors or inf,
     )
 
 
