@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import read_toml, validated
@@ -34,6 +35,8 @@ AnyProfile: TypeAlias = (
     DeviceProfile | EmulatedProfile | LinkProfile | ModelProfile | AcceptanceProfile | HostProfile
 )
 
+Loaded = TypeVar("Loaded")
+
 LIBRARY = Path(__file__).parent
 REFERENCE = LIBRARY.parent / "executor" / "reference"
 """The bundled checkpoints."""
@@ -57,11 +60,12 @@ def profile_path(kind: str, name: str, asked_by: str, base: Path = Path()) -> Pa
     Raises:
         UserError: there is no such profile.
     """
-    names = profile_names(kind)
-    if name in names:
-        return LIBRARY / kind / f"{name}.toml"
     path = base / name
-    if is_path(name):
+    if not is_path(name):
+        bundled = LIBRARY / kind / f"{name}.toml"
+        if bundled.is_file():
+            return bundled
+    else:
         if kind == "models" and path.is_dir():
             path = path / "config.json"
         if path.is_file():
@@ -69,6 +73,7 @@ def profile_path(kind: str, name: str, asked_by: str, base: Path = Path()) -> Pa
         raise UserError(f"{asked_by} = {name!r}: there is no file {path}")
     if kind == "models" and (path / "config.json").is_file():
         return path / "config.json"
+    names = profile_names(kind)
     near = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
     raise UserError(f"{asked_by} = {name!r}: there is no such profile in {kind}; {hint}")
@@ -86,8 +91,7 @@ def find_device(name: str, asked_by: str, base: Path = Path()) -> Device | Hardw
 
 def find_link(name: str, asked_by: str, base: Path = Path()) -> LinkProfile:
     """Raises ``UserError`` as ``find_device`` does."""
-    path = profile_path("links", name, asked_by, base)
-    return validated(LinkProfile, read_toml(path), path)
+    return load_link(profile_path("links", name, asked_by, base))
 
 
 def profile_name(section: AnyDevice | AnyLink) -> str | None:
@@ -156,10 +160,41 @@ def find_acceptance(
 
 def find_host(name: str, asked_by: str, base: Path = Path()) -> HostProfile:
     """Raises ``UserError`` as ``find_device`` does."""
-    path = profile_path("hosts", name, asked_by, base)
+    return load_host(profile_path("hosts", name, asked_by, base))
+
+
+def remembered(load: Callable[[Path], Loaded]) -> Callable[[Path], Loaded]:
+    """The same, but a file that has not changed is read once: a search asks for the same profiles
+    with every candidate."""
+
+    @lru_cache
+    def unchanged(path: Path, modified_ns: int, size: int) -> Loaded:
+        return load(path)
+
+    @wraps(load)
+    def loaded(path: Path) -> Loaded:
+        try:
+            stat = path.stat()
+        except OSError:
+            return load(path)  # which says what is wrong
+        return unchanged(path, stat.st_mtime_ns, stat.st_size)
+
+    return loaded
+
+
+@remembered
+def load_link(path: Path) -> LinkProfile:
+    """Raises ``UserError`` if the file is not valid."""
+    return validated(LinkProfile, read_toml(path), path)
+
+
+@remembered
+def load_host(path: Path) -> HostProfile:
+    """Raises ``UserError`` if the file is not valid."""
     return validated(HostProfile, read_toml(path), path)
 
 
+@remembered
 def load_device(path: Path) -> DeviceProfile | EmulatedProfile:
     """Raises ``UserError`` if the file is not valid."""
     data = read_toml(path)
@@ -168,6 +203,7 @@ def load_device(path: Path) -> DeviceProfile | EmulatedProfile:
     return validated(EmulatedProfile, data, path)
 
 
+@remembered
 def load_model(path: Path) -> ModelProfile:
     """Raises ``UserError`` if the file is not valid."""
     if path.suffix == ".json":
@@ -184,11 +220,11 @@ def load_any(path: Path) -> tuple[str, AnyProfile]:
     if kind == "devices":
         return kind, load_device(path)
     if kind == "links":
-        return kind, validated(LinkProfile, data, path)
+        return kind, load_link(path)
     if kind == "models":
-        return kind, validated(ModelProfile, data, path)
+        return kind, load_model(path)
     if kind == "hosts":
-        return kind, validated(HostProfile, data, path)
+        return kind, load_host(path)
     return kind, validated(AcceptanceProfile, data, path)
 
 

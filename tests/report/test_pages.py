@@ -82,21 +82,25 @@ def scenario() -> Scenario:
     return Scenario.of({**content, **drawn})
 
 
+@cache
 def simulated_page() -> str:
     return report_html(result_report(simulate(scenario()), scenario(), "treepipe simulate x"))
 
 
+@cache
 def compared_page() -> str:
     other = scenario().with_(name="slower", **{"links.default.latency_ms": 9.0})
     return report_html(comparison_report(compare(scenario(), other), scenario(), other))
 
 
+@cache
 def validated_page() -> str:
     row = judged(made_deployment())
     content = validation([entry(row)])
     return report_html(validation_report(content, {row.label: row}, [Scenario.load(CELL, SMALL)]))
 
 
+@cache
 def studied_page() -> str:
     sheet = Sheet("s", "Sums", [Column("n", shown="d")], [(7,)])
     trace = simulate(scenario()).traces[0]

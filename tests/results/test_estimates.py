@@ -156,7 +156,7 @@ def test_refused_requests_count_for_nothing() -> None:
 def test_batches_of_a_simulated_run_cover_what_long_runs_find(tmp_path: Path) -> None:
     """One closed loop of three clients: intervals of short runs, one each, and two long ones."""
     runs = 40 if THOROUGH else 20
-    base = ["schedule.name=chain", "workload.new_tokens=10", "workload.concurrency=3"]
+    base = ["schedule.name=chain", "workload.new_tokens=5", "workload.concurrency=3"]
     long = simulated(tmp_path, *base, "workload.requests=500", "runs=2", "seed=99")
     truth = {name: each.mean for name, each in summarize(long)[0].items()}
     names = (METRIC, "tokens_per_round", "request_latency_ms", "draft_service_ms")

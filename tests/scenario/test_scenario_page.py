@@ -14,7 +14,6 @@ from pydantic import BaseModel
 
 from treepipe.core.schedules import systems
 from treepipe.files.toml_file import read_toml
-from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.profiles import schema
 from treepipe.profiles.library import LIBRARY
@@ -163,7 +162,6 @@ def test_examples_in_the_docs_are_whole_scenarios(text: str, tmp_path: Path) -> 
 
 
 SCENARIOS = sorted((STUDIES / "scenarios").glob("*.toml"))
-CLUSTERS = sorted((STUDIES / "clusters").glob("*.toml"))
 FEW = ("runs=1", "workload.requests=1", "workload.new_tokens=6")
 
 
@@ -172,13 +170,3 @@ def test_shipped_scenarios_simulate(path: Path) -> None:
     (trace,) = predict(Scenario.load(path, FEW))
     assert [len(request.tokens) for request in trace.requests] == [6]
     assert not [w for w in trace.warnings if "no effect" in w]
-
-
-@pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
-def test_shipped_clusters_can_be_planned(path: Path) -> None:
-    few = ["runs=2", 'search.schedules=["flowspec"]', 'search.partitions=["even"]']
-    grid = "search.grid={schedule={tree_size=[48],expand_depth=[2],segment_tokens=[8]}}"
-    cluster = Cluster.load(path, [*few, grid])
-    found, refused = find_candidates(cluster)
-    assert found
-    assert not refused or cluster.search.devices, "what may be bought may be too small"

@@ -53,10 +53,12 @@ def test_which_system_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_shipped_clusters_can_be_planned(file: Path) -> None:
-    grid = "search.grid={schedule={width=[8],gamma=[2]}}"
-    shipped = Cluster.load(file, ['search.schedules=["pp","chain","specpipe"]', grid])
+    few = ['search.schedules=["pp","chain","specpipe","flowspec"]', 'search.partitions=["even"]']
+    tree = "tree_size=[48],expand_depth=[2],segment_tokens=[8]"
+    grid = f"search.grid={{schedule={{width=[8],gamma=[2],{tree}}}}}"
+    shipped = Cluster.load(file, [*few, grid])
     candidates, refused = find_candidates(shipped)
-    assert {each.schedule for each in candidates} == {"pp", "chain", "specpipe"}
+    assert {each.schedule for each in candidates} == {"pp", "chain", "specpipe", "flowspec"}
     open_layout = shipped.search.devices or shipped.search.drafts
     assert not refused or open_layout, "some of the layouts that are tried cannot be"
 
