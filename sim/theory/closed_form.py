@@ -172,7 +172,7 @@ def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
     links = (deployment.default_link, deployment.local_link, *deployment.links.values())
     if any(link.jitter_ms or link.loss for link in links):
         found.append("the closed form knows the mean of the links' jitter and losses, no spread")
-    if deployment.queues_transfers:
+    if deployment.shares_links:
         found.append("the closed form assumes that no transfer waits for another one")
     if any(len(machine.roles) > 1 for machine in deployment.machines):
         found.append("the closed form assumes that every role has a device of its own")

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 Refill = Literal["N", "N-1"]
+UNEVEN_GROUPS = (
+    "the closed form is the long run's: groups differ in size, so steps do, and after a miss a "
+    "group may still be busy"
+)
+"""What a scenario bends where steps or misses are not all alike for that reason."""
 
 
 def specpipe_tbt_ms(step_ms: Sequence[float], hit: float) -> float:
@@ -210,3 +215,25 @@ class LockStep:
         True
         """
         return hit * self.hit_ms + (1 - hit) * self.miss_ms
+
+    def bent(self) -> list[str]:
+        """What is assumed of the steps and does not hold.
+
+        >>> LockStep((1,) * 4, 20.0, draft_ms=30.0).bent()
+        ['the closed form assumes that drafting a layer (30 ms) hides behind a step where the \
+pipeline is empty']
+        """
+        found = []
+        if len({*self.groups}) > 1:
+            found.append(UNEVEN_GROUPS)
+        if self.overlapped and self.hop_ms > self.end_to_end_ms:
+            found.append(
+                "the closed form is the long run's: transfers between stages are slower than those "
+                "to the draft server and back, so steps differ"
+            )
+        if self.draft_ms + self.decide_ms > self.pipeline_ms:
+            found.append(
+                f"the closed form assumes that drafting a layer ({self.draft_ms:.4g} ms) hides "
+                f"behind a step where the pipeline is empty"
+            )
+        return found

@@ -13,6 +13,7 @@ from treepipe.core.tree import split
 from treepipe.physics.timing import LinkTimes
 from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment, Placed
 from treepipe.sim.theory.flowspec import timeline_ms
+from treepipe.sim.theory.paired import paired_timeline_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,25 @@ class Passage:
         Args:
             told: indices in the word.
         """
-        word = HEADER_BYTES + 4 * told
+        word = _word_bytes(told)
         first, *hops = self.hops_ms(rows)
         here = max(drafted_ms, self.links[0].occupied_ms(word)) + first
-        for stage, stage_ms, hop in zip(self.stages, self.stage_ms(rows), hops, strict=True):
-            broadcast = self.deployment.link(self.draft.name, stage.name)
-            pruned = broadcast.occupied_ms(word) + broadcast.mean_delay_ms + stage.times.prune
+        passes = zip(self.stages, self._broadcast, self.stage_ms(rows), hops, strict=True)
+        for stage, told_by, stage_ms, hop in passes:
+            pruned = told_by.occupied_ms(word) + told_by.mean_delay_ms + stage.times.prune
             here = max(here, pruned) + stage_ms + hop
         return here
+
+    def word_ms(self, told: int) -> float:
+        """A transfer of a decision's word to a stage, the slowest one. Args: ``told``: indices."""
+        return max(
+            link.occupied_ms(_word_bytes(told)) + link.mean_delay_ms for link in self._broadcast
+        )
+
+    @property
+    def _broadcast(self) -> list[LinkTimes]:
+        """The links from the draft server to every stage."""
+        return [self.deployment.link(self.draft.name, stage.name) for stage in self.stages]
 
     def prefill_ms(self, chunks: list[int]) -> float:
         """The time from a request's beginning to its first token: chunks one behind another."""
@@ -109,6 +121,9 @@ class Passage:
 
     def _back_ms(self, chunks: list[int]) -> list[float]:
         """When each chunk is back at the draft server."""
+        if self.deployment.central_transfers:
+            passes = [self.stage_ms(rows, 1) for rows in chunks]
+            return paired_timeline_ms(passes, [self.hops_ms(rows) for rows in chunks])
         links = self.links
         servers: list[list[float]] = []
         for rows in chunks:
@@ -130,6 +145,10 @@ class Passage:
         inner = HEADER_BYTES + rows * (deployment.row_bytes + ROW_BYTES)
         between_ms = [link.occupied_ms(inner) for link in between]
         return [first.occupied_ms(outer), *between_ms, last.occupied_ms(outer)]
+
+
+def _word_bytes(told: int) -> int:
+    return HEADER_BYTES + 4 * told
 
 
 def _verification_ms(placed: Placed, rows: int) -> float:

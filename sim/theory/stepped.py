@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from treepipe.core.barrier import group_sizes
+from treepipe.sim.theory.central import CentralLockStep
 from treepipe.sim.theory.layered import (
     LockStep,
     pipedec_latency_ms,
@@ -13,13 +16,14 @@ from treepipe.sim.theory.tokens import DecisionOutcome, decoding_ms
 
 
 def steps_of(passage: Passage, width: int, read_ms: float) -> LockStep:
-    """The steps of a deployment; uneven stages and links count as the slowest one.
+    """The steps of a deployment; uneven stages and links count as the slowest one, and the words of
+    a central scheduler as if all nodes below a hit stayed.
 
     Args: ``read_ms``: what the draft has to read from the first token on, before its first layer.
     """
     deployment = passage.deployment
     first, *between, last = passage.hops_ms(width)
-    return LockStep(
+    steps = LockStep(
         groups=group_sizes(deployment.groups, len(passage.stages)),
         stage_ms=max(passage.passes_ms(width)),
         hop_ms=max(between, default=0.0),
@@ -31,6 +35,14 @@ def steps_of(passage: Passage, width: int, read_ms: float) -> LockStep:
         verify_ms=passage.verify_ms(width),
         read_ms=read_ms,
         overlapped=deployment.overlapped_pruning,
+    )
+    if not deployment.central_transfers:
+        return steps
+    return CentralLockStep(
+        **asdict(steps),
+        word_ms=passage.word_ms(1 + len(steps.groups) * width),
+        flush_ms=passage.word_ms(1),
+        empty_ms=passage.word_ms(0),
     )
 
 
@@ -101,22 +113,7 @@ def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
             f"the closed form assumes that a layer takes as long as one of {width} rows, however "
             f"few are left"
         )
-    if len({*steps.groups}) > 1:
-        found.append(
-            "the closed form is the long run's: groups differ in size, so steps do, and after a "
-            "miss a group may still be busy"
-        )
-    if steps.overlapped and steps.hop_ms > steps.end_to_end_ms:
-        found.append(
-            "the closed form is the long run's: transfers between stages are slower than those to "
-            "the draft server and back, so steps differ"
-        )
-    if steps.draft_ms + steps.decide_ms > steps.pipeline_ms:
-        found.append(
-            f"the closed form assumes that drafting a layer ({steps.draft_ms:.4g} ms) hides behind "
-            f"a step where the pipeline is empty"
-        )
-    return found
+    return found + steps.bent()
 
 
 def _times(passage: Passage, rows: int) -> list[float]:

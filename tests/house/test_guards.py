@@ -130,14 +130,24 @@ def test_planning_alone_needs_no_executor_libraries() -> None:
 
 @pytest.mark.processes
 def test_starting_loads_no_more_than_it_needs() -> None:
-    """``treepipe --help`` no numbers, a simulation nothing slow to load that it does not use."""
+    """``treepipe --help`` no numbers, a simulation nothing slow to load that it does not use: none
+    of the shipped scenarios, even those of models that a run would load, needs the executor."""
     _python(
         "import sys, treepipe.cli.main\n"
+        "from pathlib import Path\n"
         "bad = {'numpy', 'scipy', 'simpy', 'pydantic'} & set(sys.modules)\n"
         "assert not bad, bad\n"
-        "import treepipe.sim.predict, treepipe.results.show, treepipe.results.result\n"
-        "slow = {'scipy.stats', 'scipy.optimize', 'matplotlib', 'pandas', 'joblib'}\n"
-        "assert not slow & set(sys.modules), slow & set(sys.modules)"
+        "import treepipe.results.show, treepipe.sim.theory.closed_form, treepipe.sweeps.rows\n"
+        "assert 'scipy' not in sys.modules  # a worker of a sweep makes no intervals\n"
+        "from treepipe import Scenario, simulate\n"
+        "slow = {'scipy.stats', 'scipy.optimize', 'matplotlib', 'pandas', 'pyarrow', 'joblib',\n"
+        "        'torch', 'transformers', 'zmq', 'tokenizers', 'safetensors'}\n"
+        "few = 'runs=1', 'workload.requests=1', 'workload.new_tokens=4'\n"
+        "paths = sorted(Path('studies/scenarios').glob('*.toml'))\n"
+        "assert paths\n"
+        "for path in paths:\n"
+        "    simulate(Scenario.load(path, few))\n"
+        "    assert not slow & set(sys.modules), (path, slow & set(sys.modules))"
     )
 
 

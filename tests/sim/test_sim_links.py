@@ -179,7 +179,13 @@ def test_a_medium_is_held_by_all_pairs_that_name_it() -> None:
     central = replace(deployment, central_transfers=True)
     assert central.held("draft", "stage1") == ("draft", "stage1", "medium air")
     assert deployment.queues_transfers
+    assert deployment.shares_links
     assert not there_and_back().queues_transfers
+    half = there_and_back(half_duplex=True)
+    assert half.shares_links
+    both = replace(half, central_transfers=True)  # a device is in one transfer at a time anyway
+    assert both.queues_transfers
+    assert not both.shares_links
 
 
 def test_a_span_of_a_transfer_begins_when_it_does() -> None:

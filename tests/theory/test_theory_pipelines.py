@@ -5,19 +5,22 @@ Deterministic figures agree to rounding, expected values lie in the simulator's 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.worlds.theory_scenarios import ENDS, EXACTLY, Written
+from tests.worlds.theory_scenarios import (
+    ENDS,
+    EXACTLY,
+    Written,
+    assert_equal,
+    assert_within,
+    gaps,
+)
 from tests.worlds.timed_pipeline import DECIDE, EVALUATE, HOP, make_deployment, run, static, times
 from treepipe.core.errors import UserError
-from treepipe.core.requests import RequestTrace
 from treepipe.results.estimates import summarize
-from treepipe.results.metrics import run_metrics, utilization
-from treepipe.results.statistics import Interval
+from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Trace
 from treepipe.sim.theory import dsd
 from treepipe.sim.theory.flowspec import naive_round_ms
@@ -43,33 +46,6 @@ GROWING_DRAFT = (
     "drafts=[{ device = { draft_ms = { 1 = 3.0, 5 = 4.0 }, evaluate_ms = { 1 = 2.0, 9 = 6.0 }, "
     "decide_ms = 1.0 } }]"
 )
-
-
-def gaps(request: RequestTrace) -> list[float]:
-    return [after - before for (before, _), (after, _) in itertools.pairwise(request.emitted)]
-
-
-def assert_equal(written: Written) -> None:
-    """All metrics and utilizations, exactly."""
-    (trace,) = written.simulated()
-    expected = written.expected()
-    metrics, shares = run_metrics(trace), utilization(trace)
-    for name, value in expected.metrics.items():
-        assert metrics[name] == pytest.approx(value, rel=EXACTLY, abs=EXACTLY), name
-    for name, value in expected.utilization.items():
-        assert shares[name] == pytest.approx(value, rel=EXACTLY), name
-
-
-def assert_within(intervals: Mapping[str, Interval], expected: Mapping[str, float]) -> None:
-    """Every expected value in the interval, and intervals that say something."""
-    for name, value in expected.items():
-        found = intervals[name]
-        assert found.low is not None
-        assert found.high is not None
-        # The last bit: what is constant has an interval of no length.
-        slack = EXACTLY * abs(value)
-        assert found.low - slack <= value <= found.high + slack, name
-        assert found.high - found.low <= 0.2 * abs(value), name
 
 
 # --- one segment per round -----------------------------------------------------------------------

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
+from treepipe.core.requests import RequestTrace
+from treepipe.results.metrics import run_metrics, utilization
+from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
@@ -79,3 +86,30 @@ def targets_of(targets: int, stage_ms: float, *more: str) -> tuple[str, ...]:
         "workload.prompt_tokens=8",
         *more,
     )
+
+
+def gaps(request: RequestTrace) -> list[float]:
+    return [after - before for (before, _), (after, _) in itertools.pairwise(request.emitted)]
+
+
+def assert_equal(written: Written) -> None:
+    """All metrics and utilizations, exactly."""
+    (trace,) = written.simulated()
+    expected = written.expected()
+    metrics, shares = run_metrics(trace), utilization(trace)
+    for name, value in expected.metrics.items():
+        assert metrics[name] == pytest.approx(value, rel=EXACTLY, abs=EXACTLY), name
+    for name, value in expected.utilization.items():
+        assert shares[name] == pytest.approx(value, rel=EXACTLY), name
+
+
+def assert_within(intervals: Mapping[str, Interval], expected: Mapping[str, float]) -> None:
+    """Every expected value in the interval, and intervals that say something."""
+    for name, value in expected.items():
+        found = intervals[name]
+        assert found.low is not None
+        assert found.high is not None
+        # The last bit: what is constant has an interval of no length.
+        slack = EXACTLY * abs(value)
+        assert found.low - slack <= value <= found.high + slack, name
+        assert found.high - found.low <= 0.2 * abs(value), name

@@ -11,9 +11,8 @@ from math import expm1, log, sqrt
 from typing import TypeAlias
 
 import numpy as np
-from scipy.special import stdtrit
 
-from treepipe.results.statistics import CONFIDENCE, ROUNDING, Interval
+from treepipe.results.statistics import CONFIDENCE, ROUNDING, Interval, student_t
 
 Runs: TypeAlias = Sequence[float]
 """A figure of every run."""
@@ -45,7 +44,7 @@ def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
         return Interval(expm1(middle), None, None)  # a figure that some of the runs have not
     apart = b / b.mean() - a / a.mean()
     apart[abs(apart) <= ROUNDING] = 0.0
-    quantile = float(stdtrit(len(a) - 1, 1 - (1 - CONFIDENCE) / (2 * comparisons)))
+    quantile = student_t(len(a) - 1, 1 - (1 - CONFIDENCE) / (2 * comparisons))
     half = quantile * float(apart.std(ddof=1)) / sqrt(len(a))
     return Interval(expm1(middle), _bound(middle - half), _bound(middle + half))
 

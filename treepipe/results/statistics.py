@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
@@ -134,7 +133,7 @@ class Interval:
         mean = within.clear_of_rounding(float(np.mean(values)))
         if len(values) < 2:
             return cls(mean, None, None)
-        quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))  # Student's t
+        quantile = student_t(len(values) - 1, (1 + CONFIDENCE) / 2)
         half = factor * quantile * float(np.std(values, ddof=1) / np.sqrt(len(values)))
         if half <= ROUNDING * abs(mean):
             half = 0.0
@@ -200,6 +199,17 @@ class Interval:
 
     def as_dict(self) -> dict[str, float | None]:
         return {"mean": self.mean, "low": self.low, "high": self.high}
+
+
+def student_t(freedom: int, probability: float) -> float:
+    """The quantile of Student's t with so many degrees of freedom.
+
+    >>> round(student_t(1, 0.75), 6), round(student_t(9, 0.975), 3)
+    (1.0, 2.262)
+    """
+    from scipy.special import stdtrit  # a fifth of the start of who makes no interval
+
+    return float(stdtrit(freedom, probability))
 
 
 def ratio_observations(numerators: Values, denominators: Values) -> npt.NDArray[np.float64]:

@@ -259,9 +259,15 @@ class Deployment:
     @property
     def queues_transfers(self) -> bool:
         """Whether any transfer may have to wait for one of another link."""
+        return self.central_transfers or self.shares_links
+
+    @property
+    def shares_links(self) -> bool:
+        """Whether what one transfer occupies on a link another link's may have to wait for; in the
+        central scheduler both directions of a link take turns without that."""
         links = (self.default_link, self.local_link, *self.links.values())
-        shared = any(link.half_duplex or link.medium is not None for link in links)
-        return self.central_transfers or shared
+        turns = any(link.half_duplex for link in links) and not self.central_transfers
+        return turns or any(link.medium is not None for link in links)
 
     def machine(self, role: str) -> Machine:
         """What a role works on."""
