@@ -10,7 +10,7 @@ plans are searched, too, and run beside ``generate()`` (``real_speed.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -81,6 +81,7 @@ class Settings:
 
     Attributes:
         stages: numbers of them; the host's terms are fitted on the first.
+        cuts: other partitions, as layers of each stage.
         plans: of different schedules that are run beside ``generate()`` with the first pair, per
             number of stages; 0: none.
         rounds: how often each of these continues its prompts.
@@ -96,13 +97,14 @@ class Settings:
     device_seconds: float = 45.0
     host_seconds: float = 45.0
     stages: Sequence[int] = (2,)
+    cuts: Sequence[Sequence[int]] = ()
     plans: int = 5
     rounds: int = 3
     turns: int = 3
     calibrated_on: str = CALIBRATED_ON
 
 
-FULL = Settings(requests=6, device_seconds=90.0, host_seconds=90.0, stages=(2, 3))
+FULL = Settings(device_seconds=90.0, host_seconds=90.0, stages=(2, 3), cuts=((3, 5),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class Repeated:
 
 
 def run(say: Say, full: bool) -> StudyResult:
-    """3 prompts per schedule and kind on two stages, 3 turns; in full 6, on three stages, too."""
+    """On two stages; in full on three, too, and on two of 3 and 5 layers, with more calibration."""
     return study(FULL if full else Settings(), say)
 
 
@@ -229,13 +231,13 @@ def _scenario(pair: Pair, file: Path, device: str, stages: int) -> Scenario:
 
 def _cases(pair: Pair, base: Scenario, settings: Settings) -> list[Case]:
     found = []
-    for stages in settings.stages:
+    for tail, layout in _layouts(base, settings):
         for name in settings.schedules:
             keys = {key: value for key, value in KEYS.items() if key in systems()[name].keys}
             for kind in settings.kinds:
                 scenario = base.with_(
                     **{
-                        "pipelines.0.stages.0.count": stages,
+                        **layout,
                         "schedule": {"name": name, **keys},
                         "runs": 4,
                         "workload": {
@@ -244,11 +246,21 @@ def _cases(pair: Pair, base: Scenario, settings: Settings) -> list[Case]:
                         },
                     }
                 )
-                tail = "" if stages == settings.stages[0] else f", {stages} stages"
                 found.append(
                     Case(f"{pair.name}/{name}/{kind}{tail}", scenario, settings.calibrated_on)
                 )
     return found
+
+
+def _layouts(base: Scenario, settings: Settings) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The keys of each partition, and how its cases' names end: the first one's as they begin."""
+    yield "", {}
+    for count in settings.stages[1:]:
+        yield f", {count} stages", {"pipelines.0.stages.0.count": count}
+    (stage,) = base.content["pipelines"][0]["stages"]
+    for cut in settings.cuts:
+        stages = [{"host": stage["host"], "device": stage["device"], "layers": n} for n in cut]
+        yield f", {' + '.join(map(str, cut))} layers", {"pipelines": [{"stages": stages}]}
 
 
 def _workload(settings: Settings, kind: str) -> dict[str, Any]:

@@ -14,13 +14,23 @@ from treepipe.studies.real_time import LIGHT, Settings, study
 def test_end_to_end(tmp_path: Path) -> None:
     prompts = few_prompts(tmp_path, 4)
     settings = Settings(
-        [LIGHT], ("pp",), ("code",), 3, 40, 1.0, 1.0, plans=0, turns=1, calibrated_on=prompts
+        [LIGHT],
+        ("pp",),
+        ("code",),
+        3,
+        40,
+        1.0,
+        1.0,
+        plans=0,
+        turns=1,
+        cuts=[(3, 5)],
+        calibrated_on=prompts,
     )
     result = study(settings, say)
     rows = written(result, tmp_path / "out")
     assert not result.faults, "texts are plain greedy decoding's"
-    for name in settings.schedules:
-        key = f"light/{name}/code"
+    for case in ("pp/code", "pp/code, 3 + 5 layers"):
+        key = f"light/{case}"
         predicted = rows[f"{key}/predicted_ms"]["predicted"]
         measured = rows[f"{key}/measured_ms"]["measured"]
         assert rows[f"{key}/error"]["predicted"] == pytest.approx(predicted / measured - 1)
