@@ -128,6 +128,10 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
     "another run's token": (FORGED, lambda f: [bytes(TOKEN_BYTES) + f[0][TOKEN_BYTES:], *f[1:]]),
     "half a token": (FORGED, lambda frames: [frames[0][: TOKEN_BYTES // 2], *frames[1:]]),
     # With it, a message still has to make sense.
+    "a name that is no text": (
+        BROKEN,
+        lambda frames: [frames[0].replace(b"draft0", b"\xffraft0"), *frames[1:]],
+    ),
     "only the token": (BROKEN, lambda frames: [TOKEN]),
     "no kind": (BROKEN, lambda f: [TOKEN + b"\xff" + f[0][BODY:], *f[1:]]),
     "another kind": (BROKEN, lambda f: [TOKEN + b"\1" + f[0][BODY:], *f[1:]]),
