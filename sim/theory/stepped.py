@@ -14,6 +14,9 @@ from treepipe.sim.theory.layered import (
 from treepipe.sim.theory.passage import Passage
 from treepipe.sim.theory.tokens import DecisionOutcome, decoding_ms
 
+SLIGHT = 0.01
+"""Of a step: what is less of it is named by no warning."""
+
 
 def steps_of(passage: Passage, width: int, read_ms: float) -> LockStep:
     """The steps of a deployment; uneven stages and links count as the slowest one, and the words of
@@ -112,6 +115,12 @@ def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
         found.append(
             f"the closed form assumes that a layer takes as long as one of {width} rows, however "
             f"few are left"
+        )
+    word_ms = passage.word_ms(1 + len(steps.groups) * width)
+    if not passage.deployment.central_transfers and steps.end_ms - word_ms > SLIGHT * steps.hit_ms:
+        found.append(
+            f"the closed form takes a word to be as long on its way as a layer ({steps.end_ms:.4g} "
+            f"ms instead of {word_ms:.4g} ms)"
         )
     return found + steps.bent()
 

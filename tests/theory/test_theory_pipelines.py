@@ -246,6 +246,20 @@ def test_pruning_hides_behind_a_transfer(tmp_path: Path, hop_ms: float) -> None:
     assert found == pytest.approx(max(20.0 + 1.0 + 5.0, around), rel=EXACTLY)
 
 
+@pytest.mark.parametrize(("mbit_s", "named"), [(20.0, True), (1000.0, False)])
+def test_words_that_are_much_shorter_than_layers_are_named(
+    tmp_path: Path, mbit_s: float, named: bool
+) -> None:
+    """A layer's states take longer than its word: a tenth of a step, or a hundredth of that."""
+    keys = (f"links.default.bandwidth_mbit_s={mbit_s}", WIDE, "schedule.ends=draft")
+    more = ("acceptance.beta=1", "schedule.width=1", "schedule.children=1")
+    found, expected = between_hits(tmp_path, "pipedec", *keys, *more)
+    assert (expected > 1.05 * found) == named
+    assert expected == pytest.approx(found, rel=0.005) or named
+    bent = Written(tmp_path, "pipedec", *keys, *more).bent
+    assert any("a word to be as long" in each for each in bent) == named
+
+
 READING = "drafts=[{{ device = {{ draft_ms = {{ 1 = 3.0, 2 = {0}, 64 = {0}, 1000 = {0} }} }} }}]"
 
 
