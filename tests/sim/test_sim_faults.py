@@ -241,13 +241,17 @@ REDEALT = "faults.redeal_layers=true"
 @pytest.mark.parametrize("name", SCHEDULES)
 @settings(max_examples=3)
 @given(
-    st.lists(st.tuples(st.floats(0, 1), st.integers(1, 4), st.sampled_from(KINDS)), max_size=3),
+    st.lists(
+        st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 4), st.sampled_from(KINDS)),
+        max_size=3,
+    ),
     st.sampled_from(["emulated-20ms", "rtx-3090"]),
 )
 def test_layers_that_are_dealt_anew_change_no_text(
     name: str, faults: list[tuple[float, int, FaultKind]], device: str
 ) -> None:
-    """Whatever stages are lost: those that are left hold all layers, and no token is lost."""
+    """Whatever stages are lost before the end: those that are left hold all layers, and no token is
+    lost."""
     stages = f'pipelines=[{{stages=[{{count=4,device="{device}"}}]}}]'
     target = 'target={checkpoint="reference",layers=8}'
     deployment = asked(name, stages, target, REDEALT)
