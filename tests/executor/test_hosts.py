@@ -29,6 +29,7 @@ from treepipe.executor.checkpoint import INDEX, Checkpoint, CheckpointSource
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import ANSWERS, ORDERS, Ask, Become, Failed, Notes
+from treepipe.executor.crew import Crew
 from treepipe.executor.daemon import Daemon, OrderWriter, _Role
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.fleet import Clocks, Fleet
@@ -298,7 +299,7 @@ def test_hosts_that_cannot_reach_each_other_are_refused(pair: tuple[Path, Path])
     plain = small_deployment("pp")
     named = at(plain, {"draft0": NAMED, "pipeline0.stage1": "10.0.0.7:5600"})
     roles = [replace(role, placed=p) for role, p in zip(worker_roles(pair, named), named.placed)]  # noqa: B905
-    with pytest.raises(UserError, match=rf"'{NAMED}' is on this host's loopback, which worker ="):
+    with pytest.raises(UserError, match=rf"'{NAMED}' is on this host's loopback, which worker '"):
         Fleet(roles)
     fleet = Fleet(roles[1:])
     with pytest.raises(UserError, match=r"'10.0.0.7:5600' needs key run.key, the file of the key"):
@@ -307,6 +308,52 @@ def test_hosts_that_cannot_reach_each_other_are_refused(pair: tuple[Path, Path])
     assert fleet.listens_on(None) == "0.0.0.0"
     assert fleet.way("tcp://0.0.0.0:77", None) == "tcp://127.0.0.1:77"
     assert Fleet(roles[2:]).new_key() is None
+
+
+class _Told(RemoteHost):
+    """A host of a given silence."""
+
+    def __init__(self, silent_ms: float) -> None:
+        self.refusal, self._heard_ms = None, now_ms() - silent_ms
+
+
+def test_a_spare_takes_a_place_if_it_answers(pair: tuple[Path, Path]) -> None:
+    plain = small_deployment("pp")
+    named = at(plain, {"pipeline0.stage1": NAMED})
+    roles = [replace(role, placed=p) for role, p in zip(worker_roles(pair, named), named.placed)]  # noqa: B905
+    fleet = Fleet(roles, ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:2"])
+    fleet._hosts = {"127.0.0.1:1": _Told(9_000.0), "127.0.0.1:2": _Told(0.0)}
+    assert fleet.spares(2_000.0) == ["127.0.0.1:2", "127.0.0.1:2"]
+    fleet.move({"draft0", "pipeline0.stage1"}, "127.0.0.1:2")
+    assert fleet._places == {"pipeline0.stage1": "127.0.0.1:2", "draft0": "127.0.0.1:2"}
+    fleet._hosts["127.0.0.1:2"].refusal = "its coordinator left"
+    assert fleet.spares(2_000.0) == [], "one place of two is left, and nobody there"
+    moved = roles[1].at("127.0.0.1:2")
+    assert moved.moved(named).placed == replace(named.placed[1], worker="127.0.0.1:2")
+
+
+def test_a_worker_whose_host_ended_the_session_starts_there_no_more(
+    pair: tuple[Path, Path],
+) -> None:
+    """Both of its processes are over, as it said; nobody would start another one."""
+    deployment = small_deployment("pp")
+    crew, host = Crew(worker_roles(pair, deployment), deployment), _Told(0.0)
+    for name in ("pipeline0.stage1", "pipeline0.stage2"):
+        crew.lines.processes[name] = process = RemoteProcess(host, name)
+        process.ended(None)
+    assert crew._end_workers() == []
+    crew.lines.processes |= dict.fromkeys(("draft0", "pipeline0.stage1"), process)
+    host.refusal = "its worker was ended"
+    assert crew._end_workers() == ["draft0", "pipeline0.stage1"]
+
+
+def test_a_spare_beyond_the_loopback_opens_the_run(pair: tuple[Path, Path]) -> None:
+    roles = worker_roles(pair, small_deployment("pp"))
+    fleet = Fleet(roles, ["10.0.0.7:5600"])
+    assert fleet.new_key() is not None
+    assert fleet.listens_on(None) == "0.0.0.0"
+    with pytest.raises(UserError, match=r"worker '10.0.0.7:5600' needs key run.key"):
+        fleet.meet(None)
 
 
 def test_an_offset_is_as_sure_as_the_quickest_answer() -> None:
@@ -464,8 +511,9 @@ def test_an_address_of_a_worker_is_host_and_port(address: str) -> None:
 def test_a_key_without_workers_is_warned_of() -> None:
     keyed = SCENARIO.with_(**{"run.key": "k"})
     assert any("key run.key has no effect" in each for each in _warnings(keyed))
-    named = keyed.with_(**{"drafts.0.worker": NAMED})
-    assert not any("run.key" in w for w in _warnings(named))
+    for key, value in (("drafts.0.worker", NAMED), ("faults.spares", [NAMED])):
+        named = keyed.with_(**{key: value})
+        assert not any("run.key" in w for w in _warnings(named))
 
 
 def _warnings(scenario: Scenario) -> list[str]:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from treepipe.executor import daemon as daemon_module
@@ -48,10 +49,19 @@ def serving(
     namespace: str | None, host: str, port: int, key: KeyPair | None, models: Path | None = None
 ) -> Iterator[str]:
     """A daemon's address while it serves."""
+    with daemon_process(namespace, host, port, key, models):
+        yield f"{host}:{port}"
+
+
+@contextmanager
+def daemon_process(
+    namespace: str | None, host: str, port: int, key: KeyPair | None, models: Path | None = None
+) -> Iterator[psutil.Process]:
+    """A daemon's process while it serves; its children are the roles'."""
     process = fork_server().Process(target=serve_in, args=(namespace, host, port, key, models))
     start(process)
     try:
-        yield f"{host}:{port}"
+        yield psutil.Process(process.pid)
     finally:
         process.kill()
         process.join()

@@ -119,8 +119,9 @@ def _choices(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
         yield f"key serving.warm_up_ms has no effect on {name}, where nothing is drafted"
     if serving.by_n_max:
         yield f"serving.admission = {serving.admission} by N_max (StarSD, section 4.2)"
-    if scenario.run.key is not None and all(each.worker is None for each in deployment.placed):
-        yield "key run.key has no effect: no draft and no stage names a worker"
+    places = (*(each.worker for each in deployment.placed), *deployment.faults.spare_workers)
+    if scenario.run.key is not None and not any(places):
+        yield "key run.key has no effect: no draft, no stage and no spare names a worker"
     for key, rule in RULES.items():
         if key in sampling.model_fields_set and sampling.rule != rule:
             yield f"key sampling.{key} has no effect with sampling.rule = {sampling.rule!r}"
