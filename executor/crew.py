@@ -34,6 +34,7 @@ from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.lines import END_S, ControlLines, Process
 from treepipe.executor.pulse import LostWorkerError
 from treepipe.executor.remote import CONNECT_S, RemoteProcess
+from treepipe.executor.session import ALIVE_S
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.executor.worker import worker_main
@@ -97,7 +98,9 @@ class Crew:
         for process in self.lines.processes.values():
             process.kill()
         stays = spare is None and lost.name in self.deployment.devices
-        silent = self._end_workers(inf if stays else self.lines.watch.timeout_ms)
+        # By now a host that is gone has been silent for longer, and one that lives has answered.
+        patience_ms = max(2e3 * ALIVE_S, self.lines.watch.timeout_ms / 2)
+        silent = self._end_workers(inf if stays else patience_ms)
         if spare is not None:
             self._move({lost.name, *silent}, spare)
         elif stays and lost.name in silent:
@@ -136,17 +139,16 @@ class Crew:
             for name, process in self.lines.processes.items()
             if isinstance(process, RemoteProcess) or process.pid is not None
         }
+        _join(started.values(), END_S)
+        for process in started.values():
+            if process.is_alive():
+                process.kill()  # all first: one on a host that is gone is waited for in vain
         gone = {
             name
             for name, process in started.items()
             if isinstance(process, RemoteProcess) and not process.answers(patience_ms)
         }
-        there = [process for name, process in started.items() if name not in gone]
-        _join(there, END_S)
-        for process in started.values():
-            if process.is_alive():
-                process.kill()  # all first: one on a host that is gone is waited for in vain
-        _join(there, CONNECT_S)
+        _join((process for name, process in started.items() if name not in gone), CONNECT_S)
         self.lines.processes.clear()
         return [name for name, each in started.items() if name in gone or each.is_alive()]
 

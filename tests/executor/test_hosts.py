@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -9,6 +11,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,11 +39,13 @@ from treepipe.executor.fleet import Clocks, Fleet
 from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.manifest import ModelFiles, everything, found_or_received
 from treepipe.executor.offsets import Offset, Reading
+from treepipe.executor.pulse import AT_WORK
 from treepipe.executor.remote import Line, RemoteHost, RemoteProcess, status
 from treepipe.executor.session import (
     FROM_COORDINATOR,
     FROM_DAEMON,
     Alive,
+    Beats,
     Declined,
     Hello,
     HowAreYou,
@@ -210,6 +215,30 @@ def test_a_coordinator_that_spoke_while_a_process_ended_slowly_is_not_silent(
     daemon.step(0.0)
     assert daemon.answers[-1][1] == Welcome(Versions.here())
     daemon._roles.pop("draft0").orders.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
+def test_a_daemon_speaks_for_a_process_that_waits_for_a_processor(
+    daemon: _Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one, which runs; one that is over, or has just shown itself, is left to itself."""
+    say(daemon, b"one", Hello(Versions.here()))
+    later = [now_ms()]
+    monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later[0])
+    lines = {"draft0": Pipe(), "pipeline0.stage1": Pipe()}
+    for (name, (ours, _)), pid in zip(lines.items(), (os.getpid(), 2**22 + 1), strict=True):
+        process: Any = SimpleNamespace(pid=pid)
+        daemon._roles[name] = _Role(process, ours, ours, OrderWriter(ours), later[0])
+    told = []
+    for _ in range(3):
+        daemon.answers = []
+        daemon.step(0.0)
+        told.append([record for _, record in daemon.answers])
+        later.append(later.pop() + 501.0)
+    assert told == [[], [Beats("draft0", AT_WORK)], [Beats("draft0", AT_WORK)]]
+    for name, pair in lines.items():
+        daemon._roles.pop(name).orders.close()
+        pair[1].close()
 
 
 def test_a_process_that_takes_nothing_holds_nobody_up() -> None:
