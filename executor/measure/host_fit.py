@@ -152,7 +152,7 @@ class Observed:
                 if piece.of.split()[0] == kind and (table_ms := self.tables[piece.of](piece.rows))
             )
             factors[kind] = {rows: float(np.median(each)) for rows, each in binned.items()}
-            spread[f"{kind}_factor"] = {rows: _spread(each) for rows, each in binned.items()}
+            spread[f"{kind}_factor"] = {rows: spread_of(each) for rows, each in binned.items()}
             for each in binned.values():
                 residuals += list(np.log(np.array(each) / np.median(each)))
         looks = sum(_alone(piece, divisor) for piece in self.between) / max(1, self.arrived)
@@ -329,7 +329,8 @@ def _binned(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
     }
 
 
-def _spread(values: Sequence[float]) -> float:
+def spread_of(values: Sequence[float]) -> float:
+    """The interquartile range over the median."""
     return float(stats.iqr(values) / np.median(values))
 
 

@@ -86,8 +86,13 @@ class FaultsSection(Section):
     def _short(cls, given: Any) -> Any:
         return {"inject": given} if _listed(given) else given
 
-    def resolved(self, roles: Collection[str], path: object) -> FaultPlan:
-        """Raises ``UserError`` if it names a worker that there is none of."""
+    def resolved(
+        self, roles: Collection[str], path: object, measured_ms: float | None = None
+    ) -> FaultPlan:
+        """Raises ``UserError`` if it names a worker that there is none of.
+
+        Args: ``measured_ms``: a restart's time where none is given; None: nobody measured it.
+        """
         for index, fault in enumerate(self.inject):
             if fault.worker not in roles:
                 raise UserError(
@@ -100,7 +105,10 @@ class FaultsSection(Section):
         )
         named = () if isinstance(self.spares, int) else self.spares
         spares = self.spares if isinstance(self.spares, int) else len(named)
-        return FaultPlan(self.timeout_ms, spares, self.restart_ms, injected, named)
+        restart_ms = self.restart_ms
+        if measured_ms is not None and "restart_ms" not in self.model_fields_set:
+            restart_ms = measured_ms
+        return FaultPlan(self.timeout_ms, spares, restart_ms, injected, named)
 
 
 @dataclass(frozen=True, slots=True)
