@@ -14,6 +14,7 @@ from pathlib import Path
 from treepipe.core.errors import UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import Wanted
+from treepipe.executor.digests import Digests
 from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
 from treepipe.executor.manifest import Manifest, ModelFiles
 from treepipe.executor.remote import Line, RemoteHost, RemoteProcess
@@ -77,6 +78,7 @@ class Fleet:
             )
         self._hosts: dict[str, RemoteHost] = {}
         self._held: dict[str, list[ModelFiles]] = {}
+        self._digests = Digests()  # roles share tensors, and may start again
         self._ahead: dict[str, tuple[float, float]] = {}
 
     def new_key(self) -> KeyPair | None:
@@ -119,7 +121,7 @@ class Fleet:
             return ()
         held = [ModelFiles(source.directory, needs) for source, needs in role.models]
         self._held[role.placed.name] = held
-        return tuple(each.manifest() for each in held)
+        return tuple(each.manifest(self._digests) for each in held)
 
     def chunk(self, name: str, wanted: Wanted) -> bytes:
         """What a worker lacks; nothing where there is no such piece."""

@@ -34,6 +34,7 @@ from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import ANSWERS, ORDERS, Ask, Become, Failed, Notes
 from treepipe.executor.crew import Crew
 from treepipe.executor.daemon import Daemon, OrderWriter, _Role
+from treepipe.executor.digests import Digests
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.fleet import Clocks, Fleet
 from treepipe.executor.keys import KeyPair, Porter
@@ -418,7 +419,7 @@ def no_more(piece: int, offset: int) -> bytes:
 
 def test_only_the_layers_that_a_worker_needs_are_sent(target: Checkpoint, tmp_path: Path) -> None:
     held = ModelFiles(target.directory, of_layer(2))
-    manifest = held.manifest()
+    manifest = held.manifest(Digests())
     source = found_or_received(manifest, [], tmp_path, held.chunk)
     received = source.open()
     assert all(name.startswith("model.layers.2.") for name in received.shards)
@@ -450,9 +451,9 @@ def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path: Path) -> None:
         return held.chunk(piece, offset)
 
     with pytest.raises(ConnectionError):
-        found_or_received(held.manifest(), [], tmp_path / "here", cut)
+        found_or_received(held.manifest(Digests()), [], tmp_path / "here", cut)
     stopped, sent = sent[-1], []
-    found_or_received(held.manifest(), [], tmp_path / "here", whole).open()
+    found_or_received(held.manifest(Digests()), [], tmp_path / "here", whole).open()
     assert sent[0] == stopped
     assert stopped[1] > 0
 
@@ -461,15 +462,15 @@ def test_what_arrives_changed_is_refused(target: Checkpoint, tmp_path: Path) -> 
     held = ModelFiles(target.directory, of_layer(0))
     broken = lambda piece, offset: bytes(len(held.chunk(piece, offset)))  # noqa: E731
     with pytest.raises(UserError, match="has not the digest announced for it"):
-        found_or_received(held.manifest(), [], tmp_path, broken)
+        found_or_received(held.manifest(Digests()), [], tmp_path, broken)
     with pytest.raises(UserError, match=r"ended at 0 of \d+ bytes"):
-        found_or_received(held.manifest(), [], tmp_path, lambda piece, offset: b"")
+        found_or_received(held.manifest(Digests()), [], tmp_path, lambda piece, offset: b"")
 
 
 def test_another_model_of_that_name_is_named_on_both_sides(tmp_path: Path) -> None:
     ours = save_random_checkpoint(tmp_path / "a" / "model", layers=2, seed=1)
     save_random_checkpoint(tmp_path / "b" / "model", layers=2, seed=3)
-    manifest = ModelFiles(ours, of_layer(1)).manifest()
+    manifest = ModelFiles(ours, of_layer(1)).manifest(Digests())
     sentence = (
         r"b/model holds another model than the coordinator has: \S+ has digest \w+ there, \w+"
     )
@@ -481,7 +482,7 @@ def test_another_model_of_that_name_is_named_on_both_sides(tmp_path: Path) -> No
 
 def test_a_head_travels_whole(target: Checkpoint, tmp_path: Path) -> None:
     held = ModelFiles(save_head(tmp_path / "head", target), everything)
-    source = found_or_received(held.manifest(), [], tmp_path / "here", held.chunk)
+    source = found_or_received(held.manifest(Digests()), [], tmp_path / "here", held.chunk)
     ours, _ = load_head(CheckpointSource(held.directory), target)
     theirs, _ = load_head(source, target)
     assert torch.equal(ours.fc.weight, theirs.fc.weight)
