@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from multiprocessing.process import BaseProcess
 
 from treepipe.core.recovery import Committed, FaultKind, Journal
@@ -33,6 +34,7 @@ from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.lines import END_S, ControlLines, Process
 from treepipe.executor.pulse import LostWorkerError
 from treepipe.executor.remote import CONNECT_S, RemoteProcess
+from treepipe.executor.session import ALIVE_S
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.executor.worker import worker_main
@@ -52,7 +54,8 @@ class Crew:
 
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
         """Args: ``roles``: one per device of the deployment."""
-        self.deployment, self._fleet, self.roles = deployment, Fleet(roles), [*roles]
+        self.deployment, self.roles = deployment, [*roles]
+        self._fleet = Fleet(roles, deployment.faults.spare_workers)
         if deployment.queues_transfers and roles[0].emulate:
             self.roles.append(self.roles[0].as_switch())
         self._renew_secrets()
@@ -78,18 +81,36 @@ class Crew:
         self._fleet.meet(self.deployment.key)
         self._start_all()
 
-    def start_anew(self, lost: LostWorkerError) -> None:
+    def spares(self) -> list[str]:
+        """Addresses of the workers that wait to take a lost one's place, and answer."""
+        return self._fleet.spares(self.lines.watch.timeout_ms)
+
+    def start_anew(self, lost: LostWorkerError, spare: str | None = None) -> None:
         """End all workers at once, and start them again; sessions with other hosts go on.
 
         Raises the loss itself if the host of the lost worker does not answer, either, and the
         worker is needed.
+
+        Args:
+            spare: address of the worker that takes the lost one's place, and that of all others
+                whose host does not answer; None: they start where they were.
         """
         for process in self.lines.processes.values():
             process.kill()
-        if lost.name in self._end_workers() and lost.name in self.deployment.devices:
+        stays = spare is None and lost.name in self.deployment.devices
+        # By now a host that is gone has been silent for longer, and one that lives has answered.
+        patience_ms = max(2e3 * ALIVE_S, self.lines.watch.timeout_ms / 2)
+        silent = self._end_workers(inf if stays else patience_ms)
+        if spare is not None:
+            self._move({lost.name, *silent}, spare)
+        elif stays and lost.name in silent:
             raise lost
         self._renew_secrets()
         self._start_all()
+
+    def _move(self, names: Collection[str], spare: str) -> None:
+        self._fleet.move(names, spare)
+        self.roles = [role.at(spare) if role.placed.name in names else role for role in self.roles]
 
     def deal_anew(self, deployment: Deployment) -> None:
         """Start the roles of this deployment, which lacks a stage, from the next time on."""
@@ -107,8 +128,11 @@ class Crew:
         self._end_workers()
         self._fleet.close()
 
-    def _end_workers(self) -> list[str]:
-        """Returns when all are gone; names those that hosts do not tell the end of."""
+    def _end_workers(self, patience_ms: float = inf) -> list[str]:
+        """Returns when all are gone; names those whose hosts do not tell of it, or are of no use.
+
+        Args: ``patience_ms``: a host that is silent for longer is waited for no more.
+        """
         self.lines.close()
         started = {
             name: process
@@ -119,9 +143,14 @@ class Crew:
         for process in started.values():
             if process.is_alive():
                 process.kill()  # all first: one on a host that is gone is waited for in vain
-        _join(started.values(), CONNECT_S)
+        gone = {
+            name
+            for name, process in started.items()
+            if isinstance(process, RemoteProcess) and not process.answers(patience_ms)
+        }
+        _join((process for name, process in started.items() if name not in gone), CONNECT_S)
         self.lines.processes.clear()
-        return [name for name, process in started.items() if process.is_alive()]
+        return [name for name, each in started.items() if name in gone or each.is_alive()]
 
     def _renew_secrets(self) -> None:
         """Make new ones for the ports; what was sent with others is foreign from now on."""

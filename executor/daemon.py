@@ -2,7 +2,7 @@
 
 A role's process is the same as on the coordinator's own host (``worker.py``), forked from this
 daemon's own fork server; the daemon hands on what the two say to each other, and the process's
-signs of life.
+signs of life. It speaks for one that cannot show itself, since it waits for a processor.
 
 Law of this file: whatever comes in, the daemon goes on; when a session ends, however it ends, none
 of its processes is left.
@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,10 +25,12 @@ from typing import Any
 import zmq
 
 from treepipe.core.errors import RunError, UserError
+from treepipe.core.recovery import MOST_BEAT_MS
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.keys import KeyPair, Porter, is_loopback, tcp
+from treepipe.executor.pulse import AT_WORK, starves
 from treepipe.executor.session import (
     FROM_COORDINATOR,
     FROM_DAEMON,
@@ -92,12 +94,13 @@ class OrderWriter:
 
 @dataclass(slots=True)
 class _Role:
-    """A process of the session, and our ends of its lines."""
+    """A process of the session, our ends of its lines, and when it last showed itself."""
 
     process: BaseProcess
     control: Connection
     pulse: Connection
     orders: OrderWriter
+    shown_ms: float = field(default_factory=now_ms)
 
 
 class Daemon:
@@ -181,6 +184,7 @@ class Daemon:
             name, speaks = lines.get(descriptor, ("", False))
             if name in self._roles:
                 self._hear(name, speaks)
+        self._speak_for_starving()
 
     # --- the coordinator -------------------------------------------------------------------------
 
@@ -279,9 +283,18 @@ class Daemon:
             if speaks:
                 self._tell(Said(name, role.control.recv_bytes()))
             else:
+                role.shown_ms = now_ms()
                 self._tell(Beats(name, _beats(role.pulse)))
         except (EOFError, OSError):
             self._end(name, now=False)
+
+    def _speak_for_starving(self) -> None:
+        """Whoever would run if this host had a processor free is not silent (``pulse.py``)."""
+        for name, role in self._roles.items():
+            pid = role.process.pid
+            if now_ms() - role.shown_ms > MOST_BEAT_MS and pid is not None and starves(pid):
+                role.shown_ms = now_ms()
+                self._tell(Beats(name, AT_WORK))
 
     def _end(self, name: str, now: bool) -> None:
         role = self._roles.pop(name, None)

@@ -6,7 +6,7 @@ needs of the models, and how far its clock is ahead. Without other hosts all of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 from treepipe.core.errors import UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import Wanted
+from treepipe.executor.digests import Digests
 from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
 from treepipe.executor.manifest import Manifest, ModelFiles
 from treepipe.executor.remote import Line, RemoteHost, RemoteProcess
@@ -54,25 +55,30 @@ class Clocks:
 
 
 class Fleet:
-    """The hosts that a deployment's roles name."""
+    """The hosts that a deployment's roles name, and those that wait to take a lost one's place."""
 
-    def __init__(self, roles: Sequence[RoleSettings]) -> None:
-        """Raises ``UserError`` if one of them is on a loopback that another one cannot reach."""
+    def __init__(self, roles: Sequence[RoleSettings], spares: Sequence[str] = ()) -> None:
+        """Raises ``UserError`` if one of them is on a loopback that another one cannot reach.
+
+        Args: ``spares``: addresses of workers that wait.
+        """
         self._places = {
             role.placed.name: role.placed.worker for role in roles if role.placed.worker is not None
         }
-        self._addresses = sorted(set(self._places.values()))
+        self._spares = [*spares]
+        self._addresses = sorted({*self._places.values(), *spares})
         hosts = {address: endpoint(address)[0] for address in self._addresses}
         self._open = any(not is_loopback(host) for host in hosts.values())
         inner = next((a for a, host in hosts.items() if is_loopback(host)), None)
         if self._open and inner is not None:
             outer = next(a for a, host in hosts.items() if not is_loopback(host))
             raise UserError(
-                f"worker = {inner!r} is on this host's loopback, which worker = {outer!r} cannot "
+                f"worker {inner!r} is on this host's loopback, which worker {outer!r} cannot "
                 f"reach; give the first one's address on their network"
             )
         self._hosts: dict[str, RemoteHost] = {}
         self._held: dict[str, list[ModelFiles]] = {}
+        self._digests = Digests()  # roles share tensors, and may start again
         self._ahead: dict[str, tuple[float, float]] = {}
 
     def new_key(self) -> KeyPair | None:
@@ -88,7 +94,7 @@ class Fleet:
         """
         if self._open and key_file is None:
             raise UserError(
-                f"worker = {self._addresses[0]!r} needs key run.key, the file of the key that the "
+                f"worker {self._addresses[0]!r} needs key run.key, the file of the key that the "
                 f"worker holds (treepipe worker --make-key)"
             )
         key = None if key_file is None or not self._addresses else KeyPair.load(key_file)
@@ -99,13 +105,23 @@ class Fleet:
         """A process there: its handle, its control line, and the end of its pulse."""
         return self._hosts[address].start(name)
 
+    def spares(self, within_ms: float) -> list[str]:
+        """Addresses of the workers that wait; one not heard of within this time waits no more."""
+        self._spares = [each for each in self._spares if self._hosts[each].answers(within_ms)]
+        return self._spares
+
+    def move(self, names: Collection[str], address: str) -> None:
+        """These roles are at the worker that waited there, from their next start on."""
+        self._places |= dict.fromkeys(names, address)
+        self._spares.remove(address)
+
     def manifests(self, role: RoleSettings) -> tuple[Manifest, ...]:
         """What a worker on another host needs of its models; nothing for one of this host."""
         if role.placed.worker is None:
             return ()
         held = [ModelFiles(source.directory, needs) for source, needs in role.models]
         self._held[role.placed.name] = held
-        return tuple(each.manifest() for each in held)
+        return tuple(each.manifest(self._digests) for each in held)
 
     def chunk(self, name: str, wanted: Wanted) -> bytes:
         """What a worker lacks; nothing where there is no such piece."""
@@ -144,7 +160,8 @@ class Fleet:
     def run_ends(self, start_ms: float) -> Clocks:
         """What the spans of the run that began with ``run_begins`` are aligned by."""
         end_ms, drifts, warnings = now_ms(), dict[str, float](), [*self._other_torches()]
-        for address, (before, unsure) in self._ahead.items():
+        for address in sorted(set(self._places.values())):
+            before, unsure = self._ahead[address]
             after, unsure_after = self._hosts[address].clock.at(end_ms)
             drift, worst = after - before, max(unsure, unsure_after)
             if abs(drift) > unsure + unsure_after:
@@ -156,10 +173,11 @@ class Fleet:
 
     def _other_torches(self) -> Iterator[str]:
         ours = Versions.here().torch
-        for address, host in self._hosts.items():
-            if host.versions.torch != ours:
+        for address in sorted(set(self._places.values())):
+            theirs = self._hosts[address].versions.torch
+            if theirs != ours:
                 yield (
-                    f"worker {address} has torch {host.versions.torch}, this host {ours}; sums may "
+                    f"worker {address} has torch {theirs}, this host {ours}; sums may "
                     f"differ in the last bits, and a text where two tokens are almost as likely"
                 )
 

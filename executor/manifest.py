@@ -5,17 +5,15 @@ layers' tensors, so no more than these is hashed, compared or sent. What was rec
 file per piece, which its digest names, so that no piece is sent to a host twice.
 
 Law of this file: nothing is read from a received file before its digest is the one announced, and
-an interrupted one goes on where it stopped.
+an interrupted one goes on where it stopped. A file that is as it was when it was read is not read
+again for its digest (``digests.py``).
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import struct
-import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -23,15 +21,14 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import INDEX, CheckpointSource, shards_of
-from treepipe.executor.clock import LOOK_MS
+from treepipe.executor.digests import CHUNK_BYTES, DIGEST_BYTES, Digests, Place, alone, put
 
 CONFIG = "config.json"
-CHUNK_BYTES = 2**20
-"""Read, hashed and sent at once."""
-DIGEST_BYTES = 32
 MOST_PIECE_BYTES = 2**36
 RECEIVED = "received"
 """Of a worker's folder of models, the folder of what coordinators sent."""
+DIGESTS = "digests.json"
+"""In that folder, the digests of all files that were compared (``digests.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +49,12 @@ class ModelPiece:
         if len(self.digest) != DIGEST_BYTES:
             raise ValueError("a digest has a certain length")
 
-    def is_in(self, file: Path) -> bool:
+    def is_in(self, file: Path, digests: Digests) -> bool:
         """Whether a file is this piece, byte by byte."""
         size = len(self.head) + self.size
         if not file.is_file() or file.stat().st_size != size:
             return False
-        return _digest(b"", Place(file, 0, size)) == self.digest
+        return digests.of(b"", Place(file, 0, size)) == self.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +89,6 @@ class Manifest:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a piece's bytes in a file."""
-
-    file: Path
-    begin: int
-    size: int
-
-    def chunks(self, offset: int = 0) -> Iterator[bytes]:
-        """Read it from so many bytes on."""
-        with self.file.open("rb") as file:
-            file.seek(self.begin + offset)
-            left = self.size - offset
-            while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
-                left -= len(chunk)
-                yield chunk
-
-
 Needs = Callable[[str], bool]
 """Of a tensor, by its name: whether a role reads it."""
 
@@ -136,9 +115,10 @@ class ModelFiles:
             self._pieces += _tensors(file, wanted)
         self._pieces.sort(key=lambda piece: piece[0])
 
-    def manifest(self) -> Manifest:
+    def manifest(self, digests: Digests) -> Manifest:
+        """Args: ``digests``: of these files, as far as they are known."""
         found = [
-            ModelPiece(name, place.size, _digest(head, place), head)
+            ModelPiece(name, place.size, digests.of(head, place), head)
             for name, place, head in self._pieces
         ]
         return Manifest(self.directory.name, tuple(found))
@@ -148,13 +128,6 @@ class ModelFiles:
         if not 0 <= piece < len(self._pieces):
             return b""
         return next(self._pieces[piece][1].chunks(offset), b"")
-
-
-def _digest(head: bytes, place: Place) -> bytes:
-    found = blake2b(head, digest_size=DIGEST_BYTES)
-    for chunk in place.chunks():
-        found.update(chunk)
-    return found.digest()
 
 
 def _tensors(file: Path, wanted: Collection[str]) -> Iterator[tuple[str, Place, bytes]]:
@@ -188,12 +161,26 @@ def found_or_received(
         UserError: a folder of its name in ``models`` holds another model; there is none and no
             place for one; what was received is not what was announced.
     """
+    digests = Digests(None if models is None else models / RECEIVED / DIGESTS)
+    try:
+        return _found_or_received(manifest, folders, models, ask, digests)
+    finally:
+        digests.keep()
+
+
+def _found_or_received(
+    manifest: Manifest,
+    folders: Collection[Path],
+    models: Path | None,
+    ask: Ask,
+    digests: Digests,
+) -> CheckpointSource:
     held = frozenset(piece.name for piece in manifest.pieces)
     for folder in (*folders, *([] if models is None else [models])):
         here = folder / manifest.name
         if not (here / CONFIG).is_file():
             continue
-        fault = manifest.difference(ModelFiles(here, held.__contains__).manifest())
+        fault = manifest.difference(ModelFiles(here, held.__contains__).manifest(digests))
         if fault is None:
             return CheckpointSource(here, only=held)
         if folder == models:
@@ -203,51 +190,31 @@ def found_or_received(
             f"model {manifest.name} is not on this host, and its worker has no folder to receive "
             f"it in (treepipe worker --models)"
         )
-    return CheckpointSource(_received(manifest, models / RECEIVED, ask), only=held)
+    return CheckpointSource(_received(manifest, models / RECEIVED, ask, digests), only=held)
 
 
-def _received(manifest: Manifest, folder: Path, ask: Ask) -> Path:
+def _received(manifest: Manifest, folder: Path, ask: Ask, digests: Digests) -> Path:
     """A checkpoint's directory whose tensors are in ``pieces``, by their digests."""
     store, home = folder / "pieces", folder / f"{manifest.name}-{manifest.digest[:16]}"
     for each in (store, home):
         each.mkdir(parents=True, exist_ok=True)
     weights = dict[str, str]()
-    with _alone(store):
+    with alone(store):
         for number, piece in enumerate(manifest.pieces):
-            file = _receive(piece, store, partial(ask, number))
+            file = _receive(piece, store, partial(ask, number), digests)
             if piece.name == CONFIG:
-                _put(home / CONFIG, file.read_bytes())
+                put(home / CONFIG, file.read_bytes())
             else:
                 weights[piece.name] = f"../{store.name}/{file.name}"
-        _put(home / INDEX, json.dumps({"weight_map": weights}).encode())
+        put(home / INDEX, json.dumps({"weight_map": weights}).encode())
     return home
 
 
-def _put(file: Path, data: bytes) -> None:
-    """Write a file as a whole: another worker with the same manifest may be reading it."""
-    part = file.with_suffix(".part")
-    part.write_bytes(data)
-    part.replace(file)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """While no other worker of this host receives into a folder; waiting looks up now and then."""
-    with (folder / "lock").open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(LOOK_MS / 1e3)
-        yield
-
-
-def _receive(piece: ModelPiece, store: Path, ask: Callable[[int], bytes]) -> Path:
+def _receive(piece: ModelPiece, store: Path, ask: Callable[[int], bytes], digests: Digests) -> Path:
     """Have a piece whole, and of its digest."""
     whole = store / piece.digest.hex()
     part = whole.with_suffix(".part")
-    if piece.is_in(whole):
+    if piece.is_in(whole, digests):
         return whole
     with part.open("ab") as file:
         if file.tell() < len(piece.head):
@@ -258,7 +225,7 @@ def _receive(piece: ModelPiece, store: Path, ask: Callable[[int], bytes]) -> Pat
             if not data or len(data) > piece.size - offset:
                 raise UserError(f"{part}: {piece.name} ended at {offset} of {piece.size} bytes")
             file.write(data)
-    if not piece.is_in(part):
+    if not piece.is_in(part, digests):
         part.unlink()
         raise UserError(f"what was received of {piece.name} has not the digest announced for it")
     return part.replace(whole)

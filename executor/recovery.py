@@ -29,9 +29,11 @@ class Recovery:
     def lose(self, death: LostWorkerError) -> None:
         """Go on with a spare, with a lost stage's layers at the others, or without its pipeline if
         there is another; raises the loss itself if there is nothing to go on with."""
-        if self._spares:
+        if self._spares_left:
             self._spares -= 1
-            self._take_up(death, "a spare took its place")
+            spare = next(iter(self._crew.spares()), None)
+            where = "" if spare is None else f" at {spare}"
+            self._take_up(death, f"a spare{where} took its place", spare)
             return
         if self._deal_anew(death.name):
             self._take_up(death, shares_of(self._run.deployment, death.name))
@@ -55,7 +57,7 @@ class Recovery:
         try:
             self._crew.collect(self._run.trace, self._run.start_ms)
         except LostWorkerError as death:
-            if not self._spares:
+            if not self._spares_left:
                 raise
             self.lose(death)
         self.injection.end()
@@ -68,9 +70,19 @@ class Recovery:
             self.injection.noticed(error, at_ms, None)
         self._run.salvage()
 
-    def _take_up(self, death: LostWorkerError, how: str) -> None:
-        """Go on with the committed texts, all workers started anew. Args: ``how``: without the
-        lost one."""
+    @property
+    def _spares_left(self) -> bool:
+        """Whether a lost worker can be replaced; of spares that have addresses, one must answer."""
+        named = self._run.deployment.faults.spare_workers
+        return self._spares > 0 and (not named or bool(self._crew.spares()))
+
+    def _take_up(self, death: LostWorkerError, how: str, spare: str | None = None) -> None:
+        """Go on with the committed texts, all workers started anew.
+
+        Args:
+            how: without the lost one.
+            spare: address of the worker that takes its place.
+        """
         crew, run = self._crew, self._run
         noticed_ms = run.now_ms
         crew.lines.forget(death.name)
@@ -81,7 +93,11 @@ class Recovery:
             run.trace.warnings.append(f"{other}, too; not all of what workers did is known")
         if death.name in crew.drafts:
             run.recording.complete = False  # it lacks what that draft had answered
-        crew.start_anew(death)
+        try:
+            crew.start_anew(death, spare)
+        except UserError as refused:  # the spare lacks what the lost one had
+            crew.lines.close()
+            raise RunError(f"{death}, and nothing took its place: {refused}") from None
         recovered_ms = run.now_ms
         for held in crew.journal.take_up():
             run.hand_over(held, recovered_ms)

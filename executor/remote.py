@@ -128,6 +128,10 @@ class RemoteProcess:
     def is_alive(self) -> bool:
         return not self._over.is_set()
 
+    def answers(self, within_ms: float) -> bool:
+        """Whether its host was heard of within this time."""
+        return self._host.answers(within_ms)
+
     def ended(self, exit_code: int | None) -> None:
         """Called by the host's thread."""
         self.exitcode = exit_code
@@ -202,6 +206,10 @@ class RemoteHost:
     def patience_s(self) -> float:
         """How much longer it may be silent before it is given up."""
         return max(0.0, CONNECT_S - (now_ms() - self._heard_ms) / 1e3)
+
+    def answers(self, within_ms: float) -> bool:
+        """Whether the session goes on, and the host was heard of within this time."""
+        return self.refusal is None and now_ms() - self._heard_ms < within_ms
 
     def route(self) -> str:
         """Our address on the way to this host."""

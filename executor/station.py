@@ -104,7 +104,12 @@ class RoleSettings:
             return moved
         stages = deployment.pipelines[self.pipeline]
         number = [stage.name for stage in stages].index(self.placed.name)
-        return replace(moved, placed=stages[number], number=number + 1)
+        placed = replace(stages[number], worker=self.placed.worker)  # maybe a spare's
+        return replace(moved, placed=placed, number=number + 1)
+
+    def at(self, worker: str) -> RoleSettings:
+        """The same role at the worker of this address."""
+        return replace(self, placed=replace(self.placed, worker=worker))
 
     @property
     def models(self) -> tuple[tuple[CheckpointSource, Callable[[str], bool]], ...]:

@@ -206,6 +206,9 @@ class HostProfile(Section):
         0.0, description="standard deviation of a piece of work over its mean"
     )
     idle_factor: GapTable | None = Field(None, description="a role's idle gap in ms -> factor")
+    restart_ms: Milliseconds | None = Field(
+        None, description="from a worker's loss until all work again, models included"
+    )
     iqr: dict[str, FactorTable] | None = Field(
         None, description="interquartile range of a key's values, relative, by its knots"
     )

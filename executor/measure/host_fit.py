@@ -153,7 +153,7 @@ class Observed:
                 if piece.of.split()[0] == kind and (table_ms := self.tables[piece.of](piece.rows))
             )
             factors[kind] = {rows: _mean(each) for rows, each in binned.items()}
-            spread[f"{kind}_factor"] = {rows: _spread(each) for rows, each in binned.items()}
+            spread[f"{kind}_factor"] = {rows: spread_of(each) for rows, each in binned.items()}
             for each in binned.values():
                 residuals += list(np.log(np.array(each) / np.median(each)))
         looks = sum(_alone(piece, divisor) for piece in self.between) / max(1, self.arrived)
@@ -334,7 +334,8 @@ def _mean(values: Sequence[float] | Floats) -> float:
     return float(stats.trim_mean(values, RARE))
 
 
-def _spread(values: Sequence[float]) -> float:
+def spread_of(values: Sequence[float]) -> float:
+    """The interquartile range over the median."""
     return float(stats.iqr(values) / np.median(values))
 
 

@@ -2,13 +2,14 @@
 
 Plain decoding (one role at work at a time) and a static tree's segments (all of them at once) are
 run in turns until the time is up; what the workers were at tells the host's terms
-(``host_fit.py``).
+(``host_fit.py``). Each time a worker is lost in the end, to see how long it takes to replace it.
 """
 
 from __future__ import annotations
 
 import datetime
 import os
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,11 +17,12 @@ from dataclasses import dataclass, field, replace
 from treepipe.core.errors import UserError
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
-from treepipe.executor.measure.host_fit import Observed
+from treepipe.executor.measure.host_fit import Observed, spread_of
 from treepipe.executor.measure.machine import hardware, software
 from treepipe.executor.measure.progress import Say
 from treepipe.profiles.schema import HostFit, HostProfile, MeasuredOrigin
 from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.faults import Injected
 from treepipe.scenario.scenario import Scenario
 
 SCHEDULES: Mapping[str, Mapping[str, object]] = {
@@ -55,6 +57,7 @@ class HostSession:
     observed: Observed = field(default_factory=Observed)
     rounds: int = 0
     processors: int = 1
+    restarts_ms: list[float] = field(default_factory=list)
 
     @classmethod
     def of(cls, asked: RunRequest) -> HostSession:
@@ -92,10 +95,12 @@ class HostSession:
         controller.run(replace(deployment, requests=deployment.requests[:1]), lambda: None)
         trace, _ = controller.run(deployment, lambda: None)
         self.observed.add(trace, deployment)
+        self.restarts_ms.append(restart_ms(controller, deployment))
 
     def _launch(self, schedule: str, keys: Mapping[str, object]) -> Launch:
         content = self.scenario.content
         content["hosts"] = {}  # what is measured is not to be there already
+        content["faults"] = {"timeout_ms": self.scenario.faults.timeout_ms}
         scenario = Scenario.of(content, self.scenario.path).with_(
             schedule={"name": schedule, **keys},
             emulate=False,
@@ -108,6 +113,9 @@ class HostSession:
     def profile(self) -> HostProfile:
         """What was seen so far."""
         found = self.observed.fit()
+        spread = {key: _rounded(each) for key, each in found.spread.items() if each}
+        if differ := spread_of(self.restarts_ms):
+            spread["restart_ms"] = _rounded({1: differ})
         origin = MeasuredOrigin(
             source="treepipe calibrate run",
             date=datetime.date.today(),
@@ -127,7 +135,8 @@ class HostSession:
             together=_rounded(found.together),
             processors=self.processors,
             variation=round(found.variation, 4),
-            iqr={key: _rounded(each) for key, each in found.spread.items() if each},
+            restart_ms=round(statistics.median(self.restarts_ms), 1),
+            iqr=spread,
             fit=HostFit(
                 schedules=tuple(SCHEDULES), prompts=self.asked.prompts, pieces=found.pieces
             ),
@@ -138,6 +147,20 @@ def _processors(deployment: Deployment) -> int:
     """Roles that can compute at once, each with as many threads as the one with most."""
     roles = (*deployment.drafts, *sum(deployment.pipelines, ()))
     return max(1, (os.cpu_count() or 1) // max(role.compute.threads for role in roles))
+
+
+def restart_ms(controller: Controller, deployment: Deployment) -> float:
+    """How long it takes until a stage that is killed, and with it all workers, work again."""
+    lost = deployment.pipelines[-1][-1].name
+    faults = replace(
+        deployment.faults, spares=1, injected=(Injected(lost, "kill", 0.0),), spare_workers=()
+    )
+    few = replace(deployment, requests=deployment.requests[:1], faults=faults)
+    trace, _ = controller.run(few)
+    (fault,) = trace.faults
+    assert fault.detected_ms is not None  # a worker's end is heard
+    assert fault.recovered_ms is not None  # by the spare
+    return fault.recovered_ms - fault.detected_ms
 
 
 def _rounded(table: Mapping[int, float]) -> dict[int, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -9,6 +11,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,17 +32,21 @@ from treepipe.executor.checkpoint import INDEX, Checkpoint, CheckpointSource
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import ANSWERS, ORDERS, Ask, Become, Failed, Notes
+from treepipe.executor.crew import Crew
 from treepipe.executor.daemon import Daemon, OrderWriter, _Role
+from treepipe.executor.digests import Digests
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.fleet import Clocks, Fleet
 from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.manifest import ModelFiles, everything, found_or_received
 from treepipe.executor.offsets import Offset, Reading
+from treepipe.executor.pulse import AT_WORK
 from treepipe.executor.remote import Line, RemoteHost, RemoteProcess, status
 from treepipe.executor.session import (
     FROM_COORDINATOR,
     FROM_DAEMON,
     Alive,
+    Beats,
     Declined,
     Hello,
     HowAreYou,
@@ -211,6 +218,30 @@ def test_a_coordinator_that_spoke_while_a_process_ended_slowly_is_not_silent(
     daemon._roles.pop("draft0").orders.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
+def test_a_daemon_speaks_for_a_process_that_waits_for_a_processor(
+    daemon: _Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one, which runs; one that is over, or has just shown itself, is left to itself."""
+    say(daemon, b"one", Hello(Versions.here()))
+    later = [now_ms()]
+    monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later[0])
+    lines = {"draft0": Pipe(), "pipeline0.stage1": Pipe()}
+    for (name, (ours, _)), pid in zip(lines.items(), (os.getpid(), 2**22 + 1), strict=True):
+        process: Any = SimpleNamespace(pid=pid)
+        daemon._roles[name] = _Role(process, ours, ours, OrderWriter(ours), later[0])
+    told = []
+    for _ in range(3):
+        daemon.answers = []
+        daemon.step(0.0)
+        told.append([record for _, record in daemon.answers])
+        later.append(later.pop() + 501.0)
+    assert told == [[], [Beats("draft0", AT_WORK)], [Beats("draft0", AT_WORK)]]
+    for name, pair in lines.items():
+        daemon._roles.pop(name).orders.close()
+        pair[1].close()
+
+
 def test_a_process_that_takes_nothing_holds_nobody_up() -> None:
     ours, theirs = Pipe()
     orders = OrderWriter(ours)
@@ -298,7 +329,7 @@ def test_hosts_that_cannot_reach_each_other_are_refused(pair: tuple[Path, Path])
     plain = small_deployment("pp")
     named = at(plain, {"draft0": NAMED, "pipeline0.stage1": "10.0.0.7:5600"})
     roles = [replace(role, placed=p) for role, p in zip(worker_roles(pair, named), named.placed)]  # noqa: B905
-    with pytest.raises(UserError, match=rf"'{NAMED}' is on this host's loopback, which worker ="):
+    with pytest.raises(UserError, match=rf"'{NAMED}' is on this host's loopback, which worker '"):
         Fleet(roles)
     fleet = Fleet(roles[1:])
     with pytest.raises(UserError, match=r"'10.0.0.7:5600' needs key run.key, the file of the key"):
@@ -307,6 +338,52 @@ def test_hosts_that_cannot_reach_each_other_are_refused(pair: tuple[Path, Path])
     assert fleet.listens_on(None) == "0.0.0.0"
     assert fleet.way("tcp://0.0.0.0:77", None) == "tcp://127.0.0.1:77"
     assert Fleet(roles[2:]).new_key() is None
+
+
+class _Told(RemoteHost):
+    """A host of a given silence."""
+
+    def __init__(self, silent_ms: float) -> None:
+        self.refusal, self._heard_ms = None, now_ms() - silent_ms
+
+
+def test_a_spare_takes_a_place_if_it_answers(pair: tuple[Path, Path]) -> None:
+    plain = small_deployment("pp")
+    named = at(plain, {"pipeline0.stage1": NAMED})
+    roles = [replace(role, placed=p) for role, p in zip(worker_roles(pair, named), named.placed)]  # noqa: B905
+    fleet = Fleet(roles, ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:2"])
+    fleet._hosts = {"127.0.0.1:1": _Told(9_000.0), "127.0.0.1:2": _Told(0.0)}
+    assert fleet.spares(2_000.0) == ["127.0.0.1:2", "127.0.0.1:2"]
+    fleet.move({"draft0", "pipeline0.stage1"}, "127.0.0.1:2")
+    assert fleet._places == {"pipeline0.stage1": "127.0.0.1:2", "draft0": "127.0.0.1:2"}
+    fleet._hosts["127.0.0.1:2"].refusal = "its coordinator left"
+    assert fleet.spares(2_000.0) == [], "one place of two is left, and nobody there"
+    moved = roles[1].at("127.0.0.1:2")
+    assert moved.moved(named).placed == replace(named.placed[1], worker="127.0.0.1:2")
+
+
+def test_a_worker_whose_host_ended_the_session_starts_there_no_more(
+    pair: tuple[Path, Path],
+) -> None:
+    """Both of its processes are over, as it said; nobody would start another one."""
+    deployment = small_deployment("pp")
+    crew, host = Crew(worker_roles(pair, deployment), deployment), _Told(0.0)
+    for name in ("pipeline0.stage1", "pipeline0.stage2"):
+        crew.lines.processes[name] = process = RemoteProcess(host, name)
+        process.ended(None)
+    assert crew._end_workers() == []
+    crew.lines.processes |= dict.fromkeys(("draft0", "pipeline0.stage1"), process)
+    host.refusal = "its worker was ended"
+    assert crew._end_workers() == ["draft0", "pipeline0.stage1"]
+
+
+def test_a_spare_beyond_the_loopback_opens_the_run(pair: tuple[Path, Path]) -> None:
+    roles = worker_roles(pair, small_deployment("pp"))
+    fleet = Fleet(roles, ["10.0.0.7:5600"])
+    assert fleet.new_key() is not None
+    assert fleet.listens_on(None) == "0.0.0.0"
+    with pytest.raises(UserError, match=r"worker '10.0.0.7:5600' needs key run.key"):
+        fleet.meet(None)
 
 
 def test_an_offset_is_as_sure_as_the_quickest_answer() -> None:
@@ -342,7 +419,7 @@ def no_more(piece: int, offset: int) -> bytes:
 
 def test_only_the_layers_that_a_worker_needs_are_sent(target: Checkpoint, tmp_path: Path) -> None:
     held = ModelFiles(target.directory, of_layer(2))
-    manifest = held.manifest()
+    manifest = held.manifest(Digests())
     source = found_or_received(manifest, [], tmp_path, held.chunk)
     received = source.open()
     assert all(name.startswith("model.layers.2.") for name in received.shards)
@@ -374,9 +451,9 @@ def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path: Path) -> None:
         return held.chunk(piece, offset)
 
     with pytest.raises(ConnectionError):
-        found_or_received(held.manifest(), [], tmp_path / "here", cut)
+        found_or_received(held.manifest(Digests()), [], tmp_path / "here", cut)
     stopped, sent = sent[-1], []
-    found_or_received(held.manifest(), [], tmp_path / "here", whole).open()
+    found_or_received(held.manifest(Digests()), [], tmp_path / "here", whole).open()
     assert sent[0] == stopped
     assert stopped[1] > 0
 
@@ -385,15 +462,15 @@ def test_what_arrives_changed_is_refused(target: Checkpoint, tmp_path: Path) -> 
     held = ModelFiles(target.directory, of_layer(0))
     broken = lambda piece, offset: bytes(len(held.chunk(piece, offset)))  # noqa: E731
     with pytest.raises(UserError, match="has not the digest announced for it"):
-        found_or_received(held.manifest(), [], tmp_path, broken)
+        found_or_received(held.manifest(Digests()), [], tmp_path, broken)
     with pytest.raises(UserError, match=r"ended at 0 of \d+ bytes"):
-        found_or_received(held.manifest(), [], tmp_path, lambda piece, offset: b"")
+        found_or_received(held.manifest(Digests()), [], tmp_path, lambda piece, offset: b"")
 
 
 def test_another_model_of_that_name_is_named_on_both_sides(tmp_path: Path) -> None:
     ours = save_random_checkpoint(tmp_path / "a" / "model", layers=2, seed=1)
     save_random_checkpoint(tmp_path / "b" / "model", layers=2, seed=3)
-    manifest = ModelFiles(ours, of_layer(1)).manifest()
+    manifest = ModelFiles(ours, of_layer(1)).manifest(Digests())
     sentence = (
         r"b/model holds another model than the coordinator has: \S+ has digest \w+ there, \w+"
     )
@@ -405,7 +482,7 @@ def test_another_model_of_that_name_is_named_on_both_sides(tmp_path: Path) -> No
 
 def test_a_head_travels_whole(target: Checkpoint, tmp_path: Path) -> None:
     held = ModelFiles(save_head(tmp_path / "head", target), everything)
-    source = found_or_received(held.manifest(), [], tmp_path / "here", held.chunk)
+    source = found_or_received(held.manifest(Digests()), [], tmp_path / "here", held.chunk)
     ours, _ = load_head(CheckpointSource(held.directory), target)
     theirs, _ = load_head(source, target)
     assert torch.equal(ours.fc.weight, theirs.fc.weight)
@@ -464,8 +541,9 @@ def test_an_address_of_a_worker_is_host_and_port(address: str) -> None:
 def test_a_key_without_workers_is_warned_of() -> None:
     keyed = SCENARIO.with_(**{"run.key": "k"})
     assert any("key run.key has no effect" in each for each in _warnings(keyed))
-    named = keyed.with_(**{"drafts.0.worker": NAMED})
-    assert not any("run.key" in w for w in _warnings(named))
+    for key, value in (("drafts.0.worker", NAMED), ("faults.spares", [NAMED])):
+        named = keyed.with_(**{key: value})
+        assert not any("run.key" in w for w in _warnings(named))
 
 
 def _warnings(scenario: Scenario) -> list[str]:

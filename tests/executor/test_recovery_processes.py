@@ -7,6 +7,7 @@ import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +18,8 @@ from tests.worlds.tiny_models import greedy
 from treepipe.core.messages import Close
 from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
+from treepipe.executor.crew import Crew
+from treepipe.executor.measure.in_place import restart_ms
 from treepipe.executor.transport import LOOPBACK, Outbox
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.faults import FaultPlan, Injected
@@ -86,6 +89,27 @@ def test_a_message_that_is_lost_on_its_way_takes_a_spare(pair: tuple[Path, Path]
     for request, spec in zip(trace.requests, asked, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     assert recording.complete
+
+
+def test_what_a_restart_takes_is_measured(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the crew's restart and what is told before and after it, and none of the decoding."""
+    deployment = replace(small_deployment("pp"), requests=(SHORT,))
+    restart, taken = Crew.start_anew, list[float]()
+
+    def timed(self: Crew, *loss: Any) -> None:
+        begun = now_ms()
+        restart(self, *loss)
+        taken.append(now_ms() - begun)
+
+    monkeypatch.setattr(Crew, "start_anew", timed)
+    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
+        begun = now_ms()
+        found = restart_ms(running, deployment)
+        whole = now_ms() - begun
+    assert len(taken) == 1
+    assert taken[0] <= found < whole
 
 
 def test_what_ends_by_itself_loses_nobody(pair: tuple[Path, Path]) -> None:

@@ -372,6 +372,19 @@ def test_faults_of_a_scenario_are_a_list_or_a_table() -> None:
     assert (spared.spares, spared.injected[0].at_ms) == (2, 7.0)
 
 
+def test_spares_with_addresses_are_as_many_in_a_simulation() -> None:
+    few = ["runs=1", "workload.requests=2", "workload.new_tokens=20"]
+    one, two = (f'{{worker="draft0",kind="kill",at_ms={at_ms}}}' for at_ms in (200, 900))
+    faults = f"faults.inject=[{one},{two}]"
+    found = [
+        predict(Scenario.load(DEMO, [*few, faults, f"faults.spares={spares}"]))
+        for spares in ("2", '["127.0.0.1:5601","127.0.0.1:5602"]')
+    ]
+    assert found[0][0].faults == found[1][0].faults
+    assert found[0][0].requests == found[1][0].requests
+    assert len([each for each in found[0][0].faults if each.recovered_ms is not None]) == 2
+
+
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
@@ -380,6 +393,11 @@ def test_faults_of_a_scenario_are_a_list_or_a_table() -> None:
         ('faults=[{worker="draft0",kind="fire",at_ms=5}]', "kind"),
         ('faults=[{worker="draft0",kind="kill",at_ms=5,for_ms=9}]', "for_ms: a worker that was k"),
         ("faults.timeout_ms=5", "timeout_ms"),
+        (
+            'faults.spares=["orin"]',
+            r"spares\.0.*'orin' is no HOST:PORT, e",
+        ),
+        ("faults.spares=-1", "faults.spares"),
     ],
 )
 def test_what_cannot_fail_is_refused(setting: str, sentence: str) -> None:

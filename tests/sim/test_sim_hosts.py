@@ -17,6 +17,7 @@ from treepipe.physics.host import Factor, HostTimes
 from treepipe.physics.timing import IdleFactor, TimeTable
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import HEADER_BYTES
+from treepipe.scenario.faults import DEFAULT_RESTART_MS
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.sim.clock import Clock
@@ -177,3 +178,24 @@ def test_contradictions_are_sentences(tmp_path: Path) -> None:
     missing = Written(tmp_path, "pp", *TWO_STAGES, 'hosts.box.profile="bax"')
     with pytest.raises(UserError, match=r"key hosts.box.profile = 'bax': there is no such profile"):
         missing.simulated()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ((), 700.0),
+        (("faults.restart_ms=50",), 50.0),
+        (("emulate=true",), DEFAULT_RESTART_MS),
+        (('pipelines.0.stages.0.host="slow"', 'hosts.slow.profile="./slow.toml"'), 900.0),
+    ],
+)
+def test_a_restart_takes_what_was_measured_of_the_slowest_host(
+    tmp_path: Path, settings: tuple[str, ...], expected: float
+) -> None:
+    (tmp_path / "slow.toml").write_text("restart_ms = 900" + ORIGIN)
+    lose = 'faults={spares=1,inject=[{worker="draft0",kind="kill",at_ms=30}]}'
+    trace = simulated(tmp_path, "restart_ms = 700", lose, *settings)
+    (fault,) = trace.faults
+    assert fault.detected_ms is not None
+    assert fault.recovered_ms is not None
+    assert fault.recovered_ms - fault.detected_ms == pytest.approx(expected)

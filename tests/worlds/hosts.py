@@ -12,12 +12,13 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from treepipe.executor import daemon as daemon_module
@@ -32,9 +33,21 @@ BRIDGE, NETWORK = "tpbr0", "10.77.0"
 CLONE_NEWNET = 0x40000000
 
 
-def serve_in(namespace: str | None, host: str, port: int, key: Any, models: Path | None) -> None:
+def as_it_is() -> None:
+    """Changes nothing of a daemon's process."""
+
+
+def serve_in(
+    namespace: str | None,
+    host: str,
+    port: int,
+    key: Any,
+    models: Path | None,
+    change: Callable[[], None] = as_it_is,
+) -> None:
     """The body of a daemon's process."""
     end_with_fork_server()
+    change()
     if namespace is not None:
         with open(f"/run/netns/{namespace}") as file:  # noqa: PTH123
             assert not ctypes.CDLL(None).setns(file.fileno(), CLONE_NEWNET)
@@ -48,10 +61,28 @@ def serving(
     namespace: str | None, host: str, port: int, key: KeyPair | None, models: Path | None = None
 ) -> Iterator[str]:
     """A daemon's address while it serves."""
-    process = fork_server().Process(target=serve_in, args=(namespace, host, port, key, models))
+    with daemon_process(namespace, host, port, key, models):
+        yield f"{host}:{port}"
+
+
+@contextmanager
+def daemon_process(
+    namespace: str | None,
+    host: str,
+    port: int,
+    key: KeyPair | None,
+    models: Path | None = None,
+    change: Callable[[], None] = as_it_is,
+) -> Iterator[psutil.Process]:
+    """A daemon's process while it serves; its children are the roles'.
+
+    Args: ``change``: what is done there before, also to the roles.
+    """
+    args = namespace, host, port, key, models, change
+    process = fork_server().Process(target=serve_in, args=args)
     start(process)
     try:
-        yield f"{host}:{port}"
+        yield psutil.Process(process.pid)
     finally:
         process.kill()
         process.join()

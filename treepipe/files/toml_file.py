@@ -37,6 +37,7 @@ TAGGED_UNIONS = ("acceptance", "arrivals", "prompt_tokens", "new_tokens")
 UNION_TAGS = {
     *("device-times", "device-hardware", "device-extended", "device-name"),
     *("link-times", "link-extended", "link-name"),
+    *("spares-count", "spares-named"),
     *("str", "float", "[key]"),
 }
 """What members of a union are called, and a table's own name for one of its keys."""

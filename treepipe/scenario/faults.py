@@ -9,14 +9,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from treepipe.core.errors import UserError
 from treepipe.core.recovery import FaultKind
 from treepipe.files.section import Section
+from treepipe.scenario.schema import WorkerAddress
 
 DEFAULT_TIMEOUT_MS = 2000.0
 """How long a worker may be silent in a run."""
@@ -24,6 +25,18 @@ DEFAULT_RESTART_MS = 320.0
 """What starting the five workers of the bundled pair took on two cores."""
 MS_PER_HOUR = 3.6e6
 Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _listed(given: Any) -> bool:
+    return isinstance(given, list | tuple)
+
+
+Spares: TypeAlias = Annotated[
+    Annotated[Annotated[int, Field(ge=0, le=1000)], Tag("spares-count")]
+    | Annotated[tuple[WorkerAddress, ...], Tag("spares-named")],
+    Discriminator(lambda given: "spares-" + ("named" if _listed(given) else "count")),
+]
+"""How many there are, or the addresses of their workers."""
 
 
 class InjectedFault(Section):
@@ -55,8 +68,10 @@ class FaultsSection(Section):
     timeout_ms: Annotated[float, Field(ge=1000, allow_inf_nan=False)] = Field(
         DEFAULT_TIMEOUT_MS, description="a worker that is silent for so long is given up"
     )
-    spares: Annotated[int, Field(ge=0, le=1000)] = Field(
-        0, description="lost workers that are replaced, in each run"
+    spares: Spares = Field(
+        0,
+        description="lost workers that are replaced, in each run; or HOST:PORT of the workers that "
+        "take their places",
     )
     redeal_layers: bool = Field(
         False, description="with no spare left, a lost stage's layers go to its pipeline's others"
@@ -68,11 +83,16 @@ class FaultsSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _listed(cls, given: Any) -> Any:
-        return {"inject": given} if isinstance(given, list | tuple) else given
+    def _short(cls, given: Any) -> Any:
+        return {"inject": given} if _listed(given) else given
 
-    def resolved(self, roles: Collection[str], path: object) -> FaultPlan:
-        """Raises ``UserError`` if it names a worker that there is none of."""
+    def resolved(
+        self, roles: Collection[str], path: object, measured_ms: float | None = None
+    ) -> FaultPlan:
+        """Raises ``UserError`` if it names a worker that there is none of.
+
+        Args: ``measured_ms``: a restart's time where none is given; None: nobody measured it.
+        """
         for index, fault in enumerate(self.inject):
             if fault.worker not in roles:
                 raise UserError(
@@ -83,7 +103,12 @@ class FaultsSection(Section):
             Injected(each.worker, each.kind, each.at_ms, each.rate_per_hour, each.for_ms)
             for each in self.inject
         )
-        return FaultPlan(self.timeout_ms, self.spares, self.restart_ms, injected)
+        named = () if isinstance(self.spares, int) else self.spares
+        spares = self.spares if isinstance(self.spares, int) else len(named)
+        restart_ms = self.restart_ms
+        if measured_ms is not None and "restart_ms" not in self.model_fields_set:
+            restart_ms = measured_ms
+        return FaultPlan(self.timeout_ms, spares, restart_ms, injected, named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +135,18 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """What a deployment is started with of them; fields as in the scenario's section."""
+    """What a deployment is started with of them; fields as in the scenario's section.
+
+    Attributes:
+        spares: how many.
+        spare_workers: addresses of these; empty: a lost worker is replaced on its own host.
+    """
 
     timeout_ms: float = DEFAULT_TIMEOUT_MS
     spares: int = 0
     restart_ms: float = DEFAULT_RESTART_MS
     injected: tuple[Injected, ...] = ()
+    spare_workers: tuple[str, ...] = ()
 
     def planned(self, seed: int) -> Iterator[Planned]:
         """All faults of a run, in the order of time; those at a rate have no end."""

@@ -68,6 +68,7 @@ class Placement:
         warnings: what the times rest on besides measurements; a sentence names all devices it is
             of.
         estimates: relative uncertainty of each named profile that states one.
+        restart_ms: of the slowest host whose profile says it; None where none does.
     """
 
     drafts: tuple[Placed, ...]
@@ -79,6 +80,7 @@ class Placement:
     row_bytes: int
     warnings: tuple[str, ...]
     estimates: Mapping[Estimated, float]
+    restart_ms: float | None
 
 
 def _copies(sections: Sequence[Counted]) -> Iterator[tuple[int, Counted]]:
@@ -120,6 +122,10 @@ def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placemen
         placing.row_bytes,
         tuple(placing.warnings),
         placing.estimates,
+        max(
+            (each.restart_ms for each in placing.hosts.values() if each.restart_ms is not None),
+            default=None,
+        ),
     )
 
 

@@ -103,7 +103,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         draft_footprints=placement.draft_footprints,
         path=path,
         estimates=estimates,
-        faults=_faults(scenario, names),
+        faults=_faults(scenario, names, placement.restart_ms),
         redeal=redeal_of(scenario, layers),
         key=None if scenario.run.key is None else path.parent / scenario.run.key,
     )
@@ -152,8 +152,8 @@ def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
     return [f"inputs are estimates: {each}; the intervals of runs do not include this"]
 
 
-def _faults(scenario: Scenario, names: set[str]) -> FaultPlan:
-    """Args: ``names``: of all roles."""
+def _faults(scenario: Scenario, names: set[str], restart_ms: float | None) -> FaultPlan:
+    """Args: ``names``: of all roles; ``restart_ms``: as their hosts' profiles say it."""
     if scenario.sampling.rule == "adaptive":
         for key in ("spares", "redeal_layers"):
             if getattr(scenario.faults, key):
@@ -162,7 +162,7 @@ def _faults(scenario: Scenario, names: set[str]) -> FaultPlan:
                     f"'adaptive', whose running share of matches a request that is taken up again "
                     f"would lose"
                 )
-    return scenario.faults.resolved(sorted(names), scenario.path)
+    return scenario.faults.resolved(sorted(names), scenario.path, restart_ms)
 
 
 def _serving(scenario: Scenario, pipelines: int) -> Serving:

@@ -119,8 +119,8 @@ def _choices(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
         yield f"key serving.warm_up_ms has no effect on {name}, where nothing is drafted"
     if serving.by_n_max:
         yield f"serving.admission = {serving.admission} by N_max (StarSD, section 4.2)"
-    if scenario.run.key is not None and all(each.worker is None for each in deployment.placed):
-        yield "key run.key has no effect: no draft and no stage names a worker"
+    if scenario.run.key is not None and not _workers(deployment):
+        yield "key run.key has no effect: no draft, no stage and no spare names a worker"
     for key, rule in RULES.items():
         if key in sampling.model_fields_set and sampling.rule != rule:
             yield f"key sampling.{key} has no effect with sampling.rule = {sampling.rule!r}"
@@ -130,6 +130,12 @@ def _choices(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
     for key, queue in QUEUES.items():
         if key in serving.model_fields_set and serving.queue != queue:
             yield f"key serving.{key} has no effect with serving.queue = {serving.queue!r}"
+
+
+def _workers(deployment: Deployment) -> list[str]:
+    """Addresses of all that are named."""
+    named = [each.worker for each in deployment.placed if each.worker is not None]
+    return [*named, *deployment.faults.spare_workers]
 
 
 def _scale(scenario: Scenario) -> Iterator[str]:

@@ -1,0 +1,167 @@
+"""Faults of workers on other hosts: daemons on the loopback, of which one is a spare or gone."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
+from tests.worlds.hosts import as_it_is, at, daemon_process, free_port, roles_at
+from tests.worlds.tiny_models import greedy
+from treepipe.core.recovery import FaultKind
+from treepipe.executor.controller import Controller, RunEndedError
+from treepipe.executor.remote import status
+from treepipe.executor.stage_model import StageModel
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Deployment, RequestSpec
+from treepipe.scenario.faults import FaultPlan, Injected
+
+pytestmark = pytest.mark.processes
+
+ASKED = (RequestSpec(PROMPT[:20], 20), RequestSpec(PROMPT[:9], 100))
+"""The first is over while the second has some tokens and wants many more."""
+AWAY = "pipeline0.stage2", "pipeline0.stage3"
+"""The stages of the first host; all other roles are on this one."""
+
+
+TIMEOUT_MS, LATE_MS = 2000.0, 500.0
+"""A worker may be silent for so long; a busy host may look so much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """A daemon on the loopback."""
+
+    address: str
+    process: psutil.Process
+
+    def roles(self) -> tuple[str, ...]:
+        return status(self.address, None).roles
+
+
+@contextmanager
+def _host(models: Path, change: Callable[[], None] = as_it_is) -> Iterator[_Host]:
+    port = free_port()
+    with daemon_process(None, "127.0.0.1", port, None, models, change) as process:
+        yield _Host(f"127.0.0.1:{port}", process)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[list[_Host]]:
+    """Two of them, each with a folder of models of its own."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(_host(tmp_path / name)) for name in ("first", "second")]
+
+
+def _assert_greedy(trace: Trace, deployment: Deployment, target: Path) -> None:
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
+        assert list(request.tokens) == greedy(target, list(spec.prompt), spec.max_new_tokens)
+        assert request.reason == "length"
+
+
+@pytest.mark.parametrize("lost", ["a role's process", "the daemon"])
+def test_a_spare_on_another_host_takes_the_place_of_what_is_lost(
+    pair: tuple[Path, Path], hosts: list[_Host], lost: str
+) -> None:
+    """It has nothing of the model before; a daemon that is killed takes two stages along."""
+    first, spare = hosts
+    plan = FaultPlan(spares=1, spare_workers=(spare.address,))
+    plain = replace(small_deployment("specpipe_db", clients=2), requests=ASKED, faults=plan)
+    deployment = at(plain, dict.fromkeys(AWAY, first.address))
+    roles = roles_at(worker_roles(pair, plain, emulate=False), deployment)
+    done = 0
+
+    with Controller(roles, deployment) as running:
+
+        def once() -> None:
+            nonlocal done
+            done += 1
+            if done == 1:
+                whom = first.process
+                if lost == "a role's process":
+                    whom = whom.children()[0]  # in the order of their start: stage 2
+                whom.kill()
+
+        assert (first.roles(), spare.roles()) == (AWAY, ())
+        trace, _ = running.run(deployment, once)
+        moved = AWAY[:1] if lost == "a role's process" else AWAY
+        assert spare.roles() == moved
+        if moved != AWAY:
+            assert first.roles() == AWAY[1:]
+        again, _ = running.run(deployment)
+        assert spare.roles() == moved, "it stays there"
+    assert spare.roles() == ()
+    (fault,) = trace.faults
+    assert fault.worker in moved
+    assert fault.recovered_ms is not None
+    assert any(f"a spare at {spare.address} took its place" in each for each in trace.warnings)
+    _assert_greedy(trace, deployment, pair[0])
+    _assert_greedy(again, deployment, pair[0])
+    assert not again.faults
+    assert len([w for w in again.warnings if "are aligned" in w]) == 3 - len(moved)
+
+
+def test_what_fails_over_there_is_named_in_time_and_leaves_nothing(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Session after session of one daemon, the last of which nobody disturbs."""
+    kinds: tuple[FaultKind, ...] = ("kill", "stop", "cut")
+    plain = replace(small_deployment("pp", clients=2), requests=ASKED)
+    with _host(tmp_path) as host:
+        deployment = at(plain, dict.fromkeys(AWAY, host.address))
+        roles = roles_at(worker_roles(pair, plain, emulate=False), deployment)
+        for kind in kinds:
+            plan = FaultPlan(injected=(Injected(AWAY[1], kind, 60.0),))
+            with (
+                Controller(roles, deployment) as running,
+                pytest.raises(RunEndedError, match=rf"^{AWAY[1]} ") as ended,
+            ):
+                running.run(replace(deployment, faults=plan))
+            (fault,) = ended.value.trace.faults
+            assert (fault.worker, fault.kind) == (AWAY[1], kind)
+            assert fault.at_ms is not None
+            assert fault.detected_ms is not None
+            noticed_ms = fault.detected_ms - fault.at_ms
+            assert noticed_ms < (TIMEOUT_MS if kind != "kill" else 0.0) + LATE_MS
+            assert (host.roles(), host.process.children()) == ((), [])
+        with Controller(roles, deployment) as running:
+            trace, _ = running.run(deployment)
+    _assert_greedy(trace, deployment, pair[0])
+
+
+def _hold_the_interpreter() -> None:
+    """A stage's first pass lasts longer than a worker may be silent, and no other thread runs."""
+    compute, begun = StageModel.run, list[float]()
+
+    def computing(self: StageModel, opened: Any) -> Any:
+        if not begun:
+            begun.append(time.monotonic())
+            sys.setswitchinterval(60.0)
+            while time.monotonic() - begun[0] < 1.5 * TIMEOUT_MS / 1e3:
+                pass
+            sys.setswitchinterval(0.005)
+        return compute(self, opened)
+
+    StageModel.run = computing  # type: ignore[method-assign]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
+def test_a_long_pass_over_there_is_no_silence(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """Not even one in which the worker's thread cannot show itself."""
+    plain = replace(small_deployment("pp"), requests=ASKED[:1])
+    with _host(tmp_path, _hold_the_interpreter) as host:
+        deployment = at(plain, {AWAY[0]: host.address})
+        roles = roles_at(worker_roles(pair, plain, emulate=False), deployment)
+        with Controller(roles, deployment) as running:
+            trace, _ = running.run(deployment)
+    _assert_greedy(trace, deployment, pair[0])
+    assert trace.requests[0].finished_ms > 1.5 * TIMEOUT_MS
+    assert not trace.faults
