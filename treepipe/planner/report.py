@@ -15,7 +15,7 @@ from rich.table import Table
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
-from treepipe.planner.availability import faults_content, stretch
+from treepipe.planner.availability import faults_content, up_share
 from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.capacity import Capacity
 from treepipe.planner.cluster import Cluster
@@ -97,7 +97,7 @@ def _uncertain_inputs(found: Found, cases: Cases) -> dict[str, Any]:
 
 def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
     candidate, outcome, goal = ranked.candidate, ranked.outcome, cluster.search.goal
-    share = 1 / stretch(cluster, candidate.scenario, outcome)
+    share = up_share(cluster, candidate.scenario)
     return {
         "schedule": candidate.schedule,
         "settings": dict(candidate.settings),
@@ -315,14 +315,14 @@ def binding(found: Found) -> list[str]:
 
 
 def _by_faults(found: Found) -> list[str]:
-    """What the cluster's faults leave of the time, and which figures count that."""
-    cluster, best = found.cluster, found.best
+    """What the cluster's faults leave of the time, and that figures count that."""
+    cluster = found.cluster
     if not cluster.faults.inject:
         return []
-    share = 1 / stretch(cluster, best.candidate.scenario, best.outcome)
+    share = up_share(cluster, found.best.candidate.scenario)
     return [
-        f"with the cluster's faults it is at work {100 * share:.4g} % of the time; means of times "
-        f"between tokens and of latencies, rates and prices count that, all else is between losses"
+        f"with the cluster's faults it is at work {100 * share:.4g} % of the time, which all "
+        f"figures count"
     ]
 
 
