@@ -24,6 +24,7 @@ from treepipe.planner.report import (
     front_table,
     front_title,
     in_two_sentences,
+    prices,
     ranking_notes,
     ranking_table,
     refusals,
@@ -57,7 +58,7 @@ def plan_report(
     used = [each.candidate.scenario for each in found.ranking]
     tables = [ranking_table(found), *([] if found.cases is None else [cases_table(found)])]
     chapters = [
-        Chapter("Plans", ranking_notes(found), tables),
+        Chapter("Plans", [*ranking_notes(found), *prices(found)], tables),
         Chapter("What binds", binding(found)),
         _front(found),
         _hangs_on(found, rows),
@@ -85,8 +86,8 @@ def question(found: Found) -> list[str]:
         f"{name} at {'most' if is_least_best(name) else 'least'} {bound:g} {UNITS[name]}"
         for name, bound in search.limits.of_metrics.items()
     ]
-    prices = {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}
-    for name, unit in prices.items():
+    costs = {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}
+    for name, unit in costs.items():
         if (price := getattr(search.limits, name)) is not None:
             limits.append(f"all devices together at most {price:g} {unit}")
     limits.append(f"at most {search.limits.memory_share:.0%} of each device's memory")

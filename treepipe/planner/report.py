@@ -18,7 +18,7 @@ from treepipe.files.toml_file import toml_text
 from treepipe.planner.availability import faults_content, up_share
 from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.capacity import Capacity
-from treepipe.planner.cluster import Cluster
+from treepipe.planner.cluster import Cluster, published_price
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
@@ -129,7 +129,7 @@ def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
 def show_plan(found: Found, out: Path, console: Console) -> None:
     """Print the ranking, what was refused, and the verdict."""
     print_table(console, ranking_table(found))
-    for sentence in [*verdict(found), *binding(found)]:
+    for sentence in [*verdict(found), *prices(found), *binding(found)]:
         console.print(sentence, highlight=False)
     if (table := front_table(found.front)) is not None:
         print_table(console, table)
@@ -302,6 +302,21 @@ def verdict(found: Found) -> list[str]:
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
         sentences.append(f"its layers per stage: {dealt}")
     return sentences + _by_faults(found) + _comparison(found) + _by_inputs(found)
+
+
+def prices(found: Found) -> list[str]:
+    """Prices that the cluster file does not state itself, with their sources."""
+    cluster = found.cluster
+    devices = cluster.search.devices
+    if devices is None:
+        return []
+    stated, base = cluster.content["search"]["devices"]["kinds"], cluster.path.parent
+    told = []
+    for kind, given in zip(devices.kinds, stated, strict=True):
+        if kind.price_usd is not None and "price_usd" not in given:
+            price = published_price(given["device"], f"{cluster.path}: {kind.label}", base)
+            told.append(f"price of {kind.label}: {price}")
+    return told
 
 
 def binding(found: Found) -> list[str]:
