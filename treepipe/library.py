@@ -19,8 +19,11 @@ from treepipe.scenario.scenario import Scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from treepipe.planner.break_even import BreakEven
+    from treepipe.planner.capacity import Capacity
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import Found
+    from treepipe.planner.robustness import Mishap
     from treepipe.planner.sensitivity import Sensitivity
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
@@ -328,6 +331,41 @@ class Plan:
 
         return sensitivities(self.found, say)
 
+    def break_even(self, key: str, say: Say = silent) -> BreakEven | None:
+        """Find where another schedule becomes the best as one input changes; None where no plan
+        keeps the limits.
+
+        Args: ``key``: ``KEY`` or ``KEY=LOW:HIGH``, as ``--break-even`` takes it.
+
+        Raises:
+            UserError: it is no such key, or a value is refused.
+        """
+        from treepipe.planner.break_even import axis_of, break_evens
+
+        return break_evens(self.found, [axis_of(key, self.found.cluster)], say)[0]
+
+    def capacity(self, say: Say = silent) -> list[Capacity]:
+        """The largest arrival rate that the best plan of each schedule serves within the limits,
+        largest first.
+
+        Raises:
+            UserError: the cluster has no arrival rate, or no limit that load breaks.
+        """
+        from treepipe.planner.capacity import capacities
+
+        return capacities(self.found, say)
+
+    def robustness(self, say: Say = silent) -> list[Mishap]:
+        """What becomes of the best plan's goal with one thing wrong: jitter, a burst, a slow
+        or a lost device; none where no plan keeps the limits.
+
+        Raises:
+            UserError: a case is refused.
+        """
+        from treepipe.planner.robustness import mishaps
+
+        return mishaps(self.found, say)
+
     def plot(self) -> Figure:
         """The Pareto front: every plan by the goal and each other goal.
 
@@ -399,6 +437,10 @@ def plan(cluster: Cluster | Path | str, say: Say = silent) -> Plan:
     ... }))
     >>> found.best.schedule.name, found.feasible
     ('pp', True)
+    >>> found.sensitivity()[0].key, found.break_even("scale.latency").matters
+    ('scale.stages', True)
+    >>> [each.worker for each in found.robustness() if each.case == "a device 1.5 times as slow"]
+    ['pipeline0.stage1']
     """
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import search
