@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from treepipe.planner.halving import Found
     from treepipe.planner.robustness import Mishap
     from treepipe.planner.sensitivity import Sensitivity
+    from treepipe.report.page import Report
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
     from treepipe.sim.engine import Backend
@@ -193,6 +194,7 @@ class Validation:
 
     rows: tuple[Row, ...]
     content: dict[str, Any]
+    scenarios: tuple[Scenario, ...]
 
     @property
     def metrics(self) -> dict[str, MetricErrors]:
@@ -232,6 +234,17 @@ class Validation:
 
         row = self.rows[0]
         return timelines_figure([("simulated", row.replay), ("executed", row.execution)], row.label)
+
+    def report(self, folder: Path | str) -> Path:
+        """Write the page of ``treepipe validate --report``, and return its path.
+
+        Raises:
+            UserError: there is such a page already, or it cannot be written there.
+        """
+        from treepipe.validation.validation_report import validation_report
+
+        rows = {row.label: row for row in self.rows}
+        return _written(folder, lambda: validation_report(self.content, rows, self.scenarios))
 
     def __repr__(self) -> str:
         return "\n".join(
@@ -276,7 +289,7 @@ def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = sil
     from treepipe.validation.validation import entry, validation
 
     rows = tuple(predict_and_run([Case(scenario.name, scenario, calibrate_on)], say))
-    return Validation(rows, validation([entry(row) for row in rows]))
+    return Validation(rows, validation([entry(row) for row in rows]), (scenario,))
 
 
 @dataclass(frozen=True)
@@ -386,13 +399,9 @@ class Plan:
         Raises:
             UserError: there is such a page already, or it cannot be written there.
         """
-        from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
         from treepipe.planner.page import plan_report
-        from treepipe.report.page import write_report
 
-        check_outputs({REPORT: folder}, keep=(REPORT,))
-        write_report(plan_report(self.found), Path(folder))
-        return Path(folder) / REPORT_PAGE
+        return _written(folder, lambda: plan_report(self.found))
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file ``treepipe.plan/1``."""
@@ -542,6 +551,16 @@ device, draft, draft_widen, dtype, force, layers, model, seconds, threads, token
     force = options.pop("force", False)
     measure(request(**options), file, say, force=force)
     return file
+
+
+def _written(folder: Path | str, page: Callable[[], Report]) -> Path:
+    """Write a page where there is none; making it comes behind looking."""
+    from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
+    from treepipe.report.page import write_report
+
+    check_outputs({REPORT: folder}, keep=(REPORT,))
+    write_report(page(), Path(folder))
+    return Path(folder) / REPORT_PAGE
 
 
 def _predicted(scenario: Scenario, say: Say, *, paths: bool) -> list[Trace]:
