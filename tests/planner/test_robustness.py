@@ -16,6 +16,7 @@ from treepipe.core.recovery import noticed_after_ms
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan
 from treepipe.planner.break_even import axis_of, break_even
+from treepipe.planner.explored import Explored
 from treepipe.planner.halving import Found
 from treepipe.planner.page import plan_report
 from treepipe.planner.robustness import Mishap, mishaps
@@ -114,7 +115,7 @@ def test_the_command_prints_writes_and_reports(
     rows = json.loads(Path("p.json").read_text())["robustness"]
     each = found()
     assert rows == [row.as_dict() for row in mishaps(each, say)]
-    page = report_html(plan_report(each, wrong=mishaps(each, say)))
+    page = report_html(plan_report(each, Explored(mishaps=mishaps(each, say))))
     assert SLOW in page
     assert SLOW not in report_html(plan_report(each))
     assert call(monkeypatch, "plan", "c.toml", "--robust", "--quiet", "--force") == 2

@@ -32,6 +32,7 @@ from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan, Validation
 from treepipe.planner.break_even import axis_of, break_evens
+from treepipe.planner.explored import Explored
 from treepipe.planner.halving import Found
 from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content
@@ -74,7 +75,7 @@ def plan_page() -> str:
     axes = [axis_of(key, each.cluster) for key in keys]
     even, mapped = break_evens(each, axes, say)
     rows = sensitivities(each, say)
-    return report_html(plan_report(each, rows, even, mapped, command="treepipe plan 'a b.toml'"))
+    return report_html(plan_report(each, Explored(rows, even, mapped), "treepipe plan 'a b.toml'"))
 
 
 @cache
