@@ -8,7 +8,7 @@ the names, ``docs/tutorial.md`` a walk through them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -42,9 +42,35 @@ def silent(what: str, steps: int) -> None:
     """Progress that nobody watches."""
 
 
+@dataclass(frozen=True, repr=False)
+class ScenarioResult(Result):
+    """A result that knows the scenario that it is of, and so can tell its inputs."""
+
+    asked: Scenario | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, result: Result, asked: Scenario) -> ScenarioResult:
+        """The result of a scenario."""
+        return cls(
+            **{each.name: getattr(result, each.name) for each in fields(Result)}, asked=asked
+        )
+
+    def report(self, folder: Path | str) -> Path:
+        """Write the page that ``--report`` of the commands writes, and return its path.
+
+        Raises:
+            UserError: there is such a page already, or it cannot be written there.
+        """
+        from treepipe.report.result_report import result_report
+
+        asked = self.asked
+        assert asked is not None  # as ``of`` has given it
+        return _written(folder, lambda: result_report(self, asked))
+
+
 def simulate(
     scenario: Scenario, runs: int | None = None, seed: int | None = None, say: Say = silent
-) -> Result:
+) -> ScenarioResult:
     """Predict a scenario.
 
     Args:
@@ -70,7 +96,7 @@ def simulate(
     from treepipe.results.result import make_result
 
     chosen = _changed(scenario, runs, seed)
-    return make_result(
+    result = make_result(
         "simulation",
         chosen.name,
         chosen.seed,
@@ -78,9 +104,10 @@ def simulate(
         lossless=chosen.sampling.lossless,
         warmup=chosen.workload.warmup_requests,
     )
+    return ScenarioResult.of(result, chosen)
 
 
-def theory(scenario: Scenario) -> Result:
+def theory(scenario: Scenario) -> ScenarioResult:
     """Predict a scenario by the papers' closed forms: expected values, without intervals.
 
     Raises:
@@ -101,7 +128,7 @@ def theory(scenario: Scenario) -> Result:
     from treepipe.sim.theory.closed_form import closed_form
 
     found = closed_form(scenario)
-    return make_theory_result(
+    result = make_theory_result(
         scenario.name,
         scenario.seed,
         found.form,
@@ -110,11 +137,12 @@ def theory(scenario: Scenario) -> Result:
         found.terms,
         found.warnings,
     )
+    return ScenarioResult.of(result, scenario)
 
 
 def run(
     scenario: Scenario, runs: int | None = None, seed: int | None = None, say: Say = silent
-) -> Result:
+) -> ScenarioResult:
     """Execute a scenario with real processes on this machine (needs the extra ``executor``).
 
     Raises:
@@ -141,7 +169,7 @@ def run(
 
     chosen = _changed(scenario, runs, seed)
     execution = execute(chosen, say)
-    return make_result(
+    result = make_result(
         "execution",
         chosen.name,
         chosen.seed,
@@ -150,6 +178,7 @@ def run(
         memory=execution.peak_memory_bytes,
         warmup=chosen.workload.warmup_requests,
     )
+    return ScenarioResult.of(result, chosen)
 
 
 def compare(
@@ -540,7 +569,7 @@ device, draft, draft_widen, dtype, force, layers, model, seconds, threads, token
     if what not in CALIBRATIONS:
         raise UserError(f"calibrate({what!r}): there are {', '.join(CALIBRATIONS)}")
     request, measure = CALIBRATIONS[what]
-    names = sorted(["force", *(field.name for field in fields(request))])
+    names = sorted(["force", *(each.name for each in fields(request))])
     for name in options:
         if name not in names:
             raise UserError(

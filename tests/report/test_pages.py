@@ -381,6 +381,8 @@ def test_a_library_writes_the_same_page(tmp_path: Path) -> None:
     assert path.read_text() == report_html(plan_report(searched()))
     with pytest.raises(UserError, match="there is such a file already"):
         each.report(tmp_path / "out")
+    told = simulate(scenario()).report(tmp_path / "one").read_text()
+    assert told == report_html(result_report(simulate(scenario()), scenario()))
     row = judged(made_deployment())
     made = Validation((row,), validation([entry(row)]), (Scenario.load(CELL, SMALL),))
     assert made.report(tmp_path / "other").read_text() == validated_page()
