@@ -54,6 +54,18 @@ class MeasuredOrigin(Origin):
     versions: str = Field(min_length=1, description="software it was measured with")
 
 
+class Price(Section):
+    """What a device costs to buy, as somebody published it."""
+
+    amount: Positive = Field(description="of one device")
+    currency: Literal["USD"] = Field(description="in which budgets are stated, too")
+    source: str = Field(min_length=1, description="who asks it, and for what")
+    date: datetime.date = Field(description="on which it was published")
+
+    def __str__(self) -> str:
+        return f"{self.amount:,.10g} {self.currency} ({self.source}, {self.date})"
+
+
 class FitError(Section):
     """What thinning a measured table to its knots cost, relative, over all measured points."""
 
@@ -168,12 +180,14 @@ class DeviceProfile(Hardware):
     """A file of ``devices/``."""
 
     origin: MeasuredOrigin
+    price: Price | None = Field(None, description="where somebody published one")
 
 
 class EmulatedProfile(Device):
     """A file of ``devices/`` whose times are a whole role's."""
 
     origin: MeasuredOrigin
+    price: Price | None = Field(None, description="where somebody published one")
 
 
 class HostFit(Section):

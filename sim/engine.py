@@ -94,6 +94,12 @@ def carried_out(
     yield from outcomes
 
 
+def at_once() -> int:
+    """How many jobs the engine around carries out at a time."""
+    backend, workers = get_active_backend()
+    return int(backend.effective_n_jobs(workers or -1))
+
+
 def _check_reachable(address: str, backend: str) -> None:
     """Raises ``UserError`` if nothing listens there; the libraries would try for minutes."""
     name = f"--address {address}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
@@ -37,12 +38,17 @@ MADE_BLOCK = 1
 
 
 def predict(
-    scenario: Scenario, progress: Callable[[], None] = lambda: None, *, paths: bool = False
+    scenario: Scenario,
+    progress: Callable[[], None] = lambda: None,
+    *,
+    paths: bool = False,
+    first_fault_within_ms: float | None = None,
 ) -> list[Trace]:
     """Simulate all runs of a scenario; ``progress`` is called after each.
 
     Args:
         paths: whether the traces tell of the requests' critical paths.
+        first_fault_within_ms: as ``FaultPlan`` has it.
 
     Raises:
         UserError: something the scenario names is wrong.
@@ -51,6 +57,8 @@ def predict(
     if acceptance is None and scenario.schedule.system.drafts:
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
     deployment = resolve(scenario)
+    faults = replace(deployment.faults, first_within_ms=first_fault_within_ms)
+    deployment = replace(deployment, faults=faults)
     of_acceptance = acceptance_warnings(scenario)  # refused before the work
     if isinstance(acceptance, Replay):
         recording = Recording.load(path.parent / acceptance.file)

@@ -8,7 +8,7 @@ the names, ``docs/tutorial.md`` a walk through them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -19,9 +19,13 @@ from treepipe.scenario.scenario import Scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from treepipe.planner.break_even import BreakEven
+    from treepipe.planner.capacity import Capacity
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import Found
+    from treepipe.planner.robustness import Mishap
     from treepipe.planner.sensitivity import Sensitivity
+    from treepipe.report.page import Report
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
     from treepipe.sim.engine import Backend
@@ -38,9 +42,35 @@ def silent(what: str, steps: int) -> None:
     """Progress that nobody watches."""
 
 
+@dataclass(frozen=True, repr=False)
+class ScenarioResult(Result):
+    """A result that knows the scenario that it is of, and so can tell its inputs."""
+
+    asked: Scenario | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, result: Result, asked: Scenario) -> ScenarioResult:
+        """The result of a scenario."""
+        return cls(
+            **{each.name: getattr(result, each.name) for each in fields(Result)}, asked=asked
+        )
+
+    def report(self, folder: Path | str) -> Path:
+        """Write the page that ``--report`` of the commands writes, and return its path.
+
+        Raises:
+            UserError: there is such a page already, or it cannot be written there.
+        """
+        from treepipe.report.result_report import result_report
+
+        asked = self.asked
+        assert asked is not None  # as ``of`` has given it
+        return _written(folder, lambda: result_report(self, asked))
+
+
 def simulate(
     scenario: Scenario, runs: int | None = None, seed: int | None = None, say: Say = silent
-) -> Result:
+) -> ScenarioResult:
     """Predict a scenario.
 
     Args:
@@ -66,7 +96,7 @@ def simulate(
     from treepipe.results.result import make_result
 
     chosen = _changed(scenario, runs, seed)
-    return make_result(
+    result = make_result(
         "simulation",
         chosen.name,
         chosen.seed,
@@ -74,9 +104,10 @@ def simulate(
         lossless=chosen.sampling.lossless,
         warmup=chosen.workload.warmup_requests,
     )
+    return ScenarioResult.of(result, chosen)
 
 
-def theory(scenario: Scenario) -> Result:
+def theory(scenario: Scenario) -> ScenarioResult:
     """Predict a scenario by the papers' closed forms: expected values, without intervals.
 
     Raises:
@@ -97,7 +128,7 @@ def theory(scenario: Scenario) -> Result:
     from treepipe.sim.theory.closed_form import closed_form
 
     found = closed_form(scenario)
-    return make_theory_result(
+    result = make_theory_result(
         scenario.name,
         scenario.seed,
         found.form,
@@ -106,11 +137,12 @@ def theory(scenario: Scenario) -> Result:
         found.terms,
         found.warnings,
     )
+    return ScenarioResult.of(result, scenario)
 
 
 def run(
     scenario: Scenario, runs: int | None = None, seed: int | None = None, say: Say = silent
-) -> Result:
+) -> ScenarioResult:
     """Execute a scenario with real processes on this machine (needs the extra ``executor``).
 
     Raises:
@@ -137,7 +169,7 @@ def run(
 
     chosen = _changed(scenario, runs, seed)
     execution = execute(chosen, say)
-    return make_result(
+    result = make_result(
         "execution",
         chosen.name,
         chosen.seed,
@@ -146,6 +178,7 @@ def run(
         memory=execution.peak_memory_bytes,
         warmup=chosen.workload.warmup_requests,
     )
+    return ScenarioResult.of(result, chosen)
 
 
 def compare(
@@ -190,6 +223,7 @@ class Validation:
 
     rows: tuple[Row, ...]
     content: dict[str, Any]
+    scenarios: tuple[Scenario, ...]
 
     @property
     def metrics(self) -> dict[str, MetricErrors]:
@@ -229,6 +263,17 @@ class Validation:
 
         row = self.rows[0]
         return timelines_figure([("simulated", row.replay), ("executed", row.execution)], row.label)
+
+    def report(self, folder: Path | str) -> Path:
+        """Write the page of ``treepipe validate --report``, and return its path.
+
+        Raises:
+            UserError: there is such a page already, or it cannot be written there.
+        """
+        from treepipe.validation.validation_report import validation_report
+
+        rows = {row.label: row for row in self.rows}
+        return _written(folder, lambda: validation_report(self.content, rows, self.scenarios))
 
     def __repr__(self) -> str:
         return "\n".join(
@@ -273,7 +318,7 @@ def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = sil
     from treepipe.validation.validation import entry, validation
 
     rows = tuple(predict_and_run([Case(scenario.name, scenario, calibrate_on)], say))
-    return Validation(rows, validation([entry(row) for row in rows]))
+    return Validation(rows, validation([entry(row) for row in rows]), (scenario,))
 
 
 @dataclass(frozen=True)
@@ -328,6 +373,41 @@ class Plan:
 
         return sensitivities(self.found, say)
 
+    def break_even(self, key: str, say: Say = silent) -> BreakEven | None:
+        """Find where another schedule becomes the best as one input changes; None where no plan
+        keeps the limits.
+
+        Args: ``key``: ``KEY`` or ``KEY=LOW:HIGH``, as ``--break-even`` takes it.
+
+        Raises:
+            UserError: it is no such key, or a value is refused.
+        """
+        from treepipe.planner.break_even import axis_of, break_evens
+
+        return break_evens(self.found, [axis_of(key, self.found.cluster)], say)[0]
+
+    def capacity(self, say: Say = silent) -> list[Capacity]:
+        """The largest arrival rate that the best plan of each schedule serves within the limits,
+        largest first.
+
+        Raises:
+            UserError: the cluster has no arrival rate, or no limit that load breaks.
+        """
+        from treepipe.planner.capacity import capacities
+
+        return capacities(self.found, say)
+
+    def robustness(self, say: Say = silent) -> list[Mishap]:
+        """What becomes of the best plan's goal with one thing wrong: jitter, a burst, a slow
+        or a lost device; none where no plan keeps the limits.
+
+        Raises:
+            UserError: a case is refused.
+        """
+        from treepipe.planner.robustness import mishaps
+
+        return mishaps(self.found, say)
+
     def plot(self) -> Figure:
         """The Pareto front: every plan by the goal and each other goal.
 
@@ -348,13 +428,9 @@ class Plan:
         Raises:
             UserError: there is such a page already, or it cannot be written there.
         """
-        from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
         from treepipe.planner.page import plan_report
-        from treepipe.report.page import write_report
 
-        check_outputs({REPORT: folder}, keep=(REPORT,))
-        write_report(plan_report(self.found), Path(folder))
-        return Path(folder) / REPORT_PAGE
+        return _written(folder, lambda: plan_report(self.found))
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file ``treepipe.plan/1``."""
@@ -399,6 +475,10 @@ def plan(cluster: Cluster | Path | str, say: Say = silent) -> Plan:
     ... }))
     >>> found.best.schedule.name, found.feasible
     ('pp', True)
+    >>> found.sensitivity()[0].key, found.break_even("scale.latency").matters
+    ('scale.stages', True)
+    >>> [each.worker for each in found.robustness() if each.case == "a device 1.5 times as slow"]
+    ['pipeline0.stage1']
     """
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import search
@@ -489,7 +569,7 @@ device, draft, draft_widen, dtype, force, layers, model, seconds, threads, token
     if what not in CALIBRATIONS:
         raise UserError(f"calibrate({what!r}): there are {', '.join(CALIBRATIONS)}")
     request, measure = CALIBRATIONS[what]
-    names = sorted(["force", *(field.name for field in fields(request))])
+    names = sorted(["force", *(each.name for each in fields(request))])
     for name in options:
         if name not in names:
             raise UserError(
@@ -500,6 +580,16 @@ device, draft, draft_widen, dtype, force, layers, model, seconds, threads, token
     force = options.pop("force", False)
     measure(request(**options), file, say, force=force)
     return file
+
+
+def _written(folder: Path | str, page: Callable[[], Report]) -> Path:
+    """Write a page where there is none; making it comes behind looking."""
+    from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
+    from treepipe.report.page import write_report
+
+    check_outputs({REPORT: folder}, keep=(REPORT,))
+    write_report(page(), Path(folder))
+    return Path(folder) / REPORT_PAGE
 
 
 def _predicted(scenario: Scenario, say: Say, *, paths: bool) -> list[Trace]:

@@ -9,8 +9,10 @@ import pytest
 
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
+from treepipe.planner import capacity
 from treepipe.planner.capacity import capacities, check_capacity
 from treepipe.planner.cluster import Cluster
+from treepipe.planner.explored import Explored
 from treepipe.planner.halving import search
 from treepipe.planner.report import plan_content
 from treepipe.scenario.workload import draw_requests, run_seeds
@@ -82,7 +84,7 @@ def test_a_queue_of_fixed_service_times(limit: str, bound: float) -> None:
     assert plan.high is not None
     assert plan.low < plan.rate_per_s < plan.high
     assert plan.limit == limit
-    (entry,) = plan_content(found, rates=[plan])["capacity"]
+    (entry,) = plan_content(found, Explored(capacities=[plan]))["capacity"]
     assert entry["rate_per_s"] == plan.rate_per_s
     assert not entry["overloaded"]
 
@@ -114,6 +116,29 @@ def test_what_no_rate_keeps_has_no_capacity_and_what_no_rate_breaks_says_so() ->
     assert most.rate_per_s is not None
     assert most.high is None
     assert most.overloaded
+
+
+@pytest.mark.parametrize("bound", [30.0, 19.0, 1e6])
+def test_the_answer_is_the_same_however_many_rates_are_tried_at_once(
+    bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two plans; with more at once in fewer rounds, and one alone tries no rate in vain."""
+    loaded = cluster({"request_latency_ms": bound}, requests=10)
+    both = loaded.with_(acceptance={"source": "bernoulli", "beta": 0.5})
+    found = search(both.with_(**{"search.schedules": ["pp", "chain"]}), say)
+    rounds, answers = dict[int, list[int]](), []
+    for many in (1, 9, 64):
+        steps = rounds[many] = list[int]()
+        monkeypatch.setattr(capacity, "at_once", lambda many=many: many)
+        answers.append(
+            capacities(found, lambda what, count, steps=steps: what and steps.append(count))
+        )
+    assert len(answers[0]) == 2
+    assert all(each == answers[0] for each in answers)
+    counts = {many: len(each) for many, each in rounds.items()}
+    assert counts[1] > counts[9] >= counts[64]
+    assert max(rounds[1]) <= 2
+    assert sum(rounds[1]) <= sum(rounds[64])
 
 
 BAD = [

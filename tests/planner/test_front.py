@@ -18,7 +18,10 @@ from treepipe.planner.front import Front, Weighed, pareto_front
 from treepipe.planner.front_plot import front_figure
 from treepipe.planner.halving import search
 from treepipe.planner.layouts import layouts
-from treepipe.planner.report import plan_content
+from treepipe.planner.page import plan_report
+from treepipe.planner.report import plan_content, prices
+from treepipe.profiles.library import load_device, profile_names, profile_path
+from treepipe.report.page import report_html
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome
@@ -234,6 +237,57 @@ def test_the_best_plan_is_a_scenario_that_says_what_was_bought(tmp_path: Path) -
     scenario = found.best.candidate.scenario
     assert scenario.pipelines[0].stages[0].host == scenario.drafts[0].host == "machine0"
     assert "search" not in scenario.content
+
+
+PRICED = """memory_mib = 1000
+stage_ms = { 1 = 10.0 }
+draft_ms = { 1 = 3.0 }
+[price]
+amount = 7.5
+currency = "USD"
+source = "a shop"
+date = 2026-01-02
+[origin]
+source = "made"
+date = 2026-01-01
+hardware = "none"
+versions = "none"
+"""
+
+
+def bought(folder: Path, **kind: Any) -> Cluster:
+    """A cluster that buys a device whose profile states its price."""
+    (folder / "priced.toml").write_text(PRICED, encoding="utf-8")
+    kinds = [{"device": "./priced.toml", **kind}]
+    search_for = {**CLUSTER["search"], "devices": {"kinds": kinds, "counts": [1, 2]}}
+    return Cluster.of({**CLUSTER, "search": search_for}, folder / "cluster.toml")
+
+
+def test_a_published_price_counts_where_the_cluster_states_none(tmp_path: Path) -> None:
+    """With its source in the report; a price of the cluster's own goes first, also by the hour."""
+    published = search(bought(tmp_path), say)
+    assert {each["price_usd"] for each in plan_content(published)["ranking"]} == {7.5, 15.0}
+    (told,) = prices(published)
+    assert told == "price of ./priced.toml: 7.5 USD (a shop, 2026-01-02)"
+    assert told in report_html(plan_report(published))
+    own = search(bought(tmp_path, price_usd=5.0), say)
+    assert {each["price_usd"] for each in plan_content(own)["ranking"]} == {5.0, 10.0}
+    assert prices(own) == []
+    hourly = {"profile": "./priced.toml", "price_usd_per_hour": 1.0}
+    assert bought(tmp_path, device=hourly, name="rented").search.weighed[1] == "price_usd_per_hour"
+
+
+def test_the_library_s_prices_are_those_of_their_sources() -> None:
+    found = {
+        name: load_device(profile_path("devices", name, "key")).price
+        for name in profile_names("devices")
+    }
+    told = {name: price.amount for name, price in found.items() if price is not None}
+    assert told == {"rtx-3090": 1499, "rtx-4090": 1599, "jetson-orin-nano-8gb": 249}
+    cheap = cluster(
+        devices={"kinds": [{"device": "rtx-3090"}, {"device": "l40"}], "counts": [1]}
+    ).search
+    assert cheap.weighed == (TIME, "price_usd_per_hour"), "the l40 states no price"
 
 
 BAD = [

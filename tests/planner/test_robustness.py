@@ -11,8 +11,12 @@ import pytest
 from tests.worlds.command_line import assert_sentence, call
 from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
+from treepipe.core.errors import UserError
 from treepipe.core.recovery import noticed_after_ms
 from treepipe.files.toml_file import toml_text
+from treepipe.library import Plan
+from treepipe.planner.break_even import axis_of, break_even
+from treepipe.planner.explored import Explored
 from treepipe.planner.halving import Found
 from treepipe.planner.page import plan_report
 from treepipe.planner.robustness import Mishap, mishaps
@@ -111,8 +115,19 @@ def test_the_command_prints_writes_and_reports(
     rows = json.loads(Path("p.json").read_text())["robustness"]
     each = found()
     assert rows == [row.as_dict() for row in mishaps(each, say)]
-    page = report_html(plan_report(each, wrong=mishaps(each, say)))
+    page = report_html(plan_report(each, Explored(mishaps=mishaps(each, say))))
     assert SLOW in page
     assert SLOW not in report_html(plan_report(each))
     assert call(monkeypatch, "plan", "c.toml", "--robust", "--quiet", "--force") == 2
     assert_sentence(capsys.readouterr().err, "--robust --quiet shows nothing; add --json")
+
+
+def test_a_plan_of_the_library_is_asked_the_same() -> None:
+    each = found()
+    plan = Plan(each)
+    assert plan.robustness() == mishaps(each, say)
+    assert plan.break_even("links.default.latency_ms=1:9") == break_even(
+        each, axis_of("links.default.latency_ms=1:9", each.cluster), say
+    )
+    with pytest.raises(UserError, match="--capacity needs"):
+        plan.capacity()

@@ -26,12 +26,13 @@ from tests.worlds.made_runs import SMALL, judged, made_deployment
 from tests.worlds.pages import ReadPage
 from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
-from treepipe import compare, simulate
+from treepipe import compare, simulate, theory
 from treepipe.cli.main import app
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
-from treepipe.library import Plan
+from treepipe.library import Plan, Validation
 from treepipe.planner.break_even import axis_of, break_evens
+from treepipe.planner.explored import Explored
 from treepipe.planner.halving import Found
 from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content
@@ -46,6 +47,8 @@ from treepipe.results.timeline import timelines_figure
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.study import StudyResult, study_report
 from treepipe.validation.cells import SCENARIO as CELL
+from treepipe.validation.cells import Cell
+from treepipe.validation.demo import demo_report
 from treepipe.validation.validation import entry, validation
 from treepipe.validation.validation_report import validation_report
 
@@ -72,7 +75,7 @@ def plan_page() -> str:
     axes = [axis_of(key, each.cluster) for key in keys]
     even, mapped = break_evens(each, axes, say)
     rows = sensitivities(each, say)
-    return report_html(plan_report(each, rows, even, mapped, command="treepipe plan 'a b.toml'"))
+    return report_html(plan_report(each, Explored(rows, even, mapped), "treepipe plan 'a b.toml'"))
 
 
 @cache
@@ -109,12 +112,27 @@ def studied_page() -> str:
     return report_html(study_report(result, "treepipe study mine"))
 
 
+def theory_page() -> str:
+    return report_html(result_report(theory(plain()), plain(), "treepipe theory x"))
+
+
+def plain() -> Scenario:
+    return scenario().with_(schedule={"name": "pp"})
+
+
+def demonstrated_page() -> str:
+    row = replace(judged(made_deployment()), label=Cell("pp").label)
+    return report_html(demo_report([row], "treepipe demo"))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "plan": plan_page,
     "simulation": simulated_page,
     "comparison": compared_page,
     "validation": validated_page,
     "study": studied_page,
+    "theory": theory_page,
+    "demonstration": demonstrated_page,
 }
 
 
@@ -122,7 +140,8 @@ PAGES: dict[str, Callable[[], str]] = {
 def test_a_page_is_whole_and_loads_nothing(name: str) -> None:
     page = ReadPage(PAGES[name]())
     names = {tag for tag, _ in page.elements}
-    assert {"main", "svg", "table", "h1"} <= names
+    assert {"main", "table", "h1"} <= names
+    assert ("svg" in names) == (name != "theory"), "a closed form has nothing to draw"
     assert not names & {"script", "link", "img", "iframe", "object", "image", "foreignobject"}
     assert {"width=device-width, initial-scale=1"} <= set(page.values("content"))
     ids = page.values("id")
@@ -252,6 +271,14 @@ def test_a_result_tells_every_figure_and_warning() -> None:
     assert f"{number(value.low)} … " in page.text
 
 
+def test_a_closed_form_tells_its_terms() -> None:
+    result, page = theory(plain()), ReadPage(theory_page())
+    assert result.closed_form is not None
+    for name in (result.closed_form.source, *result.closed_form.terms):
+        assert name in page.text
+    assert "It is the expected value of a closed form." in page.text
+
+
 def test_a_validation_tells_the_error_and_its_parts() -> None:
     time = entry(judged(made_deployment()))["metrics"][METRIC]
     text = ReadPage(validated_page()).text
@@ -275,7 +302,7 @@ def test_a_result_without_tokens_says_so() -> None:
 # --- the command line -------------------------------------------------------------------------
 
 
-REPORTING = ["plan", "run", "simulate", "study", "validate"]
+REPORTING = ["demo", "plan", "run", "simulate", "study", "theory", "validate"]
 
 
 def test_the_commands_that_write_reports_are_those_of_the_docs() -> None:
@@ -358,6 +385,11 @@ def test_a_library_writes_the_same_page(tmp_path: Path) -> None:
     assert path.read_text() == report_html(plan_report(searched()))
     with pytest.raises(UserError, match="there is such a file already"):
         each.report(tmp_path / "out")
+    told = simulate(scenario()).report(tmp_path / "one").read_text()
+    assert told == report_html(result_report(simulate(scenario()), scenario()))
+    row = judged(made_deployment())
+    made = Validation((row,), validation([entry(row)]), (Scenario.load(CELL, SMALL),))
+    assert made.report(tmp_path / "other").read_text() == validated_page()
 
 
 def test_a_page_is_small(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from tests.worlds.command_line import assert_sentence, call
 from tests.worlds.searches import CLUSTER
 from tests.worlds.written_studies import say
 from treepipe.files.toml_file import toml_text
+from treepipe.planner.capacity import capacities
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import search
-from treepipe.sim.engine import carried_out, engine
+from treepipe.sim.engine import at_once, carried_out, engine
 from treepipe.sweeps.grid import Sweep
 from treepipe.sweeps.sweeping import carry_out
 
@@ -67,6 +68,25 @@ def test_two_processes_find_the_same(tmp_path: Path, expected: Any) -> None:
     with joblib.parallel_config(backend="loky"), engine(jobs=2):
         found = carry_out(Sweep.of(GRID), tmp_path / "out", say)
     assert found.table().equals(expected)
+
+
+def test_two_processes_find_the_same_capacity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one plan, so that the second one tries rates ahead."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
+    asked = {"requests": 8, "new_tokens": 4, "arrivals": {"process": "poisson", "rate_per_s": 1.0}}
+    limits = {"request_latency_ms": 800.0}
+    loaded = Cluster.of({**CLUSTER, "workload": asked}).with_(**{"search.limits": limits})
+    found = search(loaded, say)
+    with engine(jobs=1):
+        here = capacities(found, say)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
+    monkeypatch.setattr("treepipe.sim.points.ALONE_S", 0.0)
+    with joblib.parallel_config(backend="loky"), engine(jobs=2):
+        assert at_once() == 2
+        assert capacities(found, say) == here
+    assert here[0].rate_per_s is not None
 
 
 def test_a_dask_cluster_finds_the_same(tmp_path: Path, expected: Any, dask_address: str) -> None:

@@ -211,7 +211,9 @@ def simulate(
 def theory(
     scenario: ScenarioFile,
     json: JsonTarget = None,
+    report: ReportFolder = None,
     settings: Settings = None,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Predict a scenario by the papers' closed forms, where one applies."""
@@ -219,8 +221,17 @@ def theory(
     from treepipe.results.show import show_theory
     from treepipe.scenario.scenario import Scenario
 
-    check_outputs({"--json": json}, inputs=(scenario,))
-    show_theory(library.theory(Scenario.load(scenario, settings or ())), json, quiet)
+    check_outputs(
+        {"--json": json, "--report": report},
+        inputs=(scenario,),
+        keep=() if force else ("--report",),
+    )
+    loaded = Scenario.load(scenario, settings or ())
+    result = library.theory(loaded)
+    with Faults() as faults:
+        if report is not None:
+            faults.attempt(_write_report, report, result, loaded)
+        faults.attempt(show_theory, result, json, quiet)
 
 
 @app.command()
@@ -318,18 +329,25 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for tables, plots and traces.")] = Path(
         "treepipe-demo"
     ),
+    report: ReportFolder = None,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Predict four schedules, run them on real processes, and compare."""
     need_executor("demo")
     from treepipe.results.show import Progress
-    from treepipe.validation.demo import claim_folder, run_demo, show_demo, write_demo
+    from treepipe.validation.demo import claim_folder, demo_report, run_demo, show_demo, write_demo
 
+    check_outputs({"--report": report}, keep=() if force else ("--report",))
     claim_folder(out)
     with Progress(quiet) as say:
         rows = run_demo(say)
     with Faults() as faults:
         faults.attempt(write_demo, rows, out)
+        if report is not None:
+            from treepipe.report.page import write_report
+
+            faults.attempt(write_report, demo_report(rows, command_line()), report)
         faults.attempt(show_demo, rows, out, quiet)
         if not all(row.lossless for row in rows):
             raise RunError("a schedule's text differs from plain greedy decoding")

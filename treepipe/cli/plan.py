@@ -25,9 +25,8 @@ from treepipe.core.errors import UserError
 from treepipe.files.outputs import Faults, check_outputs
 
 if TYPE_CHECKING:
-    from treepipe.planner.break_even import Regions
+    from treepipe.planner.explored import Explored
     from treepipe.planner.halving import Found
-    from treepipe.planner.sensitivity import Sensitivity
 
 
 def plan(
@@ -82,16 +81,14 @@ def plan(
     from treepipe.planner.break_even import axis_of, break_evens
     from treepipe.planner.capacity import capacities, check_capacity
     from treepipe.planner.cluster import Cluster
+    from treepipe.planner.explored import Explored
     from treepipe.planner.halving import search
     from treepipe.planner.report import (
         check_feasible,
         default_out,
         plan_content,
-        show_break_even,
-        show_capacity,
+        show_explored,
         show_plan,
-        show_robustness,
-        show_sensitivity,
         write_best,
     )
     from treepipe.planner.robustness import mishaps
@@ -120,39 +117,37 @@ def plan(
     axes = [axis_of(key, loaded) for key in keys]
     with engine(backend, jobs, address), Progress(quiet) as say:
         found = search(loaded, say)
-        rows = sensitivities(found, say) if sensitivity else []
-        even, mapped = break_evens(found, axes, say)
-        rates = capacities(found, say) if capacity else []
-        wrong = mishaps(found, say) if robust else []
+        more = Explored(
+            sensitivities(found, say) if sensitivity else (),
+            *break_evens(found, axes, say),
+            capacities(found, say) if capacity else (),
+            mishaps(found, say) if robust else (),
+        )
     with Faults() as faults:
         faults.attempt(write_best, found, out)
         if json is not None:
-            faults.attempt(write_json, plan_content(found, rows, even, mapped, rates, wrong), json)
+            faults.attempt(write_json, plan_content(found, more), json)
         if plot is not None:
-            faults.attempt(_draw, found, rows, mapped, plot)
+            faults.attempt(_draw, found, more, plot)
         if report is not None:
             from treepipe.planner.page import plan_report
             from treepipe.report.page import write_report
 
-            page = plan_report(found, rows, even, mapped, rates, wrong, command_line())
-            faults.attempt(write_report, page, report)
+            faults.attempt(write_report, plan_report(found, more, command_line()), report)
         if not quiet and json != "-":
             show_plan(found, out, console())
-            show_sensitivity(found, rows, console())
-            show_break_even(even, console())
-            show_capacity(rates, console())
-            show_robustness(found, wrong, console())
+            show_explored(found, more, console())
     check_feasible(found)
 
 
-def _draw(found: Found, rows: Sequence[Sensitivity], mapped: Regions | None, plot: Path) -> None:
+def _draw(found: Found, more: Explored, plot: Path) -> None:
     """Write the one picture of ``--plot``; none where no plan keeps the limits."""
     from treepipe.planner.front_plot import draw_front
     from treepipe.planner.regions_plot import draw_regions
     from treepipe.planner.report import front_title, regions_title, sensitivity_title
     from treepipe.planner.sensitivity_plot import draw_tornado
 
-    goal = found.cluster.search.goal
+    goal, rows, mapped = found.cluster.search.goal, more.sensitivities, more.regions
     if rows:
         draw_tornado(rows, sensitivity_title(found), goal, plot)
     elif mapped is not None:

@@ -25,6 +25,7 @@ from treepipe.profiles.schema import (
     AcceptanceProfile,
     Device,
     DeviceProfile,
+    EmulatedProfile,
     Hardware,
     Link,
     ModelProfile,
@@ -141,6 +142,8 @@ def _origin_lines(profile: AnyProfile) -> list[str]:
         ]
     if isinstance(profile, (Device, Hardware)) and profile.memory_mib is not None:
         lines.append(f"memory {profile.memory_mib:g} MiB")
+    if isinstance(profile, (DeviceProfile, EmulatedProfile)) and profile.price is not None:
+        lines.append(f"price {profile.price}")
     return lines
 
 

@@ -1,11 +1,11 @@
 """What workers that fail now and then leave of a plan's figures.
 
-A fault that comes a few times a year is in no simulated run, so its rate is reckoned with instead:
-every loss costs the time until it is noticed, the restart, and the time to the first token, in
-which open texts are fed again. Between losses the plan is as it is simulated, without faults.
+A fault that comes a few times a year is in no simulated run. So every plan is also simulated in
+runs that have one, at a moment of its own in each, and all figures are those of both kinds of runs,
+weighed by how rare a run with a fault is (``sim/rare_faults.py``).
 
-Law of this file: only means that stretch with the time lost are changed, by one factor; percentiles
-and promises are those between losses.
+Law of this file: a plan's scenario has no rates of its own; they are the cluster's, of the workers
+that the plan has. There is always a spare, as a search refuses rates without any.
 """
 
 from __future__ import annotations
@@ -17,17 +17,10 @@ from typing import Any
 from treepipe.core.errors import UserError
 from treepipe.core.recovery import noticed_after_ms
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.limits import is_least_best
-from treepipe.results.statistics import Interval
-from treepipe.scenario.faults import MS_PER_HOUR, FaultsSection
+from treepipe.scenario.faults import MOST_SPARES, MS_PER_HOUR, FaultsSection
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome, Point, simulate_points
-
-TIMES = ("time_between_tokens_ms", "request_latency_ms")
-RATES = ("throughput_tokens_s", "per_session_throughput_tokens_s", "usd_per_million_tokens")
-"""Tokens in a stretch of time, and what they cost; of requests that arrive by themselves none is
-lost, so theirs stay."""
 
 
 def check_rates(cluster: Cluster, plans: Iterable[Scenario]) -> None:
@@ -67,29 +60,28 @@ def faults_content(cluster: Cluster, plan: Scenario) -> dict[str, Any]:
     return {"faults": own.model_dump(exclude_unset=True, exclude_none=True)}
 
 
-def time_lost(faults: FaultsSection, roles: Collection[str], feeding_ms: float) -> float:
-    """The time lost to faults for each moment in which all is well.
-
-    Args: ``feeding_ms``: until open texts have been fed again.
+def time_lost(faults: FaultsSection, roles: Collection[str]) -> float:
+    """The time in which losses are made good for each moment in which nobody is down.
 
     >>> hourly = {"worker": "draft0", "kind": "kill", "rate_per_hour": 1}
-    >>> section = FaultsSection(restart_ms=35_000, inject=[hourly])
-    >>> time_lost(section, ["draft0"], 1000.0), time_lost(section, ["draft1"], 1000.0)
+    >>> section = FaultsSection(restart_ms=36_000, inject=[hourly])
+    >>> time_lost(section, ["draft0"]), time_lost(section, ["draft1"])
     (0.01, 0.0)
     """
     lost = 0.0
     for each in faults_of(faults, roles).inject:
-        down = noticed_after_ms(each.kind, faults.timeout_ms) + faults.restart_ms + feeding_ms
+        down = noticed_after_ms(each.kind, faults.timeout_ms)
+        passes = each.for_ms is not None and each.for_ms < down
+        down = each.for_ms if passes and each.for_ms else down + faults.restart_ms
         lost += (each.rate_per_hour or 0.0) * down / MS_PER_HOUR
     return lost
 
 
-def stretch(cluster: Cluster, plan: Scenario, outcome: Outcome) -> float:
-    """How much longer everything takes with the cluster's faults; 1 where it states none."""
+def up_share(cluster: Cluster, plan: Scenario) -> float:
+    """The share of the time in which no loss is made good; 1 where the cluster states no rate."""
     if not cluster.faults.inject:
         return 1.0
-    feeding = outcome.metrics["time_to_first_token_ms"].mean  # which no factor changes
-    return 1.0 + time_lost(cluster.faults, resolve(plan).devices, feeding)
+    return 1 / (1 + time_lost(cluster.faults, resolve(plan).devices))
 
 
 def simulate_weighed(
@@ -100,39 +92,16 @@ def simulate_weighed(
     Raises:
         UserError, RunError: as ``simulate_points``.
     """
-    outcomes = simulate_points(points, say, title)
-    return {
-        each.label: weighed(
-            outcomes[each.label],
-            stretch(cluster, each.scenario, outcomes[each.label]),
-            arriving=each.scenario.workload.arrivals is not None,
-        )
-        for each in points
-    }
+    return simulate_points([_with_rates(cluster, each) for each in points], say, title)
 
 
-def weighed(outcome: Outcome, longer: float, *, arriving: bool) -> Outcome:
-    """The outcome where everything takes so many times as long.
-
-    Args: ``arriving``: requests come at times of their own.
-    """
-    factors = dict.fromkeys(TIMES, longer)
-    if not arriving:
-        factors |= {name: longer if is_least_best(name) else 1 / longer for name in RATES}
-    if longer == 1:
-        return outcome
-    return replace(
-        outcome,
-        metrics={
-            name: _times(value, factors.get(name, 1.0)) for name, value in outcome.metrics.items()
-        },
-        observations={
-            name: tuple(each * factors.get(name, 1.0) for each in values)
-            for name, values in outcome.observations.items()
-        },
-    )
-
-
-def _times(value: Interval, factor: float) -> Interval:
-    ends = [None if end is None else end * factor for end in (value.low, value.high)]
-    return Interval(value.mean * factor, *ends)
+def _with_rates(cluster: Cluster, point: Point) -> Point:
+    """The point with the cluster's faults besides those that its scenario has itself."""
+    plan = point.scenario
+    content = faults_content(cluster, plan).get("faults", {})
+    if not content.get("inject"):
+        return point
+    own = plan.faults.model_dump(exclude_unset=True, exclude_none=True)
+    inject = [*own.get("inject", []), *content["inject"]]
+    table = {**content, **own, "spares": MOST_SPARES, "inject": inject}
+    return replace(point, scenario=plan.with_(faults=table), rare_faults=True)

@@ -150,7 +150,7 @@ def _settings(
 
 def _with(cluster: Cluster, changes: Mapping[str, Any]) -> Scenario:
     """The cluster's scenario with keys changed; of the schedule's only those that it reads, and
-    without faults, which ``planner/availability.py`` reckons with."""
+    without faults, which ``planner/availability.py`` adds."""
     data = cluster.content
     data.pop("search", None)
     data.pop("faults", None)

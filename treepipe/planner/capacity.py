@@ -2,27 +2,29 @@
 
 Law of this file: a plan is simulated at other arrival rates on the ranking's runs; the same seeds
 draw the same requests in the same order, only closer together (common random numbers). Parameters
-are not searched anew.
+are not searched anew. All plans are searched at once, and where more could be at work, so are rates
+that may be asked for next; only rates that are asked for count, so the answer is the same however
+many are at work.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import Found
+from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.limits import is_least_best
 from treepipe.results.load import OVERLOADED
 from treepipe.scenario.distributions import ArrivalTrace
-from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
+from treepipe.sim.engine import at_once
 from treepipe.sim.points import Outcome, Point
 
 Say: TypeAlias = Callable[[str, int], None]
@@ -33,6 +35,8 @@ FARTHER = 4
 """So many more rates, each half or twice as large, are tried for an end of the interval."""
 HALVINGS = 5
 """Of the interval in which the limits begin to be broken (in logarithms)."""
+Asked: TypeAlias = Sequence[float]
+"""The rate that a search asks for, and those that it may ask for next."""
 Slack: TypeAlias = tuple[float, float, float]
 """How far the limits are kept (logarithm of the factor): low end, mean and high end."""
 
@@ -97,25 +101,59 @@ def capacities(found: Found, say: Say) -> list[Capacity]:
         RunError: as ``simulate_points``.
     """
     check_capacity(found.cluster)
-    plans = found.best_of_each
-    of_each = [
-        _Search(name, each.candidate.scenario, found, say).capacity()
-        for name, each in plans.items()
-    ]
-    return sorted(of_each, key=lambda each: -(each.rate_per_s or 0.0))
+    searches = [_Search(name, each, found) for name, each in found.best_of_each.items()]
+    while asking := [each for each in searches if each.asked]:
+        points = _together([each.points() for each in asking], at_once())
+        title = f"capacity: {len(points)} rates for {len(asking)} plans"
+        outcomes = simulate_weighed(found.cluster, points, say, title)
+        for each in asking:
+            each.go_on(outcomes)
+    return sorted([each.capacity for each in searches], key=lambda each: -(each.rate_per_s or 0.0))
+
+
+def _together(asked: Iterable[Sequence[Point]], most: int) -> list[Point]:
+    """What every search asks for now, and what may be next, up to so many in all."""
+    turns = [*zip_longest(*asked)]
+    in_turn = [point for turn in turns for point in turn if point is not None]
+    return in_turn[: max(most, len(turns[0]))]
 
 
 class _Search:
-    """The search for one plan's capacity: what was tried, and how far it kept the limits."""
+    """The search for one plan's capacity: what was tried, and how far it kept the limits.
 
-    def __init__(self, name: ScheduleName, plan: Scenario, found: Found, say: Say) -> None:
-        self._name, self._plan, self._found, self._say = name, plan, found, say
+    Attributes:
+        asked: what it waits for; nothing once it is over.
+        capacity: what it has found then.
+    """
+
+    capacity: Capacity
+
+    def __init__(self, name: ScheduleName, plan: Ranked, found: Found) -> None:
+        self._name, self._plan = name, plan.candidate.scenario.with_(runs=found.runs)
         self._bounds = found.cluster.search.limits.of_metrics
         self._slack = dict[float, Slack]()
         self._outcomes = dict[float, Outcome]()
+        self._steps = self._searched()
+        self.asked: Asked = next(self._steps)
 
-    def capacity(self) -> Capacity:
-        ends = self._bracket()
+    def points(self) -> list[Point]:
+        """What it asks for, and what it may ask for next."""
+        return [Point(self._label(rate), self._plan.with_(**{RATE: rate})) for rate in self.asked]
+
+    def go_on(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Take the outcomes of its points, by label, as many as there are."""
+        known = {rate: outcomes.get(self._label(rate)) for rate in self.asked}
+        self._outcomes |= {rate: each for rate, each in known.items() if each is not None}
+        try:
+            self.asked = next(self._steps)
+        except StopIteration as over:
+            self.asked, self.capacity = (), over.value
+
+    def _label(self, rate: float) -> str:
+        return f"{self._name} {rate!r}"
+
+    def _searched(self) -> Generator[Asked, None, Capacity]:
+        ends = yield from self._bracket()
         if ends is None:
             stated = min(self._slack)
             limit = self._limit(stated)
@@ -124,55 +162,59 @@ class _Search:
             fastest = max(self._slack)
             return Capacity(self._name, fastest, fastest, None, limit, self._overloaded(fastest))
         low, high = ends
-        for _ in range(HALVINGS):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if self._kept(middle) else (low, middle)
+        for left in range(HALVINGS, 0, -1):
+            middle, *next_ones = _middles(low, high, left)
+            kept = yield from self._kept(middle, next_ones)
+            low, high = (middle, high) if kept else (low, middle)
         rate = zero_between(low, high, self._slack, 1)
         limit, over = self._limit(high), self._overloaded(low)
-        return Capacity(self._name, rate, self._low(), self._high(), limit, over)
+        lowest, highest = (yield from self._low()), (yield from self._high())
+        return Capacity(self._name, rate, lowest, highest, limit, over)
 
-    def _bracket(self) -> tuple[float, float] | None:
+    def _bracket(self) -> Generator[Asked, None, tuple[float, float] | None]:
         """A rate that keeps the limits, and one of twice as much that does not; None where there
         is none near the stated one."""
         arrivals = self._plan.workload.arrivals
         assert arrivals is not None
         assert not isinstance(arrivals, ArrivalTrace)
         rate = arrivals.rate_per_s
-        up = self._kept(rate)
-        for _ in range(DOUBLINGS):
-            before, rate = rate, rate * 2 if up else rate / 2
-            if self._kept(rate) != up:
+        up = yield from self._kept(rate, (rate * 2, rate / 2))
+        factor = 2.0 if up else 0.5
+        for done in range(1, DOUBLINGS + 1):
+            before, rate = rate, rate * factor
+            farther = [rate * factor**each for each in range(1, DOUBLINGS + 1 - done)]
+            if (yield from self._kept(rate, farther)) != up:
                 return min(before, rate), max(before, rate)
         return None
 
-    def _kept(self, rate: float) -> bool:
-        """Whether the means keep the limits."""
+    def _kept(self, rate: float, next_ones: Asked) -> Generator[Asked, None, bool]:
+        """Whether the means keep the limits. Args: ``next_ones``: that may be asked for then."""
         if rate not in self._slack:
-            scenario = self._plan.with_(**{RATE: rate}, runs=self._found.runs)
-            title = f"{self._name} at {rate:.3g} requests/s"
-            points = [Point("rate", scenario)]
-            outcome = simulate_weighed(self._found.cluster, points, self._say, title)["rate"]
-            self._outcomes[rate] = outcome
+            while rate not in self._outcomes:
+                yield [rate, *(each for each in next_ones if each not in self._outcomes)]
+            outcome = self._outcomes[rate]
             each = [_slack(name, bound, outcome) for name, bound in self._bounds.items()]
             low, mean, high = (min(column) for column in zip(*each, strict=True))
             self._slack[rate] = low, mean, high
         return self._slack[rate][1] >= 0
 
-    def _low(self) -> float | None:
+    def _low(self) -> Generator[Asked, None, float | None]:
         """The first rate at which the slack's interval reaches 0; lower ones are tried for it."""
-        for _ in range(FARTHER):
+        for left in range(FARTHER, 0, -1):
             if self._slack[min(self._slack)][0] >= 0:
                 break
-            self._kept(min(self._slack) / 2)
+            lower = [min(self._slack) / 2**each for each in range(1, left + 1)]
+            yield from self._kept(lower[0], lower[1:])
         pairs = self._crossings(0)
         return zero_between(*pairs[0], self._slack, 0) if pairs else None
 
-    def _high(self) -> float | None:
+    def _high(self) -> Generator[Asked, None, float | None]:
         """The last rate at which it does; higher ones are tried for it."""
-        for _ in range(FARTHER):
+        for left in range(FARTHER, 0, -1):
             if self._slack[max(self._slack)][2] < 0:
                 break
-            self._kept(max(self._slack) * 2)
+            higher = [max(self._slack) * 2**each for each in range(1, left + 1)]
+            yield from self._kept(higher[0], higher[1:])
         pairs = self._crossings(2)
         return zero_between(*pairs[-1], self._slack, 2) if pairs else None
 
@@ -191,6 +233,20 @@ class _Search:
 
     def _overloaded(self, rate: float) -> bool:
         return any(OVERLOADED in warning for warning in self._outcomes[rate].warnings)
+
+
+def _middles(low: float, high: float, halvings: int) -> Iterator[float]:
+    """The rates at which an interval may be halved so often, the next one first.
+
+    >>> [round(each, 1) for each in _middles(1.0, 16.0, 2)]
+    [4.0, 2.0, 8.0]
+    """
+    parts = [(low, high)]
+    for _ in range(halvings):
+        middles = [math.sqrt(a * b) for a, b in parts]
+        yield from middles
+        cut = zip(parts, middles, strict=True)
+        parts = [part for (a, b), middle in cut for part in ((a, middle), (middle, b))]
 
 
 def _slack(name: str, bound: float, outcome: Outcome) -> Slack:

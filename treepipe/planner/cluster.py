@@ -20,7 +20,8 @@ from treepipe.core.layers import PartitionRule
 from treepipe.core.schedules import systems
 from treepipe.files.section import Count, GridValues, Positive, Section, Several
 from treepipe.files.toml_file import flattened, read_toml
-from treepipe.profiles.schema import AnyDevice, Share
+from treepipe.profiles.library import load_device, profile_path
+from treepipe.profiles.schema import AnyDevice, Price, Share
 from treepipe.scenario.scenario import Scenario, override_key, refuse_other_files
 from treepipe.scenario.schema import Replay, ScheduleName, ScheduleSection
 
@@ -99,7 +100,9 @@ class Kind(Section):
     name: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="in tables; default: the device's profile"
     )
-    price_usd: Positive | None = Field(None, description="of one, to buy it")
+    price_usd: Positive | None = Field(
+        None, description="of one, to buy it; default: the published one of the device's profile"
+    )
     most: Several | None = Field(None, description="so many can be had; default: no limit")
     roles: Annotated[tuple[Role, ...], Field(min_length=1)] = Field(
         get_args(Role), description="what it is bought for"
@@ -254,6 +257,7 @@ class Cluster(Scenario):
         schedule, search = tables[0], dict(tables[1])
         if "name" in schedule:
             search.setdefault("schedules", [schedule["name"]])
+        search = _with_prices(search, Path(path))
         any_name = next(iter(systems()))  # a scenario needs one; every candidate has its own
         whole = {**data, "search": search, "schedule": {"name": any_name, **schedule}}
         made = super().of(whole, path)
@@ -298,6 +302,37 @@ class Cluster(Scenario):
             if name != key and not any(name in _read_keys(each) for each in self.search.schedules):
                 raise ValueError(f"key search.grid.{key} is read by no schedule that is searched")
         return self
+
+
+def published_price(device: Any, asked_by: str, base: Path) -> Price | None:
+    """What the profile of a device says that it costs to buy; None where there is no such price.
+
+    Raises ``UserError`` where it names a profile that there is none of.
+    """
+    name = device.get("profile") if isinstance(device, Mapping) else device
+    if not isinstance(name, str):
+        return None
+    return load_device(profile_path("devices", name, asked_by, base)).price
+
+
+def _with_prices(search: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The table with the published prices of kinds that state none, neither to buy one nor by the
+    hour; what is wrong with it is left to its validation."""
+    devices = search.get("devices")
+    if not isinstance(devices, Mapping):
+        return search
+    kinds = devices.get("kinds")
+    if not isinstance(kinds, list | tuple) or not all(isinstance(kind, Mapping) for kind in kinds):
+        return search
+    priced = []
+    for index, kind in enumerate(kinds):
+        device, price = kind.get("device"), None
+        hourly = isinstance(device, Mapping) and "price_usd_per_hour" in device
+        if "price_usd" not in kind and not hourly:
+            key = f"{path}: key search.devices.kinds.{index}.device"
+            price = published_price(device, key, path.parent)
+        priced.append(kind if price is None else {**kind, "price_usd": price.amount})
+    return {**search, "devices": {**devices, "kinds": priced}}
 
 
 def _names_schedule(data: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from treepipe.planner.break_even import BreakEven, Regions
-from treepipe.planner.capacity import Capacity
+from treepipe.planner.explored import NOTHING_MORE, Explored
 from treepipe.planner.front_plot import front_figure
 from treepipe.planner.halving import Found
 from treepipe.planner.limits import is_least_best
@@ -24,6 +24,7 @@ from treepipe.planner.report import (
     front_table,
     front_title,
     in_two_sentences,
+    prices,
     ranking_notes,
     ranking_table,
     refusals,
@@ -32,7 +33,6 @@ from treepipe.planner.report import (
     sensitivity_table,
     sensitivity_title,
 )
-from treepipe.planner.robustness import Mishap
 from treepipe.planner.sensitivity import Sensitivity
 from treepipe.planner.sensitivity_plot import tornado_figure
 from treepipe.report.background import background
@@ -42,26 +42,18 @@ from treepipe.results.timeline import timelines_figure
 from treepipe.sim.predict import predict
 
 
-def plan_report(
-    found: Found,
-    rows: Sequence[Sensitivity] = (),
-    even: BreakEven | None = None,
-    mapped: Regions | None = None,
-    rates: Sequence[Capacity] = (),
-    wrong: Sequence[Mishap] = (),
-    command: str = "",
-) -> Report:
-    """Args: ``rows``, ``even``, ``mapped``, ``rates``, ``wrong``: as ``plan_content`` takes them.
-    ``command``: what made the report, quoted for a shell."""
+def plan_report(found: Found, more: Explored = NOTHING_MORE, command: str = "") -> Report:
+    """Args: ``command``: what made the report, quoted for a shell."""
+    rates, wrong = more.capacities, more.mishaps
     cluster, which = found.cluster, "best" if found.feasible else "nearest"
     used = [each.candidate.scenario for each in found.ranking]
     tables = [ranking_table(found), *([] if found.cases is None else [cases_table(found)])]
     chapters = [
-        Chapter("Plans", ranking_notes(found), tables),
+        Chapter("Plans", [*ranking_notes(found), *prices(found)], tables),
         Chapter("What binds", binding(found)),
         _front(found),
-        _hangs_on(found, rows),
-        _changes(found, even, mapped),
+        _hangs_on(found, more.sensitivities),
+        _changes(found, more.break_even, more.regions),
         Chapter("Load", tables=[capacity_table(rates)] if rates else []),
         Chapter("Where things go wrong", tables=[robustness_table(found, wrong)] if wrong else []),
         _timeline(found),
@@ -85,8 +77,8 @@ def question(found: Found) -> list[str]:
         f"{name} at {'most' if is_least_best(name) else 'least'} {bound:g} {UNITS[name]}"
         for name, bound in search.limits.of_metrics.items()
     ]
-    prices = {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}
-    for name, unit in prices.items():
+    costs = {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}
+    for name, unit in costs.items():
         if (price := getattr(search.limits, name)) is not None:
             limits.append(f"all devices together at most {price:g} {unit}")
     limits.append(f"at most {search.limits.memory_share:.0%} of each device's memory")

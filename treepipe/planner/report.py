@@ -15,10 +15,11 @@ from rich.table import Table
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
-from treepipe.planner.availability import faults_content, stretch
+from treepipe.planner.availability import faults_content, up_share
 from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.capacity import Capacity
-from treepipe.planner.cluster import Cluster
+from treepipe.planner.cluster import Cluster, published_price
+from treepipe.planner.explored import NOTHING_MORE, Explored
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
@@ -36,18 +37,9 @@ NAMED = 4
 """More plans that cannot be told apart are counted, as the table marks them."""
 
 
-def plan_content(
-    found: Found,
-    rows: Sequence[Sensitivity] = (),
-    even: BreakEven | None = None,
-    mapped: Regions | None = None,
-    rates: Sequence[Capacity] = (),
-    wrong: Sequence[Mishap] = (),
-) -> dict[str, Any]:
-    """The content of the JSON file; keys as in ``docs/planning.md``. Args: ``rows``, ``even``,
-    ``mapped``, ``rates``, ``wrong``: what inputs do to the best plan and to its rank, how much load
-    plans take, and what becomes of it where things go wrong, where that was asked for."""
-    search = found.cluster.search
+def plan_content(found: Found, more: Explored = NOTHING_MORE) -> dict[str, Any]:
+    """The content of the JSON file; keys as in ``docs/planning.md``."""
+    search, even, mapped = found.cluster.search, more.break_even, more.regions
     return {
         "schema": SCHEMA,
         "cluster": found.cluster.name,
@@ -59,11 +51,11 @@ def plan_content(
         "confidence": CONFIDENCE,
         "comparisons": found.comparisons,
         "uncertain_inputs": {} if found.cases is None else _uncertain_inputs(found, found.cases),
-        "sensitivity": [row.as_dict() for row in rows],
+        "sensitivity": [row.as_dict() for row in more.sensitivities],
         "break_even": None if even is None else even.as_dict(),
         "break_even_map": None if mapped is None else mapped.as_dict(),
-        "capacity": [each.as_dict() for each in rates],
-        "robustness": [each.as_dict() for each in wrong],
+        "capacity": [each.as_dict() for each in more.capacities],
+        "robustness": [each.as_dict() for each in more.mishaps],
         "ranking": [_entry(each, found.cluster) for each in found.ranking],
         **found.front.as_dict(),
         "refused": [
@@ -97,7 +89,7 @@ def _uncertain_inputs(found: Found, cases: Cases) -> dict[str, Any]:
 
 def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
     candidate, outcome, goal = ranked.candidate, ranked.outcome, cluster.search.goal
-    share = 1 / stretch(cluster, candidate.scenario, outcome)
+    share = up_share(cluster, candidate.scenario)
     return {
         "schedule": candidate.schedule,
         "settings": dict(candidate.settings),
@@ -129,7 +121,7 @@ def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
 def show_plan(found: Found, out: Path, console: Console) -> None:
     """Print the ranking, what was refused, and the verdict."""
     print_table(console, ranking_table(found))
-    for sentence in [*verdict(found), *binding(found)]:
+    for sentence in [*verdict(found), *prices(found), *binding(found)]:
         console.print(sentence, highlight=False)
     if (table := front_table(found.front)) is not None:
         print_table(console, table)
@@ -163,10 +155,16 @@ def front_table(front: Front) -> Table | None:
     return table
 
 
-def show_sensitivity(found: Found, rows: Sequence[Sensitivity], console: Console) -> None:
-    """Print what inputs do to the best plan; nothing where no plan keeps the limits."""
-    if rows:
-        print_table(console, sensitivity_table(found, rows))
+def show_explored(found: Found, more: Explored, console: Console) -> None:
+    """Print what else was asked for, as far as there is an answer."""
+    if more.sensitivities:
+        print_table(console, sensitivity_table(found, more.sensitivities))
+    if more.break_even is not None:
+        console.print(break_even_sentence(more.break_even), highlight=False)
+    if more.capacities:
+        print_table(console, capacity_table(more.capacities))
+    if more.mishaps:
+        print_table(console, robustness_table(found, more.mishaps))
 
 
 def sensitivity_table(found: Found, rows: Sequence[Sensitivity]) -> Table:
@@ -181,12 +179,6 @@ def sensitivity_table(found: Found, rows: Sequence[Sensitivity]) -> Table:
             interval = f"{shown(row.low)} … {shown(row.high)}"
         table.add_row(row.label, shown(row.down), shown(row.up), interval)
     return table
-
-
-def show_break_even(even: BreakEven | None, console: Console) -> None:
-    """Print where the best schedule changes; nothing where that is not asked for."""
-    if even is not None:
-        console.print(break_even_sentence(even), highlight=False)
 
 
 def break_even_sentence(even: BreakEven) -> str:
@@ -207,12 +199,6 @@ def break_even_sentence(even: BreakEven) -> str:
     return sentence + stated
 
 
-def show_capacity(rates: Sequence[Capacity], console: Console) -> None:
-    """Print the arrival rate that each schedule's best plan serves; nothing where not asked for."""
-    if rates:
-        print_table(console, capacity_table(rates))
-
-
 def capacity_table(rates: Sequence[Capacity]) -> Table:
     """The arrival rate that each schedule's best plan serves."""
     table = Table(title="capacity: the largest arrival rate that keeps the limits (requests/s)")
@@ -228,12 +214,6 @@ def capacity_table(rates: Sequence[Capacity]) -> Table:
         note = "overloaded: longer runs keep less" if each.overloaded else ""
         table.add_row(each.schedule, value, interval, each.limit, note)
     return table
-
-
-def show_robustness(found: Found, wrong: Sequence[Mishap], console: Console) -> None:
-    """Print what becomes of the best plan where things go wrong; nothing where not asked for."""
-    if wrong:
-        print_table(console, robustness_table(found, wrong))
 
 
 def robustness_table(found: Found, wrong: Sequence[Mishap]) -> Table:
@@ -304,6 +284,21 @@ def verdict(found: Found) -> list[str]:
     return sentences + _by_faults(found) + _comparison(found) + _by_inputs(found)
 
 
+def prices(found: Found) -> list[str]:
+    """Prices that the cluster file does not state itself, with their sources."""
+    cluster = found.cluster
+    devices = cluster.search.devices
+    if devices is None:
+        return []
+    stated, base = cluster.content["search"]["devices"]["kinds"], cluster.path.parent
+    told = []
+    for kind, given in zip(devices.kinds, stated, strict=True):
+        if kind.price_usd is not None and "price_usd" not in given:
+            price = published_price(given["device"], f"{cluster.path}: {kind.label}", base)
+            told.append(f"price of {kind.label}: {price}")
+    return told
+
+
 def binding(found: Found) -> list[str]:
     """Where a token's time goes in the best plan, and what binds; nothing where no time passes."""
     best, goal = found.best, found.cluster.search.goal
@@ -315,14 +310,14 @@ def binding(found: Found) -> list[str]:
 
 
 def _by_faults(found: Found) -> list[str]:
-    """What the cluster's faults leave of the time, and which figures count that."""
-    cluster, best = found.cluster, found.best
+    """What the cluster's faults leave of the time, and that figures count that."""
+    cluster = found.cluster
     if not cluster.faults.inject:
         return []
-    share = 1 / stretch(cluster, best.candidate.scenario, best.outcome)
+    share = up_share(cluster, found.best.candidate.scenario)
     return [
-        f"with the cluster's faults it is at work {100 * share:.4g} % of the time; means of times "
-        f"between tokens and of latencies, rates and prices count that, all else is between losses"
+        f"with the cluster's faults it is at work {100 * share:.4g} % of the time, which all "
+        f"figures count"
     ]
 
 

@@ -15,6 +15,7 @@ from treepipe.results.show import (
     number,
     result_tables,
     shares_table,
+    terms_table,
     versus_table,
     versus_warnings,
 )
@@ -31,15 +32,16 @@ SECOND = "throughput_tokens_s"
 
 def result_report(result: Result, scenario: Scenario, command: str = "") -> Report:
     """Args: ``command``: what made the report, quoted for a shell."""
-    asks = "is predicted of" if result.source == "simulation" else "was measured of"
+    asks = "was measured of" if result.source == "execution" else "is predicted of"
     losses = () if result.lossless else (NOT_LOSSLESS,)
-    path = result.critical_path
+    path, form = result.critical_path, result.closed_form
     return Report(
         f"{result.source.capitalize()}: {result.scenario}",
         [f"What {asks} {scenario.schedule.name} in the scenario {result.scenario!r}?"],
         _answer(result),
         [
             Chapter("Figures", tables=result_tables(result.to_json())),
+            Chapter("Closed form", tables=[] if form is None else [terms_table(form)]),
             Chapter("What binds", [] if path is None else path.sentences),
             _timeline([result]),
             _where(result),
@@ -74,9 +76,7 @@ def _answer(result: Result) -> list[str]:
         return [f"There is no figure: {result.failure or 'no request got a token'}."]
     over = f"over {result.intervals_over}" if result.intervals_over else ""
     words = [f"{each.name} is {_said(each, over)}." for each in told]
-    if len(told) == 1:
-        return words
-    return words if result.runs else [*words, "These are expected values of a closed form."]
+    return words if result.runs else [words[0], "It is the expected value of a closed form."]
 
 
 def _said(metric: Metric, over: str) -> str:

@@ -196,18 +196,19 @@ def show_theory(result: Result, json: str | None, quiet: bool) -> None:
     """The same for a closed form, whose own quantities follow the metrics."""
     with Faults() as faults:
         faults.attempt(show_result, result, json, None, None, quiet)
-        if result.closed_form is not None and not quiet and json != "-":
-            _print_terms(result.closed_form, console())
+        form = result.closed_form
+        if form is not None and form.terms and not quiet and json != "-":
+            print_table(console(), terms_table(form))
 
 
-def _print_terms(form: Terms, shown: Console) -> None:
+def terms_table(form: Terms) -> Table:
+    """A closed form's own quantities."""
     table = Table(title=form.source)
     table.add_column("term (its unit in its name)")
     table.add_column("value", justify="right")
     for name, value in form.terms.items():
         table.add_row(name, number(value))
-    if form.terms:
-        print_table(shown, table)
+    return table
 
 
 def show_versus(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from math import expm1, log1p
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ DEFAULT_TIMEOUT_MS = 2000.0
 DEFAULT_RESTART_MS = 320.0
 """What starting the five workers of the bundled pair took on two cores."""
 MS_PER_HOUR = 3.6e6
+MOST_SPARES = 1000
 Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -140,6 +142,7 @@ class FaultPlan:
     Attributes:
         spares: how many.
         spare_workers: addresses of these; empty: a lost worker is replaced on its own host.
+        first_within_ms: the first fault at a rate comes before this time; None: whenever it does.
     """
 
     timeout_ms: float = DEFAULT_TIMEOUT_MS
@@ -147,20 +150,40 @@ class FaultPlan:
     restart_ms: float = DEFAULT_RESTART_MS
     injected: tuple[Injected, ...] = ()
     spare_workers: tuple[str, ...] = ()
+    first_within_ms: float | None = None
+
+    @property
+    def rate_per_ms(self) -> float:
+        """The rate of all faults at a rate together."""
+        return sum(each.rate_per_hour or 0.0 for each in self.injected) / MS_PER_HOUR
 
     def planned(self, seed: int) -> Iterator[Planned]:
         """All faults of a run, in the order of time; those at a rate have no end."""
-        seeds = np.random.SeedSequence([seed, len(self.injected)]).spawn(len(self.injected))
-        streams = [_times(*each) for each in zip(self.injected, seeds, strict=True)]
-        return heapq.merge(*streams, key=lambda each: each.at_ms)
+        count = len(self.injected)
+        *seeds, first_seed = np.random.SeedSequence([seed, count]).spawn(count + 1)
+        first = [] if self.first_within_ms is None else [self._first(first_seed)]
+        since = first[0].at_ms if first else 0.0  # exponential times do not remember
+        streams = [_times(*each, since) for each in zip(self.injected, seeds, strict=True)]
+        return heapq.merge(first, *streams, key=lambda each: each.at_ms)
+
+    def _first(self, seed: np.random.SeedSequence) -> Planned:
+        """The first fault at a rate of a run that has one in time: whose it is does not depend on
+        when it is, which is exponential up to the end of that time."""
+        assert self.first_within_ms is not None
+        rng = np.random.default_rng(seed)
+        within = -expm1(-self.rate_per_ms * self.first_within_ms)
+        at_ms = -log1p(-rng.random() * within) / self.rate_per_ms
+        rates = np.array([each.rate_per_hour or 0.0 for each in self.injected])
+        fault = self.injected[rng.choice(len(rates), p=rates / rates.sum())]
+        return Planned(at_ms, fault.worker, fault.kind, fault.for_ms)
 
 
-def _times(fault: Injected, seed: np.random.SeedSequence) -> Iterator[Planned]:
+def _times(fault: Injected, seed: np.random.SeedSequence, since_ms: float) -> Iterator[Planned]:
     if fault.at_ms is not None:
         yield Planned(fault.at_ms, fault.worker, fault.kind, fault.for_ms)
         return
     assert fault.rate_per_hour is not None  # one of them is given
-    rng, at_ms = np.random.default_rng(seed), 0.0
+    rng, at_ms = np.random.default_rng(seed), since_ms
     while True:
         at_ms += float(rng.exponential(MS_PER_HOUR / fault.rate_per_hour))
         yield Planned(at_ms, fault.worker, fault.kind, fault.for_ms)

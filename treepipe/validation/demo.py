@@ -11,6 +11,7 @@ from rich.console import Console
 
 from treepipe.files.folder import claim
 from treepipe.files.outputs import Faults, write_file
+from treepipe.report.page import Report
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say, console, print_table
@@ -18,9 +19,11 @@ from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
 from treepipe.scenario.schema import ScheduleName
 from treepipe.validation.cells import Cell, Size, cases_of
-from treepipe.validation.comparison import compared
+from treepipe.validation.comparison import Case, compared
 from treepipe.validation.judgement import Row as Row
 from treepipe.validation.row_sheet import row_sheet
+from treepipe.validation.validation import entry, validation
+from treepipe.validation.validation_report import validation_report
 
 SCHEDULES: tuple[ScheduleName, ...] = ("pp", "naive_pp", "pruned_pp", "flowspec")
 SIZE = Size()
@@ -30,7 +33,7 @@ def run_demo(
     say: Say, schedules: Sequence[ScheduleName] = SCHEDULES, size: Size = SIZE
 ) -> list[Row]:
     """Calibrate, predict all schedules, then run them."""
-    return list(compared(cases_of(map(Cell, schedules), size), say).values())
+    return list(compared(_cases(schedules, size), say).values())
 
 
 def write_demo(rows: list[Row], out: Path) -> None:
@@ -47,6 +50,21 @@ def write_demo(rows: list[Row], out: Path) -> None:
             title = f"{row.schedule}: 4 emulated stages of 20 ms, links of 1 ms"
             path = out / f"timeline-{row.schedule}.png"
             faults.attempt(draw_timelines, shown, title, path, option="--out")
+
+
+def demo_report(rows: Sequence[Row], command: str = "") -> Report:
+    """The demonstration as a page, as ``treepipe validate`` writes one.
+
+    Args: ``command``: what made it, quoted for a shell.
+    """
+    by_label = {row.label: row for row in rows}
+    scenarios = [case.scenario for case in _cases(SCHEDULES, SIZE) if case.label in by_label]
+    content = validation([entry(row) for row in rows])
+    return validation_report(content, by_label, scenarios, command)
+
+
+def _cases(schedules: Sequence[ScheduleName], size: Size) -> list[Case]:
+    return cases_of(map(Cell, schedules), size)
 
 
 def claim_folder(out: Path) -> None:
