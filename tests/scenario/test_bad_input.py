@@ -168,7 +168,8 @@ def test_what_has_no_end_is_refused_by_a_bound(scenario: Path, key: str, value: 
 ODD_VALUES = [
     ("seed=99999999999999999999999999", "key seed = 99999999999999999999999999: input should be"),
     ("seed=nan", "key seed = NaN: input should be a finite number"),
-    ("runs=true", "key runs = true: must be a whole number, not true or false"),
+    ("runs=true", "key runs = true: must be a number, not true or false"),
+    ("scale.drafts=true", "key scale.drafts = true: must be a number, not true or false"),
     ("runs=1.5", "key runs = 1.5: input should be a valid integer"),
     ("name=3", "key name = 3: input should be a valid string"),
     ("pipelines=3", "key pipelines = 3: must be a list"),

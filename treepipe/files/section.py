@@ -13,15 +13,17 @@ MOST = 1_000_000
 def _no_truth(value: Any) -> Any:
     """Pydantic takes ``true`` for 1."""
     if isinstance(value, bool):
-        raise ValueError("must be a whole number, not true or false")
+        raise ValueError("must be a number, not true or false")
     return value
 
 
-Milliseconds: TypeAlias = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Milliseconds: TypeAlias = Annotated[
+    float, BeforeValidator(_no_truth), Field(ge=0, le=1e12, allow_inf_nan=False)
+]
 Seed: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=0, lt=2**63)]
 """What every generator of random numbers takes, PyTorch's as well."""
-Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Factor: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
+Positive: TypeAlias = Annotated[float, BeforeValidator(_no_truth), Field(gt=0, allow_inf_nan=False)]
+Factor: TypeAlias = Annotated[float, BeforeValidator(_no_truth), Field(ge=1e-6, le=1e6)]
 """On a time or a share: what lies beyond is no question about this world, and no number's room."""
 Count: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=1)]
 Several: TypeAlias = Annotated[int, BeforeValidator(_no_truth), Field(ge=1, le=MOST)]
