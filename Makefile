@@ -3,7 +3,7 @@
 #   make test PYTHON=python3.12 VENV=.venvs/3.12   another Python, beside the first
 #   make test EXTRAS=dev                           planning alone: no PyTorch, its tests are skipped
 #   make test TESTS="tests/core/test_tree.py -x"     some tests
-#   make laws                                        the tests in memory alone, in seconds
+#   make laws                                        the tests in memory alone, but for the long ones
 #   make soak                                        the laws on five to eight times as many examples,
 #                                                    100,000 hostile messages, all systems over six hosts,
 #                                                    200 faults
@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(EXTRAS)
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest
-LAWS := $(PYTEST) -m laws --numprocesses $(WORKERS) --dist worksteal
+MEMORY := $(PYTEST) --numprocesses $(WORKERS) --dist worksteal
 export OMP_NUM_THREADS := 1
 # Every worker and every process of a test would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,20 +28,20 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: setup
 	$(BIN)/treepipe demo
 
-# Processes come after the laws, which would take their processors: what they measure is time.
+# Processes come after the tests in memory, which would take their processors: what they measure is time.
 test: setup check
 ifeq ($(TESTS),)
-	$(LAWS)
+	$(MEMORY) -m "laws or long"
 	$(PYTEST) -m processes --numprocesses $(WORKERS) --dist loadfile
 else
 	$(PYTEST) $(TESTS)
 endif
 
 laws: setup
-	$(LAWS) $(TESTS)
+	$(MEMORY) -m laws $(TESTS)
 
 soak: setup
-	HYPOTHESIS_PROFILE=thorough $(LAWS) --timeout 1200 $(TESTS)
+	HYPOTHESIS_PROFILE=thorough $(MEMORY) -m "laws or long" --timeout 1200 $(TESTS)
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m processes --timeout 1200 $(SOAKED)
 
 # Every Python that the README names, as far as it is installed here.

@@ -1,5 +1,6 @@
-"""Settings of all tests: which are laws and which start processes, how many examples a property
-is tried on, and that what needs the extra 'executor' is skipped where that is not installed."""
+"""Settings of all tests: which are laws, which take long and which start processes, how many
+examples a property is tried on, and that what needs the extra 'executor' is skipped where that is
+not installed."""
 
 from __future__ import annotations
 
@@ -84,30 +85,31 @@ STARTING = ("treepipe.library.run", "treepipe.library.validate")
 
 
 def _no_process(*_: object, **__: object) -> None:
-    pytest.fail("a law starts no process: mark the test `processes`")
+    pytest.fail("a test in memory starts no process: mark it `processes`")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as a law every test that is not marked ``processes``: each test is one of both."""
+    """Mark as a law every test that is not marked ``long`` or ``processes``: each is one of the
+    three."""
     for item in items:
         if isinstance(item, pytest.DoctestItem) and item.name in STARTING:
             item.add_marker("processes")
         if item.get_closest_marker("laws"):
-            raise pytest.UsageError(f"{item.nodeid}: `laws` is set here, only `processes` by hand")
-        if not item.get_closest_marker("processes"):
+            raise pytest.UsageError(f"{item.nodeid}: `laws` is set here, only the others by hand")
+        if not (item.get_closest_marker("processes") or item.get_closest_marker("long")):
             item.add_marker("laws")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a law that starts a process, its fixtures included.
+    """Fail a test in memory that starts a process, its fixtures included.
 
     Points of a study are simulated one after another, in this process: starting others takes longer
     than a test's few points. ``tests/sim/test_points.py`` tries the others.
     """
     with pytest.MonkeyPatch.context() as patch, joblib.parallel_config(backend="sequential"):
-        if item.get_closest_marker("laws"):
+        if not item.get_closest_marker("processes"):
             patch.setattr(resource_tracker, "ensure_running", lambda: None)
             for owner, name in STARTS:
                 patch.setattr(owner, name, _no_process)

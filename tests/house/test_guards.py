@@ -232,13 +232,13 @@ def test_linter_bans_the_second_names() -> None:
     assert done.stdout.count("TID251") == len(LINKED), done.stdout + done.stderr
 
 
-def test_every_test_is_a_law_or_starts_processes(request: pytest.FixtureRequest) -> None:
+def test_every_test_is_a_law_or_long_or_starts_processes(request: pytest.FixtureRequest) -> None:
     for item in request.session.items:
-        markers = [name for name in ("laws", "processes") if item.get_closest_marker(name)]
+        markers = [m for m in ("laws", "long", "processes") if item.get_closest_marker(m)]
         assert len(markers) == 1, item.nodeid
 
 
-def test_a_law_that_starts_a_process_fails() -> None:
+def test_a_test_in_memory_that_starts_a_process_fails() -> None:
     starts: list[Callable[[], object]] = [
         lambda: subprocess.run([sys.executable, "-c", ""], check=True),
         multiprocessing.get_context("spawn").Process(target=print).start,
@@ -247,7 +247,7 @@ def test_a_law_that_starts_a_process_fails() -> None:
         lambda: multiprocessing.util.spawnv_passfds(b"/bin/true", [b"true"], ()),
     ]
     for start in starts:
-        with pytest.raises(pytest.fail.Exception, match="a law starts no process"):
+        with pytest.raises(pytest.fail.Exception, match="a test in memory starts no process"):
             start()
 
 

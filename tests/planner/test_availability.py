@@ -26,6 +26,8 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 from treepipe.sim.rare_faults import predict_rare
 
+pytestmark = pytest.mark.long
+
 GOALS = (
     METRIC,
     "throughput_tokens_s",

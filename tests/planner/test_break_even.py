@@ -119,6 +119,7 @@ def test_a_value_that_is_refused_names_the_option() -> None:
         along("acceptance.beta=0.5:1.5", found(**TWO))
 
 
+@pytest.mark.long
 def test_command_says_it_and_writes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

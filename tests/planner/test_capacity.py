@@ -118,6 +118,7 @@ def test_what_no_rate_keeps_has_no_capacity_and_what_no_rate_breaks_says_so() ->
     assert most.overloaded
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bound", [30.0, 19.0, 1e6])
 def test_the_answer_is_the_same_however_many_rates_are_tried_at_once(
     bound: float, monkeypatch: pytest.MonkeyPatch

@@ -79,6 +79,7 @@ def test_dealt_layers_are_the_best_of_all(stages: list[StageCost], total: int) -
             assert cost(dealt) == pytest.approx(min(map(cost, possible)))
 
 
+@pytest.mark.long
 def test_unequal_devices_are_dealt_layers_by_their_speed(tmp_path: Path) -> None:
     candidates, _ = find_candidates(loaded(tmp_path, UNEQUAL))
     layers = {each.partition: each.layers[0] for each in candidates}

@@ -95,6 +95,7 @@ def test_the_best_is_that_of_an_exhaustive_search(tmp_path: Path) -> None:
     assert {each.candidate.schedule for each in halved.ranking} == {"pp", "chain", "specpipe"}
 
 
+@pytest.mark.long
 def test_throughput_is_better_large(tmp_path: Path) -> None:
     ranking = found("search.goal=throughput_tokens_s").ranking
     rates = [each.outcome.metrics["throughput_tokens_s"].mean for each in ranking]
@@ -103,6 +104,7 @@ def test_throughput_is_better_large(tmp_path: Path) -> None:
     assert ranking[-1].gap.mean < 0
 
 
+@pytest.mark.long
 def test_every_ranked_plan_says_what_binds() -> None:
     """A token's time by the path; throughput by the busiest device."""
     for settings in ((), ("search.goal=throughput_tokens_s",)):
@@ -137,6 +139,7 @@ def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> No
 # --- how far behind ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_is_shown_decides_what_is_said(tmp_path: Path) -> None:
     """A plan is told from the best one exactly where the interval beside it leaves 0 out."""
     for runs in (2, 6):
@@ -203,6 +206,7 @@ def test_a_figure_that_some_runs_have_not_has_no_interval() -> None:
 # --- limits -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_limit_on_a_figure_refuses_what_breaks_it(tmp_path: Path) -> None:
     limited = found("search.limits.time_between_tokens_ms=35")
     (plain,) = [each for each in limited.refused if each.schedule == "pp"]
@@ -212,6 +216,7 @@ def test_a_limit_on_a_figure_refuses_what_breaks_it(tmp_path: Path) -> None:
     assert limited.feasible
 
 
+@pytest.mark.long
 def test_where_no_plan_keeps_the_limits_the_nearest_is_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,6 +245,7 @@ def test_where_no_plan_keeps_the_limits_the_nearest_is_first(
     assert content["ranking"][-1]["misses"][1]["limit"] == "throughput_tokens_s"
 
 
+@pytest.mark.long
 def test_the_nearest_plan_survives_whatever_the_goal(tmp_path: Path) -> None:
     """Nearness counts in every rung, not only in the last one."""
     limits = ("search.limits.time_between_tokens_ms=2", "search.goal=time_to_first_token_ms")
@@ -300,6 +306,7 @@ def test_a_key_of_the_file_holds_for_all_and_a_named_schedule_is_the_only_one(
 # --- the command ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_example_is_planned_and_its_best_plan_is_a_scenario(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

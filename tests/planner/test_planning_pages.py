@@ -11,6 +11,8 @@ import pytest
 from tests.worlds.command_line import call
 from treepipe.studies.planning_pages import ANSWERED, ROWS, answered, commands, shortened
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "planning").glob("*.md"))
 COMMANDS = [(page, each) for page in PAGES for each in commands(page.read_text(encoding="utf-8"))]

@@ -121,6 +121,7 @@ def test_several_device_profiles_each_have_a_row_and_an_own_factor_stays() -> No
     assert not [key for key in by_key(found(**profiles)) if "devices" in key]
 
 
+@pytest.mark.long
 def test_load_is_an_input_where_requests_arrive() -> None:
     """Served one by one, requests wait longer the faster they come."""
     arrivals = {"process": "poisson", "rate_per_s": 2.0}
@@ -137,6 +138,7 @@ def test_no_plan_that_keeps_the_limits_has_none() -> None:
     assert plan_content(each)["sensitivity"] == []
 
 
+@pytest.mark.long
 def test_command_tells_it_in_a_table_a_picture_and_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def test_what_both_plans_rest_on_cancels_out() -> None:
     assert log(ratio.high / ratio.low) < 0.5 * log(alone.high / alone.low)  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_shares_of_the_cases_add_up_and_stand_in_the_verdict() -> None:
     each = found(**{"acceptance.uncertainty": 0.3})
     entry = plan_content(each)["uncertain_inputs"]

@@ -52,6 +52,8 @@ from treepipe.validation.demo import demo_report
 from treepipe.validation.validation import entry, validation
 from treepipe.validation.validation_report import validation_report
 
+pytestmark = pytest.mark.long
+
 EVIL = "<script>alert('1')</script> & \"x\" $\\frac$"
 SEARCHED: dict[str, Any] = {
     "search.schedules": ["pp", "chain"],

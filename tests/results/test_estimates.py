@@ -68,6 +68,7 @@ def test_windows_add_up_to_the_run(tmp_path: Path, schedule: str) -> None:
     assert sum(map(len, parts.requests)) == 30
 
 
+@pytest.mark.long
 def test_every_metric_and_device_has_an_interval_over_runs_and_over_batches(tmp_path: Path) -> None:
     several = simulated(tmp_path, "runs=3")
     long = simulated(tmp_path, "workload.requests=40", "workload.new_tokens=60")
@@ -153,6 +154,7 @@ def test_refused_requests_count_for_nothing() -> None:
     assert observe([nothing]).metrics == {}
 
 
+@pytest.mark.long
 def test_batches_of_a_simulated_run_cover_what_long_runs_find(tmp_path: Path) -> None:
     """One closed loop of three clients: intervals of short runs, one each, and two long ones."""
     runs = 40 if THOROUGH else 20

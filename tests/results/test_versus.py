@@ -194,6 +194,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", EXAMPLES, ids=" ".join)
 def test_documented_comparisons_work(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

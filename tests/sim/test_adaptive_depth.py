@@ -32,6 +32,7 @@ def rate(traces: list[Trace]) -> float:
     return sum(len(request.tokens) for request in requests) / time
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("targets", "draft_ms", "beta"),
     [

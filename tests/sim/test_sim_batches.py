@@ -70,6 +70,7 @@ def throughput(*settings: str) -> float:
     return run_metrics(simulate(deploy(scenario), PoolSource(POOL, 1, 0)))["throughput_tokens_s"]
 
 
+@pytest.mark.long
 def test_plain_decoding_grows_with_its_clients() -> None:
     """Up to the stages' number without a batch; on and on with one."""
     alone = [throughput(f"workload.concurrency={n}") for n in (8, 16, 32)]

@@ -97,6 +97,7 @@ def test_times_are_found_from_rows_that_they_made(surrogate: Surrogate) -> None:
     assert found.times.draft_ms == pytest.approx(TRUE.draft_ms, rel=0.15)
 
 
+@pytest.mark.long
 def test_a_dataset_left_out_is_predicted(
     surrogate: Surrogate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_which_system_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert any("who is best" in finding for finding in result.findings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_shipped_clusters_can_be_planned(file: Path) -> None:
     few = ['search.schedules=["pp","chain","specpipe","flowspec"]', 'search.partitions=["even"]']

@@ -161,6 +161,7 @@ def test_a_setting_that_the_sweep_varies_is_refused(tmp_path: Path) -> None:
 # --- what a row says ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_row_s_metrics_are_those_of_simulate(tmp_path: Path) -> None:
     found = rows(swept(tmp_path, grid={**SIZES, "workload.requests": [1, 25]}))
     assert len(found) == 12

@@ -95,6 +95,7 @@ def roots_missed(request: RequestTrace, groups: int) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_expected_values(tmp_path: Path) -> None:
     keys = ("acceptance.beta=0.5", "runs=30", "workload.new_tokens=32")
     written = Written(tmp_path, "pipedec", *CENTRAL, *keys)

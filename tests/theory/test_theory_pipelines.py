@@ -111,6 +111,7 @@ def test_other_forms_are_of_a_draft_that_takes_a_pass_per_token(tmp_path: Path, 
         Written(tmp_path, name, "drafts.0.one_pass=true").expected()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["chain", "dsd"])
 @pytest.mark.parametrize(("beta", "runs"), [(0.5, 40), (0.9, 80)])
 def test_expected_values_of_chains(tmp_path: Path, name: str, beta: float, runs: int) -> None:
@@ -303,6 +304,7 @@ def test_every_gap_of_layers_is_a_hit_or_a_miss(tmp_path: Path, group: int) -> N
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("beta", "runs"), [(0.5, 40), (0.9, 80)])
 def test_expected_values_of_layers(tmp_path: Path, beta: float, runs: int) -> None:
     written = Written(tmp_path, "specpipe", f"acceptance.beta={beta}", f"runs={runs}")

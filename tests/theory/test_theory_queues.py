@@ -37,6 +37,7 @@ def poisson(rate_per_s: float) -> str:
 # --- open arrivals -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("load", "beta"), [(0.5, 1.0), (0.5, 0.6)])
 def test_requests_wait_as_pollaczek_and_khinchin_say(
     tmp_path: Path, load: float, beta: float

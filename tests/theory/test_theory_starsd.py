@@ -85,6 +85,7 @@ def test_saturation_begins_at_n_full(tmp_path: Path, back_ms: float) -> None:
     assert idle[n_full - 1] > 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("targets", [2, 5])
 def test_all_metrics_of_a_saturated_and_an_idle_draft(tmp_path: Path, targets: int) -> None:
     """With everything accepted every figure is constant. Windows begin and end with a turn, so
@@ -114,6 +115,7 @@ def test_terms_are_the_papers(tmp_path: Path) -> None:
     assert terms["n_max"] == math.floor(30.0 * committed(0.7, GAMMA) / SERVICE_MS)
 
 
+@pytest.mark.long
 def test_expected_tokens_of_a_round_lie_in_the_simulated_interval(tmp_path: Path) -> None:
     """Eq. 3 counts the accepted tokens; the target's own one comes on top."""
     settings = ("workload.new_tokens=500", "runs=10")
