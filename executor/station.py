@@ -326,14 +326,14 @@ class Station:
 
     def _gauge(self) -> None:
         """Time a fixed piece of work, for at most a hundredth of the time: the machine's own speed
-        drifts."""
+        drifts. A piece before it warms up, as how long the worker was idle is another matter."""
         if self.settings.emulate or now_ms() < self._next_gauge_ms:
             return
-        part = next(self._gauged)
-        self.turn_to("gauge", tokens=1)
-        start = now_ms()
-        torch.mm(part[:GAUGE_ROWS], part.T)
-        self.turn_to("desk")
+        start, parts = now_ms(), self._gauged
+        for counted, part in enumerate((next(parts), next(parts))):
+            self.turn_to("gauge", tokens=counted)
+            torch.mm(part[:GAUGE_ROWS], part.T)
+            self.turn_to("desk")
         self._next_gauge_ms = start + 100 * (now_ms() - start)
 
     @cached_property

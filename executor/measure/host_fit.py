@@ -115,6 +115,7 @@ class Observed:
                 size = HEADER_BYTES + span.tokens * row_bytes
                 sent[sender].append((span.start_ms, size))
                 heard[receiver].append((span.end_ms, size))
+        self.gauges += trace.gauges_ms
         for placed in (*deployment.drafts, *sum(deployment.pipelines, ())):
             name, times = placed.name, placed.times
             self.wakes += [
@@ -122,7 +123,6 @@ class Observed:
                 for span in own[name]
                 if span.kind == "wake"
             ]
-            self.gauges += [span.length_ms for span in own[name] if span.kind == "gauge"]
             tables = {"stage": times.stage, "draft": times.draft, "evaluate": times.evaluate}
             self.tables |= {f"{kind} {name}": table for kind, table in tables.items()}
             self.passes += [

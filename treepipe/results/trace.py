@@ -96,8 +96,13 @@ class Trace:
         """The harmonic mean of the times of the workers' fixed piece of work; None where none was
         timed. It is what the machine's speed comes to over a run: timed now and then, a slow
         moment counts by how long it lasts."""
-        times = [span.length_ms for span in self.spans if span.kind == "gauge"]
+        times = self.gauges_ms
         return harmonic_mean(times) if times else None
+
+    @property
+    def gauges_ms(self) -> list[float]:
+        """How long each of these pieces of work took; those before them, to warm up, hold none."""
+        return [span.length_ms for span in self.spans if span.kind == "gauge" and span.tokens]
 
     paged: bool = False
     slo: Objectives | None = None
