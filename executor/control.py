@@ -7,13 +7,14 @@ record of its own. Records travel as ``codec.py`` writes them, to another host a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
 from treepipe.core.recovery import Committed, FaultKind, Held
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.codec import Codec
+from treepipe.executor.keys import KeyPair
 from treepipe.executor.manifest import Manifest
 from treepipe.executor.station import RoleSettings
 from treepipe.physics.timing import LinkTimes
@@ -83,6 +84,23 @@ class Holdings:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundTrips:
+    """What one end of a link has timed, and what it was.
+
+    Attributes:
+        samples: milliseconds of each exchange, by its kind and size (``measure/link.py``).
+        seconds: that it took in all.
+        node: its host's own name.
+        versions: of the software there.
+    """
+
+    samples: tuple[tuple[Literal["trip", "burst"], int, list[float]], ...]
+    seconds: float
+    node: str
+    versions: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The worker ends; ``by_user``: because of something that the user gave."""
 
@@ -99,6 +117,40 @@ class Become:
 
     role: RoleSettings
     models: tuple[Manifest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEnd:
+    """The worker is no role, but one end of a link that is measured (``measure/peer.py``).
+
+    Attributes:
+        name, peer: its own name, and that of the other end, the only one it listens to.
+        port: to listen on; 0 is any.
+        timeout_ms: within which it shows that it lives.
+        token, key: that both ends hold, as the workers of a run do.
+    """
+
+    name: str
+    peer: str
+    port: int
+    timeout_ms: float
+    token: bytes = field(repr=False)
+    key: KeyPair | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One end of a link is to time round trips to the other one.
+
+    Attributes:
+        link: what it is called where nobody answers.
+        seconds: to spend at most.
+        precision: of medians, at which it is over earlier; 0: it takes all the time.
+    """
+
+    link: str
+    seconds: float
+    precision: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +231,10 @@ class Lacks:
     number: int
 
 
-Order: TypeAlias = Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask | Fail
-ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask, Fail))
+Order: TypeAlias = (
+    Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask | Fail | LinkEnd | Measure
+)
+ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask, Fail, LinkEnd, Measure))
 ANSWERS = Codec(
     (
         Equipped,
@@ -193,6 +247,7 @@ ANSWERS = Codec(
         Notes,
         Holdings,
         Lacks,
+        RoundTrips,
         Failed,
     )
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import inf
 from multiprocessing.process import BaseProcess
@@ -30,14 +30,11 @@ from treepipe.executor.control import (
     Wanted,
 )
 from treepipe.executor.fleet import Fleet
-from treepipe.executor.fork_server import fork_server, start
-from treepipe.executor.lines import END_S, ControlLines, Process
+from treepipe.executor.lines import ControlLines
 from treepipe.executor.pulse import LostWorkerError
-from treepipe.executor.remote import CONNECT_S, RemoteProcess
 from treepipe.executor.session import ALIVE_S
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import TOKEN_BYTES
-from treepipe.executor.worker import worker_main
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment
 
@@ -100,7 +97,7 @@ class Crew:
         stays = spare is None and lost.name in self.deployment.devices
         # By now a host that is gone has been silent for longer, and one that lives has answered.
         patience_ms = max(2e3 * ALIVE_S, self.lines.watch.timeout_ms / 2)
-        silent = self._end_workers(inf if stays else patience_ms)
+        silent = self.lines.end(inf if stays else patience_ms)
         if spare is not None:
             self._move({lost.name, *silent}, spare)
         elif stays and lost.name in silent:
@@ -125,32 +122,8 @@ class Crew:
 
     def close(self) -> None:
         """End every process; returns when all are gone."""
-        self._end_workers()
+        self.lines.end()
         self._fleet.close()
-
-    def _end_workers(self, patience_ms: float = inf) -> list[str]:
-        """Returns when all are gone; names those whose hosts do not tell of it, or are of no use.
-
-        Args: ``patience_ms``: a host that is silent for longer is waited for no more.
-        """
-        self.lines.close()
-        started = {
-            name: process
-            for name, process in self.lines.processes.items()
-            if isinstance(process, RemoteProcess) or process.pid is not None
-        }
-        _join(started.values(), END_S)
-        for process in started.values():
-            if process.is_alive():
-                process.kill()  # all first: one on a host that is gone is waited for in vain
-        gone = {
-            name
-            for name, process in started.items()
-            if isinstance(process, RemoteProcess) and not process.answers(patience_ms)
-        }
-        _join((process for name, process in started.items() if name not in gone), CONNECT_S)
-        self.lines.processes.clear()
-        return [name for name, each in started.items() if name in gone or each.is_alive()]
 
     def _renew_secrets(self) -> None:
         """Make new ones for the ports; what was sent with others is foreign from now on."""
@@ -159,27 +132,11 @@ class Crew:
 
     def _start_all(self) -> None:
         for role in self.roles:
-            self._start(role)
+            self._fleet.start(role.placed.worker, role.placed.name, self.lines)
         for role in self.roles:
             models = self._fleet.manifests(role)
             self.lines.order(role.placed.name, Become(role.travelling, models))
         self._introduce()
-
-    def _start(self, role: RoleSettings) -> None:
-        name = role.placed.name
-        if role.placed.worker is not None:
-            remote, line, look = self._fleet.start(role.placed.worker, name)
-            self.lines.add(name, remote, line)
-            self.lines.watch.add(name, look)
-            return
-        context = fork_server()
-        ours, theirs = context.Pipe()
-        look, beat = context.Pipe(duplex=False)
-        process = context.Process(target=worker_main, args=(theirs, beat), name=name, daemon=True)
-        self.lines.add(name, process, ours)
-        with theirs, beat:
-            start(process)
-        self.lines.watch.add(name, look, process.pid)
 
     def _send_chunk(self, name: str, wanted: Wanted) -> None:
         self.lines.order(name, Chunk(self._fleet.chunk(name, wanted)))
@@ -282,10 +239,3 @@ class Crew:
                     f"{reason}"
                 )
         trace.spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
-
-
-def _join(processes: Iterable[Process], within_s: float) -> None:
-    """Wait for the ends of all."""
-    deadline = now_ms() + 1e3 * within_s
-    for process in processes:
-        process.join(max(0.0, (deadline - now_ms()) / 1e3))

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import Wanted
 from treepipe.executor.digests import Digests
+from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
+from treepipe.executor.lines import ControlLines
 from treepipe.executor.manifest import Manifest, ModelFiles
-from treepipe.executor.remote import Line, RemoteHost, RemoteProcess
+from treepipe.executor.remote import RemoteHost
 from treepipe.executor.session import Versions
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import LOOPBACK
+from treepipe.executor.worker import worker_main
 from treepipe.results.trace import Span
 from treepipe.scenario.schema import endpoint
 
@@ -101,9 +103,21 @@ class Fleet:
         for address in self._addresses:
             self._hosts[address] = RemoteHost(address, key)
 
-    def start(self, address: str, name: str) -> tuple[RemoteProcess, Line, Connection]:
-        """A process there: its handle, its control line, and the end of its pulse."""
-        return self._hosts[address].start(name)
+    def start(self, address: str | None, name: str, lines: ControlLines) -> None:
+        """Start a worker there (None: on this host), which is told what it is by ``lines``."""
+        if address is not None:
+            remote, line, look = self._hosts[address].start(name)
+            lines.add(name, remote, line)
+            lines.watch.add(name, look)
+            return
+        context = fork_server()
+        ours, theirs = context.Pipe()
+        look, beat = context.Pipe(duplex=False)
+        process = context.Process(target=worker_main, args=(theirs, beat), name=name, daemon=True)
+        lines.add(name, process, ours)
+        with theirs, beat:
+            start(process)
+        lines.watch.add(name, look, process.pid)
 
     def spares(self, within_ms: float) -> list[str]:
         """Addresses of the workers that wait; one not heard of within this time waits no more."""

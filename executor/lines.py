@@ -6,9 +6,10 @@ end, the failure or the silence of any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias, TypeVar
@@ -18,7 +19,7 @@ from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import ANSWERS, ORDERS, Ask, Failed, Holdings, Notes, Order
 from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError
-from treepipe.executor.remote import Line, RemoteProcess
+from treepipe.executor.remote import CONNECT_S, Line, RemoteProcess
 
 Process: TypeAlias = BaseProcess | RemoteProcess
 Asked = TypeVar("Asked", Notes, Holdings)
@@ -66,6 +67,31 @@ class ControlLines:
         """No worker is of use any more."""
         for name in [*self]:
             self.forget(name)
+
+    def end(self, patience_ms: float = inf) -> list[str]:
+        """End all processes; returns when they are gone, and names those whose hosts do not tell
+        of it, or are of no use.
+
+        Args: ``patience_ms``: a host that is silent for longer is waited for no more.
+        """
+        self.close()
+        started = {
+            name: process
+            for name, process in self.processes.items()
+            if isinstance(process, RemoteProcess) or process.pid is not None
+        }
+        _join(started.values(), END_S)
+        for process in started.values():
+            if process.is_alive():
+                process.kill()  # all first: one on a host that is gone is waited for in vain
+        gone = {
+            name
+            for name, process in started.items()
+            if isinstance(process, RemoteProcess) and not process.answers(patience_ms)
+        }
+        _join((process for name, process in started.items() if name not in gone), CONNECT_S)
+        self.processes.clear()
+        return [name for name, each in started.items() if name in gone or each.is_alive()]
 
     def ask(self, name: str, kind: type[Asked]) -> Asked:
         """Ask a worker for a record of this kind."""
@@ -142,3 +168,10 @@ class ControlLines:
         if isinstance(process, RemoteProcess) and process.exitcode is None:
             return LostWorkerError(name, f"is lost: {process.why}")
         return LostWorkerError(name, f"died (exit code {process.exitcode})")
+
+
+def _join(processes: Iterable[Process], within_s: float) -> None:
+    """Wait for the ends of all."""
+    deadline = now_ms() + 1e3 * within_s
+    for process in processes:
+        process.join(max(0.0, (deadline - now_ms()) / 1e3))

@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from treepipe.executor.codec import Codec
 
-PROTOCOL = 1
-"""Of these records; changed with any of them."""
+PROTOCOL = 2
+"""Of these records and of those in ``control.py``; changed with any of them."""
 ALIVE_S = 0.5
 """Between two signs of life of a coordinator."""
 SILENT_S = 5.0

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.core.recovery import FaultKind
@@ -33,10 +33,12 @@ from treepipe.executor.control import (
     Failed,
     Holdings,
     Lacks,
+    LinkEnd,
     Listen,
     Listening,
     Loaded,
     Lose,
+    Measure,
     Notes,
     Open,
     OpenTexts,
@@ -49,9 +51,9 @@ from treepipe.executor.manifest import found_or_received
 from treepipe.executor.pulse import Pulse
 from treepipe.executor.station import RoleSettings, Station
 from treepipe.profiles.library import REFERENCE
-from treepipe.scenario.computing import Compute
+from treepipe.scenario.computing import ONE_CORE, Compute
 
-Told = TypeVar("Told", Become, Chunk, Listen, Connect)
+Told = TypeVar("Told", Chunk, Listen, Connect, Measure)
 
 
 def worker_main(
@@ -60,7 +62,7 @@ def worker_main(
     elsewhere: bool = False,
     models: Path | None = None,
 ) -> None:
-    """Serve one role until the controller is gone.
+    """Serve one role, or be an end of a link, until the controller is gone.
 
     Args:
         elsewhere: the controller is on another host, whose folders mean nothing here.
@@ -68,33 +70,17 @@ def worker_main(
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends us
     end_with_fork_server()
-    from treepipe.executor.computing import use
-
     try:
-        become = _told(control, Become)
-        role, pulse = become.role, Pulse(pulse_pipe, become.role.timeout_ms)
+        order = _next(control)
+        if isinstance(order, LinkEnd):
+            _serve_link(order, control, pulse_pipe)
+            return
+        assert isinstance(order, Become)
+        role, pulse = order.role, Pulse(pulse_pipe, order.role.timeout_ms)
         if elsewhere:
-            role = _at_home(become, control, models)
+            role = _at_home(order, control, models)
         _say(control, Equipped())
-        use(role.placed.compute)
-        listen = _told(control, Listen)
-        set_ahead(listen.ahead_ms)
-        station = Station.open(role, control, listen.host)
-        try:
-            _say(control, Listening(station.inbox.address))
-            connect = _told(control, Connect)
-            station.connect(connect.addresses, connect.links)
-            worker = _worker(station)
-            pulse.idle = station.inbox.rests
-            station.inbox.lacks = lambda *missing: _say(control, Lacks(*missing))
-            gc.freeze()  # the libraries' objects, a million, are not looked through in a run
-            _say(control, Loaded())
-            while True:
-                worker.serve()
-                station.turn_to("control")
-                _obey(station, worker, ORDERS.decoded(control.recv_bytes()))
-        finally:
-            station.close()
+        _serve_role(role, control, pulse)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the controller is gone
     except UserError as error:
@@ -103,6 +89,46 @@ def worker_main(
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
         _report(control, Failed(f"{type(error).__name__}: {error} ({place})", by_user=False))
+
+
+def _serve_role(role: RoleSettings, control: Connection, pulse: Pulse) -> NoReturn:
+    from treepipe.executor.computing import use
+
+    use(role.placed.compute)
+    listen = _told(control, Listen)
+    set_ahead(listen.ahead_ms)
+    with contextlib.closing(Station.open(role, control, listen.host)) as station:
+        _say(control, Listening(station.inbox.address))
+        connect = _told(control, Connect)
+        station.connect(connect.addresses, connect.links)
+        worker = _worker(station)
+        pulse.idle = station.inbox.rests
+        station.inbox.lacks = lambda *missing: _say(control, Lacks(*missing))
+        gc.freeze()  # the libraries' objects, a million, are not looked through in a run
+        _say(control, Loaded())
+        while True:
+            worker.serve()
+            station.turn_to("control")
+            _obey(station, worker, ORDERS.decoded(control.recv_bytes()))
+
+
+def _serve_link(named: LinkEnd, control: Connection, pulse_pipe: Connection) -> None:
+    """Answer the other end of a link, and time round trips to it when told."""
+    from treepipe.executor.computing import use
+    from treepipe.executor.measure.link import round_trips
+    from treepipe.executor.measure.peer import End, serve
+
+    use(ONE_CORE)
+    pulse, listen = Pulse(pulse_pipe, named.timeout_ms), _told(control, Listen)
+    with contextlib.closing(End(listen.host, named.port, "key base_port", named)) as end:
+        end.inbox.watch(control.fileno())
+        _say(control, Listening(end.inbox.address))
+        end.ways = _told(control, Connect).addresses
+        pulse.idle = end.inbox.rests
+        _say(control, Loaded())
+        serve(end)
+        _say(control, round_trips(end, named.peer, _told(control, Measure)))
+        _next(control)  # it is of no more use, and its line ends
 
 
 def _report(control: Connection, failure: Failed) -> None:
@@ -114,11 +140,16 @@ def _say(control: Connection, answer: object) -> None:
     control.send_bytes(ANSWERS.encoded(answer))
 
 
-def _told(control: Connection, kind: type[Told]) -> Told:
+def _next(control: Connection) -> Order:
     """What the controller says next; waiting for it looks up now and then (``pulse.py``)."""
     while not control.poll(LOOK_MS / 1e3):
         pass
-    order = ORDERS.decoded(control.recv_bytes())
+    order: Order = ORDERS.decoded(control.recv_bytes())
+    return order
+
+
+def _told(control: Connection, kind: type[Told]) -> Told:
+    order = _next(control)
     assert isinstance(order, kind)
     return order
 

@@ -537,7 +537,7 @@ def sweep(
 
 
 def calibrate(
-    what: Literal["device", "links", "acceptance", "run"] = "device",
+    what: Literal["device", "links", "pairs", "acceptance", "run"] = "device",
     out: Path | str | None = None,
     say: Say = silent,
     **options: Any,
@@ -545,12 +545,13 @@ def calibrate(
     """Measure this machine, a link, or acceptance; write a profile that scenarios can name.
 
     Args:
-        out: the profile's file; None is ``calibrated-WHAT.toml`` in this folder.
+        out: the profile's file, of ``pairs`` (``links`` of a scenario) the folder; None is
+            ``calibrated-WHAT.toml`` in this folder.
         options: of ``treepipe calibrate`` (of its ``links``, ``acceptance`` and ``run``), by their
             names.
 
     Returns:
-        The profile's file.
+        The profile's file, or the folder.
 
     Raises:
         UserError: an option is unknown or wrong, or the file may not be written.
@@ -575,8 +576,8 @@ device, draft, draft_widen, dtype, force, layers, model, seconds, threads, token
             raise UserError(
                 f"calibrate({what!r}): no option {name!r}; there are {', '.join(names)}"
             )
-    default = {"links": "link", "run": "host"}.get(what, what)
-    file = Path(out if out is not None else f"calibrated-{default}.toml")
+    default = {"links": "link.toml", "pairs": "links", "run": "host.toml"}.get(what, f"{what}.toml")
+    file = Path(out if out is not None else f"calibrated-{default}")
     force = options.pop("force", False)
     measure(request(**options), file, say, force=force)
     return file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,12 +14,21 @@ import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.computing import DTYPES, gpu_fault
+from treepipe.executor.fleet import Fleet
 from treepipe.executor.measure.acceptance import acceptance_profile, open_pair, pool_path
 from treepipe.executor.measure.calibration import growing_pool
 from treepipe.executor.measure.device import CONTEXTS, TOKENS, DeviceSession
 from treepipe.executor.measure.device_file import device_profile
 from treepipe.executor.measure.in_place import HostSession, RunRequest
-from treepipe.executor.measure.link import LinkSession, link_profile
+from treepipe.executor.measure.link import TURNS, LinkSession, link_profile, link_versions
+from treepipe.executor.measure.pairs import (
+    HostPair,
+    PairsSession,
+    host_pairs,
+    pair_sections,
+    summary,
+    with_pairs,
+)
 from treepipe.executor.measure.peer import (
     End,
     address_towards,
@@ -32,12 +42,18 @@ from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
 from treepipe.executor.measure.work import Bench
 from treepipe.executor.transport import LOOPBACK
-from treepipe.files.toml_file import validated
+from treepipe.files.outputs import check_outputs, claim_folder, write_file
+from treepipe.files.toml_file import toml_text, validated
+from treepipe.profiles.schema import LinkProfile
 from treepipe.profiles.shapes import BYTES
 from treepipe.scenario.computing import Computed
+from treepipe.scenario.resolve import resolve
+from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import DraftSection, SamplingSection
 
 DEVICES = ("cpu", "cuda")
+TABLE = "links.toml"
+"""Of the folder of all links' profiles, the file that says which is whose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +98,23 @@ class LinkRequest:
 
     peer: str | None = None
     seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class PairsRequest:
+    """The links between all hosts of a scenario.
+
+    Attributes:
+        scenario: a scenario's file; the pairs of hosts that its roles send between are measured.
+        seconds: time to spend on each link at most.
+        together: all links at the same time; else one after another, so that each is alone.
+        scenario_out: where to write the scenario with these links; None is nowhere.
+    """
+
+    scenario: str
+    seconds: float = 20.0
+    together: bool = False
+    scenario_out: Path | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +206,73 @@ def calibrate_link(asked: LinkRequest, out: Path, say: Say, *, force: bool = Fal
             name, here = asked.peer, address_towards(numeric(host, "--peer"), port)
             address = f"tcp://{numeric(host, '--peer')}:{port}"
         end = stack.enter_context(contextlib.closing(End(here, 0, "--peer")))
-        session, start = LinkSession(end, address), time.perf_counter()
+        here, there = (each.removeprefix("tcp://") for each in (end.inbox.address, address))
+        hint = f"does 'treepipe calibrate peer' listen there, and can it reach {here}?"
+        session, start = LinkSession(end, address, f"--peer {there}", hint), time.perf_counter()
         try:
-            session.run(Effort(asked.seconds, turns=20), say)
+            session.run(Effort(asked.seconds, turns=TURNS), say)
         finally:
-            profile = link_profile(session.samples, name, time.perf_counter() - start)
+            spent, ends = time.perf_counter() - start, f"{platform.node()} to {name}"
+            profile = link_profile(session.samples, ends, spent, link_versions())
             if profile is not None:
                 write_profile(profile, f"Link to {name}, by treepipe calibrate links.", out)
+
+
+def calibrate_pairs(asked: PairsRequest, out: Path, say: Say, *, force: bool = False) -> None:
+    """Measure the links between all hosts of a scenario, each from its own two hosts.
+
+    Args: ``out``: the folder of a profile per link, and of ``TABLE``, the scenario's table of them.
+
+    Raises:
+        UserError: the scenario is wrong or has but one host, two hosts do not reach each other, or
+            a file may not be written.
+        RunError: a host does not answer, or refuses. What was measured until then is written.
+        KeyboardInterrupt: the same.
+    """
+    scenario = Scenario.load(asked.scenario)
+    deployment = resolve(scenario)
+    pairs = host_pairs(deployment)
+    files = {pair: out / pair.file for pair in pairs}
+    target = _scenario_out(asked, scenario, force)
+    claim_folder(out, "--out")
+    for file in (*files.values(), out / TABLE):
+        claim(file, force)
+    hosts = [host for pair in pairs for host in pair.hosts if host is not None]
+    done: dict[HostPair, LinkProfile] = {}
+    say("links", len(pairs))
+    try:
+        with contextlib.closing(Fleet((), hosts)) as fleet:
+            fleet.meet(deployment.key)
+            session = PairsSession(fleet, deployment.faults.timeout_ms, scenario.base_port)
+            for group in [pairs] if asked.together else [[pair] for pair in pairs]:
+                for pair, profile in session.measure(group, asked.seconds):
+                    heading = f"Link {pair}, by treepipe calibrate links."
+                    write_profile(profile, heading, files[pair])
+                    done[pair] = profile
+                    say("", 1)
+    finally:
+        sections = pair_sections(deployment, {pair: files[pair] for pair in done})
+        if done:
+            lines = [f"Links of {scenario.path.name}, by treepipe calibrate links:", *summary(done)]
+            write_file(out / TABLE, toml_text({"links": {"pairs": sections}}, lines), "--out")
+    if target is not None:
+        heading = f"{scenario.path.name} with links by treepipe calibrate links."
+        write_file(target, toml_text(with_pairs(scenario, sections), [heading]), "--scenario-out")
+
+
+def _scenario_out(asked: PairsRequest, scenario: Scenario, force: bool) -> Path | None:
+    """Give the file of the scenario with its links; raises ``UserError`` if it may not be there."""
+    if asked.scenario_out is None:
+        return None
+    path, option = Path(asked.scenario_out), "--scenario-out"
+    if path.resolve().parent != scenario.path.resolve().parent:
+        raise UserError(
+            f"{option} {path}: must be in the folder of {scenario.path}, from which the names of "
+            f"files in it count"
+        )
+    keep = () if force else (option,)
+    check_outputs({option: path}, inputs=[scenario.path], keep=keep)
+    return path
 
 
 def calibrate_acceptance(
@@ -239,6 +332,7 @@ def calibrate_run(asked: RunRequest, out: Path, say: Say, *, force: bool = False
 CALIBRATIONS: dict[str, tuple[type[Any], Callable[..., None]]] = {
     "device": (DeviceRequest, calibrate_device),
     "links": (LinkRequest, calibrate_link),
+    "pairs": (PairsRequest, calibrate_pairs),
     "acceptance": (AcceptanceRequest, calibrate_acceptance),
     "run": (RunRequest, calibrate_run),
 }

@@ -12,19 +12,18 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import erfinv
-from scipy.stats import gamma
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.executor.clock import now_ms
+from treepipe.executor.control import Measure, RoundTrips
 from treepipe.executor.measure.machine import software
-from treepipe.executor.measure.peer import End
+from treepipe.executor.measure.peer import SIZES, WIDTH, End
 from treepipe.executor.measure.progress import Say, percent
 from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, Samples, measured
 from treepipe.executor.transport import Ping
@@ -34,30 +33,31 @@ Key: TypeAlias = tuple[Literal["trip", "burst"], int]
 """A round trip with so many bytes, or a burst of so many empty messages."""
 Jitter: TypeAlias = Literal["half_normal", "exponential"]
 
-WIDTH = 256
-"""Of hidden states: a row is 1 KiB."""
-SIZES = tuple(1024 * 4**power for power in range(7))
-"""Bytes: 1 KiB to 4 MiB."""
 BURST = 32
+TURNS = 20
+"""Of all sizes, at least."""
 LONGEST_MS = 500.0
 """Sizes are tried until a round trip takes this long."""
 FIRST_MS, ANSWER_MS = 5e3, 60e3
 """How long the first, and any later, answer is waited for."""
 QUANTILES = np.array((0.25, 0.5, 0.75, 0.95))
-UNIT_QUANTILES: dict[Jitter, npt.NDArray[np.float64]] = {
-    # |z| + |z'| <= x is a square in the plane, on its corner: erf(x / 2) squared.
-    "half_normal": 2 * erfinv(np.sqrt(QUANTILES)),
-    "exponential": gamma.ppf(QUANTILES, 2),
-}
-"""Of the sum of two jitters of scale 1."""
+ENDS_HINT = "can the two hosts reach each other's ports, as in a run?"
+"""Where ends that a coordinator has started do not hear each other."""
 
 
 @dataclass(slots=True)
 class LinkSession:
-    """Round trips with one peer; ``samples`` grows while ``run`` works."""
+    """Round trips with one peer; ``samples`` grows while ``run`` works.
+
+    Attributes:
+        peer: whom the other end is known to this one as.
+        link, hint: where nobody answers, the start of the sentence, and what may be amiss.
+    """
 
     end: End
     peer: str
+    link: str
+    hint: str
     samples: Samples[Key] = field(default_factory=dict)
 
     def run(self, effort: Effort, say: Say) -> None:
@@ -72,11 +72,7 @@ class LinkSession:
 
     def _greet(self) -> None:
         if not self._trip(1, None, FIRST_MS):
-            raise UserError(
-                f"--peer {self.peer.removeprefix('tcp://')}: no answer within "
-                f"{FIRST_MS / 1e3:g} s; does 'treepipe calibrate peer' listen there, and can "
-                f"it reach {self.end.inbox.address.removeprefix('tcp://')}?"
-            )
+            raise UserError(f"{self.link}: no answer within {FIRST_MS / 1e3:g} s; {self.hint}")
 
     def _probes(self) -> Iterator[Probe[Key]]:
         yield Probe(("trip", 0), partial(self._exchange, 1, None))
@@ -91,7 +87,7 @@ class LinkSession:
 
     def _exchange(self, messages: int, hidden: torch.Tensor | None) -> None:
         if not self._trip(messages, hidden, ANSWER_MS):
-            raise RunError(f"{self.peer} stopped answering")
+            raise RunError(f"{self.link}: the other end stopped answering")
 
     def _trip(self, messages: int, hidden: torch.Tensor | None, wait_ms: float) -> bool:
         """Send so many messages, the last of which is answered; whether it was."""
@@ -101,8 +97,30 @@ class LinkSession:
         return self.end.inbox.get(now_ms() + wait_ms) is not None
 
 
-def link_profile(samples: Samples[Key], peer: str, seconds: float) -> LinkProfile | None:
-    """What the round trips say; None if there are none of at least two sizes."""
+def round_trips(end: End, peer: str, asked: Measure) -> RoundTrips:
+    """What an end that a coordinator has started finds; raises as ``LinkSession.run``."""
+    session, start = LinkSession(end, peer, asked.link, ENDS_HINT), time.perf_counter()
+    session.run(Effort(asked.seconds, asked.precision, turns=TURNS), lambda what, steps: None)
+    samples = tuple((kind, size, taken) for (kind, size), taken in session.samples.items())
+    seconds = time.perf_counter() - start
+    return RoundTrips(samples, seconds, platform.node(), link_versions())
+
+
+def link_versions() -> str:
+    """The versions of the software that messages go through."""
+    return software("pyzmq", "torch")
+
+
+def link_profile(
+    samples: Samples[Key], ends: str, seconds: float, versions: str, remark: str = ""
+) -> LinkProfile | None:
+    """What the round trips say; None if there are none of at least two sizes.
+
+    Args:
+        ends: from where to where they went.
+        versions: of the software there.
+        remark: to be added to the note.
+    """
     found = {key: summary.median for key, summary in measured(samples).items()}
     sizes = sorted(size for kind, size in found if kind == "trip")
     if ("trip", 0) not in found or len(sizes) < 2:
@@ -123,13 +141,13 @@ def link_profile(samples: Samples[Key], peer: str, seconds: float) -> LinkProfil
         origin=MeasuredOrigin(
             source="treepipe calibrate links",
             date=datetime.date.today(),
-            hardware=f"{platform.node()} to {peer}",
-            versions=software("pyzmq", "torch"),
+            hardware=ends,
+            versions=versions,
             note=(
                 f"halves of round trips over TCP, {seconds:.0f} s in all; an empty one took "
                 f"{trips.median:.4g} ms (interquartile range {trips.high - trips.low:.2g} ms, "
                 f"{trips.passes} trips); the line over sizes to {sizes[-1]} bytes misses the "
-                f"medians by at most {miss:.0%}; duplex was not measured"
+                f"medians by at most {miss:.0%}; duplex was not measured{remark}"
             ),
         ),
     )
@@ -144,6 +162,19 @@ def fit_bandwidth(times: dict[int, float]) -> tuple[float | None, float]:
     return (float(8 / (slope * 1e3)) if slope > 0 else None), miss
 
 
+@cache
+def unit_quantiles() -> dict[Jitter, npt.NDArray[np.float64]]:
+    """Give ``QUANTILES`` of the sum of two jitters of scale 1, by their family."""
+    from scipy.special import erfinv  # the ends of a link, which only time it, need not load it
+    from scipy.stats import gamma
+
+    return {
+        # |z| + |z'| <= x is a square in the plane, on its corner: erf(x / 2) squared.
+        "half_normal": 2 * erfinv(np.sqrt(QUANTILES)),
+        "exponential": gamma.ppf(QUANTILES, 2),
+    }
+
+
 def fit_jitter(round_trips_ms: Sequence[float]) -> tuple[float, float, Jitter]:
     """The time of one way without jitter, the scale of the jitter, and its better family.
 
@@ -152,7 +183,7 @@ def fit_jitter(round_trips_ms: Sequence[float]) -> tuple[float, float, Jitter]:
     """
     low, middle, high, far = np.quantile(round_trips_ms, QUANTILES)
     fits = []
-    for family, unit in UNIT_QUANTILES.items():
+    for family, unit in unit_quantiles().items():
         scale = (high - low) / (unit[2] - unit[0])
         error = abs(far - middle - scale * (unit[3] - unit[1]))
         fits.append((error, max(0.0, middle - scale * unit[1]) / 2, scale, family))

@@ -1,9 +1,10 @@
 """The far end of a link that is measured: another process here, or one on another host.
 
 Law of this file: the two ends talk as workers do, with the executor's inboxes and outboxes, since
-what encoding and decoding a message costs belongs to a link's time. Outside a run a process is
-named by its address, so that an answer finds its way; messages are due at once (``ANY_TIME``), as
-the clocks of two hosts say nothing to each other.
+what encoding and decoding a message costs belongs to a link's time. Ends that a coordinator has
+started have names, a key and a gate, as the workers of a run; any other one is named by its
+address, so that an answer finds its way. Messages are due at once (``ANY_TIME``), as the clocks of
+two hosts say nothing to each other.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,12 +20,18 @@ import torch
 import zmq
 
 from treepipe.core.errors import UserError
+from treepipe.executor.control import LinkEnd
 from treepipe.executor.fork_server import fork_server
-from treepipe.executor.transport import LOOPBACK, Inbox, Outbox, Ping
+from treepipe.executor.keys import Porter
+from treepipe.executor.transport import LOOPBACK, Gate, Inbox, Outbox, Ping
 from treepipe.scenario.schema import endpoint
 
 ANY_TIME = 0.0
 END_S = 5.0
+WIDTH = 256
+"""Of hidden states: a row is 1 KiB."""
+SIZES = tuple(1024 * 4**power for power in range(7))
+"""Bytes: 1 KiB to 4 MiB."""
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:
@@ -61,36 +68,61 @@ def address_towards(host: str, port: int) -> str:
 
 
 class End:
-    """One end: an inbox, and outboxes to whom it has heard of."""
+    """One end: an inbox, and outboxes to whom it has heard of.
 
-    def __init__(self, host: str, port: int, asked_by: str) -> None:
-        """Raises ``UserError`` if it cannot listen there."""
+    Attributes:
+        ways: addresses of the inboxes of ends that have names.
+    """
+
+    def __init__(self, host: str, port: int, asked_by: str, named: LinkEnd | None = None) -> None:
+        """Args: ``named``: whom alone it listens to, and what both hold; None: it listens to all.
+
+        Raises ``UserError`` if it cannot listen there."""
         self._context: Any = zmq.Context()
+        self._token, self._key = (b"", None) if named is None else (named.token, named.key)
+        self._porter = None if self._key is None else Porter(self._context, self._key)
+        gate = None if named is None else gate_of(named)
         try:
-            self.inbox = Inbox(self._context, port, "calibration", host, asked_by)
+            self.inbox = Inbox(self._context, port, "calibration", host, asked_by, gate, self._key)
         except UserError:
-            self._context.destroy(linger=0)
+            self._destroy()
             raise
+        self._name = self.inbox.address if named is None else named.name
+        self.ways: Mapping[str, str] = {}
         self._outboxes: dict[str, Outbox] = {}
 
-    def send(self, address: str, message: Ping, hidden: torch.Tensor | None) -> None:
-        """Args: ``address``: of the other end's inbox."""
-        if address not in self._outboxes:
-            ends = (self.inbox.address, address)
-            self._outboxes[address] = Outbox(self._context, address, ends, None)
-        self._outboxes[address].send(message, ANY_TIME, 0, hidden)
+    def send(self, receiver: str, message: Ping, hidden: torch.Tensor | None) -> None:
+        """Args: ``receiver``: the other end's name, or the address of its inbox."""
+        if receiver not in self._outboxes:
+            ends, way = (self._name, receiver), self.ways.get(receiver, receiver)
+            self._outboxes[receiver] = Outbox(
+                self._context, way, ends, None, self._token, self._key
+            )
+        self._outboxes[receiver].send(message, ANY_TIME, 0, hidden)
 
-    def forget(self, address: str) -> None:
+    def forget(self, receiver: str) -> None:
         """Nothing more is sent there."""
-        outbox = self._outboxes.pop(address, None)
+        outbox = self._outboxes.pop(receiver, None)
         if outbox is not None:
             outbox.close()
 
     def close(self) -> None:
-        for address in list(self._outboxes):
-            self.forget(address)
+        for receiver in list(self._outboxes):
+            self.forget(receiver)
         self.inbox.close()
+        self._destroy()
+
+    def _destroy(self) -> None:
+        if self._porter is not None:
+            self._porter.close()
         self._context.destroy(linger=0)
+
+
+def gate_of(named: LinkEnd) -> Gate:
+    """Lets in pings of the other end alone, none larger than the largest that is timed."""
+    most_rows = SIZES[-1] // (4 * WIDTH)
+    ends = frozenset({named.peer}), frozenset({named.name})
+    return Gate(named.token, *ends, (Ping,), WIDTH, most_rows, waits=False)
 
 
 def serve(end: End) -> None:

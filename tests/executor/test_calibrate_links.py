@@ -171,10 +171,10 @@ def test_a_profile_gives_the_round_trips_back() -> None:
         ("trip", 2**20): [2 * (1.05 + 2**20 * 8 / 1e6)] * 9,
         ("trip", 2**22): [2 * (1.05 + 2**22 * 8 / 1e6)] * 9,
     }
-    found = link_profile(samples, "there", 1.0)
+    found = link_profile(samples, "here to there", 1.0, "software")
     assert found is not None
     assert found.latency_ms == pytest.approx(1.0)
     assert found.message_ms == pytest.approx(0.05)
     assert found.bandwidth_mbit_s == pytest.approx(1000.0)
     assert found.jitter_ms == 0.0
-    assert link_profile({("trip", 0): [2.0] * 9}, "there", 1.0) is None
+    assert link_profile({("trip", 0): [2.0] * 9}, "here to there", 1.0, "software") is None

@@ -302,7 +302,10 @@ def test_an_address_that_cannot_be_connected_to_is_a_sentence() -> None:
 def test_other_versions_are_refused_naming_both_sides(daemon: _Heard) -> None:
     ours = Versions.here()
     refused = say(daemon, b"one", Hello(replace(ours, treepipe="9.9")))
-    sides = f"treepipe {ours.treepipe} (protocol 1)", "9.9 (protocol 1)"
+    sides = (
+        f"treepipe {ours.treepipe} (protocol {ours.protocol})",
+        f"9.9 (protocol {ours.protocol})",
+    )
     assert refused.sentence == f"it has {sides[0]}, this coordinator {sides[1]}"
 
 
@@ -371,10 +374,10 @@ def test_a_worker_whose_host_ended_the_session_starts_there_no_more(
     for name in ("pipeline0.stage1", "pipeline0.stage2"):
         crew.lines.processes[name] = process = RemoteProcess(host, name)
         process.ended(None)
-    assert crew._end_workers() == []
+    assert crew.lines.end() == []
     crew.lines.processes |= dict.fromkeys(("draft0", "pipeline0.stage1"), process)
     host.refusal = "its worker was ended"
-    assert crew._end_workers() == ["draft0", "pipeline0.stage1"]
+    assert crew.lines.end() == ["draft0", "pipeline0.stage1"]
 
 
 def test_a_spare_beyond_the_loopback_opens_the_run(pair: tuple[Path, Path]) -> None:

@@ -128,9 +128,9 @@ def skip_without_namespaces() -> None:
 
 
 @contextmanager
-def namespaces(count: int, mbit: int) -> Iterator[list[tuple[str, str]]]:
-    """(Namespace, its address) of hosts on one bridge, each with so many Mbit/s out; this host is
-    the bridge's own."""
+def namespaces(count: int, mbit: int, burst_kb: int = 128) -> Iterator[list[tuple[str, str]]]:
+    """(Namespace, its address) of hosts on one bridge, each with so many Mbit/s out, beyond a burst
+    that is sent at once; this host is the bridge's own."""
     with ExitStack() as made:
         _ip("link", "add", BRIDGE, "type", "bridge")
         made.callback(_ip, "link", "del", BRIDGE)
@@ -146,7 +146,7 @@ def namespaces(count: int, mbit: int) -> Iterator[list[tuple[str, str]]]:
             _ip("-n", name, "addr", "add", f"{host}/24", "dev", "eth0")
             for link in ("eth0", "lo"):
                 _ip("-n", name, "link", "set", link, "up")
-            limit = ["rate", f"{mbit}mbit", "burst", "128kb", "latency", "50ms"]
+            limit = ["rate", f"{mbit}mbit", "burst", f"{burst_kb}kb", "latency", "50ms"]
             qdisc = ["qdisc", "add", "dev", "eth0", "root", "tbf", *limit]
             subprocess.run(["tc", "-n", name, *qdisc], check=True, capture_output=True)
             found.append((name, host))

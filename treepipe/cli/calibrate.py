@@ -86,6 +86,10 @@ def device(
 
 @app.command()
 def links(
+    scenario: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="SCENARIO.toml", help="Measure the links between all of its hosts."),
+    ] = None,
     peer: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
@@ -93,19 +97,58 @@ def links(
             help="Where `treepipe calibrate peer` listens; default a process of this host.",
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Time to spend at most.")] = 20.0,
-    out: Out = Path("calibrated-link.toml"),
+    seconds: Annotated[float, typer.Option(min=1, help="Per link, at most.")] = 20.0,
+    together: Annotated[
+        bool, typer.Option("--together", help="A scenario's links all at the same time.")
+    ] = False,
+    scenario_out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="FILE.toml", help="Write the scenario with its measured links."),
+    ] = None,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", metavar="FILE.toml|DIR", help="The profile, or the folder of all."),
+    ] = None,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the link to a peer by ping-pong: latency, bandwidth, overhead, jitter."""
+    """Measure links by ping-pong (latency, bandwidth, overhead, jitter): one, or a scenario's."""
     need_executor("calibrate")
     from treepipe.executor.measure.calibrate import LinkRequest, calibrate_link
     from treepipe.results.show import Progress
 
+    if scenario is not None:
+        if peer is not None:
+            raise UserError(f"--peer {peer}: a scenario names the hosts itself; give one of both")
+        folder = out or Path("calibrated-links")
+        _scenario_links(scenario, seconds, together, scenario_out, folder, force, quiet)
+        return
+    for option, given in (("--together", together), ("--scenario-out", scenario_out is not None)):
+        if given:
+            raise UserError(f"{option}: is for a scenario's links, and no scenario is given")
+    out = out or Path("calibrated-link.toml")
     with Progress(quiet) as say:
         calibrate_link(LinkRequest(peer, seconds), out, say, force=force)
     _show(out, quiet)
+
+
+def _scenario_links(
+    scenario: str,
+    seconds: float,
+    together: bool,
+    scenario_out: Path | None,
+    out: Path,
+    force: bool,
+    quiet: bool,
+) -> None:
+    from treepipe.executor.measure.calibrate import TABLE, PairsRequest, calibrate_pairs
+    from treepipe.results.show import Progress
+
+    asked = PairsRequest(scenario, seconds, together, scenario_out)
+    with Progress(quiet) as say:
+        calibrate_pairs(asked, out, say, force=force)
+    if not quiet:
+        typer.echo((out / TABLE).read_text(encoding="utf-8"), nl=False)
 
 
 @app.command()

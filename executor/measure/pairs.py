@@ -1,0 +1,198 @@
+"""Links between all pairs of hosts of a scenario, each timed by processes of the two hosts.
+
+A pair's two ends are workers that the hosts' daemons start, as they start roles: with a token and,
+where others can reach them, a key of their own, so that a message costs what it costs in a run.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from treepipe.core.errors import RunError, UserError
+from treepipe.executor.control import (
+    Connect,
+    LinkEnd,
+    Listen,
+    Listening,
+    Loaded,
+    Measure,
+    RoundTrips,
+)
+from treepipe.executor.fleet import Fleet
+from treepipe.executor.lines import ControlLines
+from treepipe.executor.measure.link import link_profile
+from treepipe.executor.measure.timing import Effort
+from treepipe.executor.transport import TOKEN_BYTES
+from treepipe.profiles.schema import LinkProfile
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class HostPair:
+    """Two hosts between which a run's messages travel.
+
+    Attributes:
+        hosts: addresses of their workers; None is the coordinator's own host.
+        roles: who sends to whom between the two, either way; the first two name the link.
+    """
+
+    hosts: tuple[str | None, str | None]
+    roles: tuple[tuple[str, str], ...]
+
+    @property
+    def file(self) -> str:
+        """The name of its profile."""
+        return f"{'-'.join(self.roles[0])}.toml"
+
+    def __str__(self) -> str:
+        return " to ".join(host or "this host" for host in self.hosts)
+
+
+def host_pairs(deployment: Deployment) -> list[HostPair]:
+    """All pairs of hosts that a run's messages travel between, in the order of its roles.
+
+    Raises:
+        UserError: all roles are on one host.
+    """
+    places = {placed.name: placed.worker for placed in deployment.placed}
+    hosts: dict[frozenset[str | None], tuple[str | None, str | None]] = {}
+    roles: dict[frozenset[str | None], dict[frozenset[str], tuple[str, str]]] = {}
+    for ends in deployment.connections:
+        sender, receiver = places[ends[0]], places[ends[1]]
+        if sender != receiver:
+            both = frozenset((sender, receiver))
+            hosts.setdefault(both, (sender, receiver))
+            roles.setdefault(both, {}).setdefault(frozenset(ends), ends)
+    if not hosts:
+        raise UserError(
+            f"{deployment.path}: all roles are on one host, so that there is no link to measure; "
+            f"key worker of a draft or a stage names another host's worker"
+        )
+    return [HostPair(ends, tuple(roles[both].values())) for both, ends in hosts.items()]
+
+
+def pair_sections(deployment: Deployment, files: Mapping[HostPair, Path]) -> list[dict[str, Any]]:
+    """What a scenario's ``links.pairs`` say of these links: their profiles, and what the scenario
+    states of them that was not measured (one direction at a time, a medium).
+
+    Args:
+        files: each link's profile.
+    """
+    base, sections = deployment.path.resolve().parent, list[dict[str, Any]]()
+    for pair, file in files.items():
+        for ends in pair.roles:
+            before = deployment.link(*ends)
+            section: dict[str, Any] = {"ends": list(ends)}
+            section["profile"] = Path(os.path.relpath(file.resolve(), base)).as_posix()
+            if before.half_duplex:
+                section["duplex"] = "half"
+            if before.medium is not None:
+                section["medium"] = before.medium
+            sections.append(section)
+    return sections
+
+
+def summary(found: Mapping[HostPair, LinkProfile]) -> Iterator[str]:
+    """A line per link."""
+    for pair, link in found.items():
+        rate = link.bandwidth_mbit_s
+        size = "" if rate is None else f", {rate:.4g} Mbit/s"
+        yield (
+            f"{pair}: {link.latency_ms:.3g} ms, jitter {link.jitter_ms:.2g} ms, "
+            f"{link.message_ms:.2g} ms a message{size}"
+        )
+
+
+def with_pairs(scenario: Scenario, sections: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A scenario's content with these ``links.pairs`` instead of those of the same ends."""
+    content = scenario.content
+    links = dict(content.get("links", {}))
+    new = {frozenset(section["ends"]) for section in sections}
+    kept = [pair for pair in links.get("pairs", ()) if frozenset(pair["ends"]) not in new]
+    return {**content, "links": {**links, "pairs": [*kept, *sections]}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """One end's: its name, that of the other end, and the address of its host's worker."""
+
+    name: str
+    peer: str
+    host: str | None
+
+
+@dataclass(slots=True)
+class PairsSession:
+    """Measures links between hosts with which ``fleet`` has sessions.
+
+    Attributes:
+        timeout_ms: a worker that is silent for so long is lost.
+        base_port: of the ends' ports, the first one; 0 is any.
+    """
+
+    fleet: Fleet
+    timeout_ms: float
+    base_port: int
+
+    def measure(
+        self, pairs: Sequence[HostPair], seconds: float
+    ) -> list[tuple[HostPair, LinkProfile]]:
+        """Time the links of all these pairs at the same time.
+
+        Raises:
+            UserError: two hosts do not reach each other.
+            RunError: a host is gone, or there were too few round trips.
+        """
+        alone, lines = len(pairs) == 1, ControlLines(self.timeout_ms, {})
+        precision = Effort(seconds).precision if alone else 0.0  # nobody ends before the others
+        try:
+            ends = [_processes(pair) for pair in pairs]
+            self._start([each for both in ends for each in both], lines)
+            for pair, (near, _) in zip(pairs, ends, strict=True):
+                lines.order(near.name, Measure(f"link {pair}", seconds, precision))
+            found = [lines.answer(near.name, RoundTrips) for near, _ in ends]
+        finally:
+            lines.end()
+        beside = "" if alone else f"; {len(pairs)} links were measured together"
+        return [
+            (pair, _profile(pair, trips, beside)) for pair, trips in zip(pairs, found, strict=True)
+        ]
+
+    def _start(self, processes: Sequence[_Process], lines: ControlLines) -> None:
+        """Start the ends of some links, and tell each of its other one."""
+        token, key, fleet = secrets.token_bytes(TOKEN_BYTES), self.fleet.new_key(), self.fleet
+        addresses = dict[str, str]()
+        for number, each in enumerate(processes):
+            port = self.base_port + number if self.base_port else 0
+            fleet.start(each.host, each.name, lines)
+            lines.order(each.name, LinkEnd(each.name, each.peer, port, self.timeout_ms, token, key))
+            lines.order(each.name, Listen(fleet.listens_on(each.host)))
+        for each in processes:
+            addresses[each.name] = lines.answer(each.name, Listening).address
+        for each in processes:
+            way = fleet.way(addresses[each.peer], each.host)
+            lines.order(each.name, Connect({each.peer: way}, {}))
+        for each in processes:
+            lines.answer(each.name, Loaded)
+            lines.watch.serves(each.name)
+
+
+def _processes(pair: HostPair) -> tuple[_Process, _Process]:
+    """The one that measures, and the one that answers."""
+    near, far = (".".join(ends) for ends in (pair.roles[0], pair.roles[0][::-1]))
+    return _Process(near, far, pair.hosts[0]), _Process(far, near, pair.hosts[1])
+
+
+def _profile(pair: HostPair, found: RoundTrips, remark: str) -> LinkProfile:
+    samples = {(kind, size): taken for kind, size, taken in found.samples}
+    ends = f"{found.node}, {pair}"
+    profile = link_profile(samples, ends, found.seconds, found.versions, remark)
+    if profile is None:
+        raise RunError(f"link {pair}: too few round trips in {found.seconds:.0f} s")
+    return profile
