@@ -97,7 +97,6 @@ def test_a_closed_form_has_no_timeline(scenario: treepipe.Scenario) -> None:
         treepipe.theory(plain).plot()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "real",
     [
