@@ -29,7 +29,9 @@ from treepipe.executor.station import RoleSettings
 from treepipe.scenario.deployment import Deployment, Placed
 
 PORT = 5600
-BRIDGE, NETWORK = "tpbr0", "10.77.0"
+MINE = f"tp{os.getpid()}"
+"""Begins all names that are made on this host: other tests make theirs at the same time."""
+NETWORK = f"10.77.{os.getpid() % 256}"
 CLONE_NEWNET = 0x40000000
 
 
@@ -121,10 +123,10 @@ def skip_without_namespaces() -> None:
     """Skip the test, with the reason, where this machine does not let us make them."""
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
         pytest.skip("network namespaces need root, ip and tc")
-    tried = subprocess.run(["ip", "netns", "add", "tp-try"], capture_output=True, check=False)
+    tried = subprocess.run(["ip", "netns", "add", MINE], capture_output=True, check=False)
     if tried.returncode:
         pytest.skip(f"network namespaces are not permitted: {tried.stderr.decode().strip()}")
-    _ip("netns", "del", "tp-try")
+    _ip("netns", "del", MINE)
 
 
 @contextmanager
@@ -132,17 +134,17 @@ def namespaces(count: int, mbit: int, burst_kb: int = 128) -> Iterator[list[tupl
     """(Namespace, its address) of hosts on one bridge, each with so many Mbit/s out, beyond a burst
     that is sent at once; this host is the bridge's own."""
     with ExitStack() as made:
-        _ip("link", "add", BRIDGE, "type", "bridge")
-        made.callback(_ip, "link", "del", BRIDGE)
-        _ip("addr", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
-        _ip("link", "set", BRIDGE, "up")
+        _ip("link", "add", MINE, "type", "bridge")
+        made.callback(_ip, "link", "del", MINE)
+        _ip("addr", "add", f"{NETWORK}.1/24", "dev", MINE)
+        _ip("link", "set", MINE, "up")
         found = []
         for number in range(count):
-            name, host = f"tp{number}", f"{NETWORK}.{10 + number}"
+            name, host = f"{MINE}h{number}", f"{NETWORK}.{10 + number}"
             _ip("netns", "add", name)
             made.callback(_ip, "netns", "del", name)
-            _ip("link", "add", f"tpv{number}", "type", "veth", "peer", "eth0", "netns", name)
-            _ip("link", "set", f"tpv{number}", "master", BRIDGE, "up")
+            _ip("link", "add", f"{MINE}v{number}", "type", "veth", "peer", "eth0", "netns", name)
+            _ip("link", "set", f"{MINE}v{number}", "master", MINE, "up")
             _ip("-n", name, "addr", "add", f"{host}/24", "dev", "eth0")
             for link in ("eth0", "lo"):
                 _ip("-n", name, "link", "set", link, "up")
