@@ -131,7 +131,8 @@ def test_what_fails_over_there_is_named_in_time_and_leaves_nothing(
             assert fault.detected_ms is not None
             noticed_ms = fault.detected_ms - fault.at_ms
             assert noticed_ms < (TIMEOUT_MS if kind != "kill" else 0.0) + LATE_MS
-            assert (host.roles(), host.process.children()) == ((), [])
+            _, left = psutil.wait_procs(host.process.children(), timeout=5)
+            assert (host.roles(), left) == ((), [])
         with Controller(roles, deployment) as running:
             trace, _ = running.run(deployment)
     _assert_greedy(trace, deployment, pair[0])
