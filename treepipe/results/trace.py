@@ -90,6 +90,9 @@ class Trace:
     complete: bool = True
     paths: list[PathPart] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    paged: bool = False
+    slo: Objectives | None = None
+    redrawn: float = 0.0
 
     @property
     def gauge_ms(self) -> float | None:
@@ -103,10 +106,6 @@ class Trace:
     def gauges_ms(self) -> list[float]:
         """How long each of these pieces of work took; those before them, to warm up, hold none."""
         return [span.length_ms for span in self.spans if span.kind == "gauge" and span.tokens]
-
-    paged: bool = False
-    slo: Objectives | None = None
-    redrawn: float = 0.0
 
     def dumps(self) -> str:
         """The whole trace as JSON text; equal runs give equal text, byte for byte."""
