@@ -22,6 +22,7 @@ from treepipe.executor.checkpoint import (
     shards_of,
 )
 from treepipe.executor.families import FAMILIES, fixed_rotary
+from treepipe.executor.packed import pack
 from treepipe.executor.supported import check_rope, reason_of
 from treepipe.executor.widening import widen
 from treepipe.files.json_file import read_json
@@ -111,6 +112,7 @@ def load_head(
     head.load_state_dict(read, assign=True)  # the rotary embedding's frequencies stay in float32
     head.rotary.to(device)
     head.eval().requires_grad_(False)
+    pack(head)
     return head, None if embedding is None else embedding.to(device, dtype)
 
 

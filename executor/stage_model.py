@@ -17,6 +17,7 @@ from treepipe.core.messages import NO_PARENT
 from treepipe.executor.cache import RaggedCache, TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import FAMILIES, fixed_rotary
+from treepipe.executor.packed import pack
 from treepipe.executor.supported import head_size
 
 
@@ -109,7 +110,8 @@ class StageModel:
 
     @property
     def parameter_bytes(self) -> int:
-        return sum(p.numel() * p.element_size() for m in self._layers for p in m.parameters())
+        tensors = (t for m in self._layers for t in chain(m.parameters(), m.buffers()))
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def open(self, session: int, capacity: int | None = None) -> None:
         """Give the session an empty cache; ``capacity`` if it is not to be as all others."""
@@ -194,7 +196,9 @@ def load_layer(checkpoint: Checkpoint, number: int, dtype: torch.dtype, device: 
     found = checkpoint.tensors(f"model.layers.{number}.")
     tensors = {name: tensor.to(device, dtype) for name, tensor in found.items()}
     layer.load_state_dict(tensors, assign=True)
-    return layer.eval().requires_grad_(False)
+    layer.eval().requires_grad_(False)
+    pack(layer)
+    return layer
 
 
 class TargetEnds:

@@ -1,0 +1,81 @@
+"""Packed linear layers: the same products, in models of every family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.worlds.examples import examples
+from tests.worlds.tiny_models import CONFIGS, greedy, save_random_checkpoint
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack, pack
+from treepipe.executor.stage_model import StageModel
+
+torch.set_num_threads(1)
+
+WIDE = 1 << 19
+needs_library = pytest.mark.skipif(
+    not can_pack(torch.empty(LEAST_BYTES)), reason="needs an x86 processor and torch with oneDNN"
+)
+
+
+@needs_library
+@examples(30)
+@given(
+    st.integers(1, 70), st.booleans(), st.sampled_from([torch.float32, torch.bfloat16]), st.data()
+)
+def test_a_packed_layer_gives_the_same_product(
+    rows: int, bias: bool, dtype: torch.dtype, data: st.DataObject
+) -> None:
+    """Beside the sum in twice the digits."""
+    torch.manual_seed(data.draw(st.integers(0, 2**32)))
+    features = data.draw(st.sampled_from([96, 200, 1024]))
+    layer = nn.Linear(features, 1 + WIDE * 2 // features, bias, dtype=dtype).requires_grad_(False)
+    if not can_pack(layer.weight):
+        return  # a processor without this type
+    given_rows = torch.randn(1, rows, features, dtype=dtype)
+    exact = nn.functional.linear(
+        given_rows.double(), layer.weight.double(), layer.bias.double() if bias else None
+    )
+    both = nn.Sequential(layer)
+    pack(both)
+    assert type(both[0]) is PackedLinear
+    away = (both(given_rows).double() - exact).abs().max()
+    assert away <= 8 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+@needs_library
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_a_model_with_packed_layers_says_what_generate_says(
+    architecture: str, tmp_path: Path
+) -> None:
+    folder = save_random_checkpoint(tmp_path, architecture=architecture, seed=2)
+    wide = WholeModel(Checkpoint.open(folder, 128), 64)
+    prompt = [5, 9, 2, 40, 17]
+    assert wide.greedy(prompt, 24) == greedy(folder, prompt, 24)
+    assert _packed(wide.stage) == 2 * 3  # the feed-forward's matrices
+
+
+def test_small_matrices_stay_as_they_are(tmp_path: Path) -> None:
+    model = StageModel(Checkpoint.open(save_random_checkpoint(tmp_path)), range(2), 8)
+    assert not any(
+        type(module) is PackedLinear for each in model._layers for module in each.modules()
+    )
+
+
+def test_a_gpus_layers_and_those_in_float16_are_not_packed() -> None:
+    large = torch.empty(LEAST_BYTES, device="meta")
+    assert not can_pack(large)
+    assert not can_pack(torch.empty(LEAST_BYTES, dtype=torch.float16))
+
+
+def _packed(model: StageModel) -> int:
+    """How many of its layers' modules are."""
+    modules = [module for layer in model._layers for module in layer.modules()]
+    return sum(type(module) is PackedLinear for module in modules)
