@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 import zmq
+from torch import nn
 
 from treepipe.core.messages import Beat, Close, Flight, Message, Verified
 from treepipe.core.requests import numbered
@@ -32,6 +33,7 @@ from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.ledger import Ledger
 from treepipe.executor.limits import MessageLimits
 from treepipe.executor.manifest import everything
+from treepipe.executor.packed import pack
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Gate, Inbox, Outbox, Received
 from treepipe.physics.timing import IdleFactor, LinkTimes
@@ -41,8 +43,8 @@ from treepipe.scenario.deployment import SWITCH, Deployment, Placed, message_byt
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 
 WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
-GAUGE_ROWS, GAUGE_SHAPE, GAUGE_PART = 8, (4096, 1024), 512
-"""A few milliseconds of one core."""
+GAUGE_ROWS, GAUGE_LAYERS, GAUGE_STATES = 8, 8, (1024, 512)
+"""Of the fixed piece of work: linear layers in turn, states that go into one and come out."""
 STRANGER = "came from who does not hold the run's key"
 MOST_TOGETHER = 256
 """A message holds rows of at most so many requests, or of all that there are."""
@@ -329,19 +331,22 @@ class Station:
         drifts. A piece before it warms up, as how long the worker was idle is another matter."""
         if self.settings.emulate or now_ms() < self._next_gauge_ms:
             return
-        start, parts = now_ms(), self._gauged
+        parts, rows = self._gauged, torch.ones(GAUGE_ROWS, GAUGE_STATES[0])
+        start = now_ms()
         for counted, part in enumerate((next(parts), next(parts))):
             self.turn_to("gauge", tokens=counted)
-            torch.mm(part[:GAUGE_ROWS], part.T)
+            part(rows)
             self.turn_to("desk")
         self._next_gauge_ms = start + 100 * (now_ms() - start)
 
     @cached_property
-    def _gauged(self) -> Iterator[torch.Tensor]:
-        """Parts of a matrix of float32, one after another, so that none is in a core's own cache
-        when its turn comes: a few rows against one are what a small pass is, arithmetic and
-        memory in about the same shares (on shared processors these drift apart)."""
-        return itertools.cycle(torch.full(GAUGE_SHAPE, 0.5).split(GAUGE_PART))
+    def _gauged(self) -> Iterator[Any]:
+        """Linear layers of float32, one after another, so that none is in a core's own cache when
+        its turn comes: a few rows against one are what a small pass is, arithmetic and memory in
+        about the same shares (on shared processors these drift apart)."""
+        layers = nn.Sequential(*(nn.Linear(*GAUGE_STATES, bias=False) for _ in range(GAUGE_LAYERS)))
+        pack(layers.requires_grad_(False))
+        return itertools.cycle(layers)
 
     def take_dropped(self) -> dict[str, int]:
         """How many messages were not let in since the last time, by the reason."""

@@ -186,7 +186,8 @@ def speeds(
 def _chosen(
     scenario: Scenario, stages: int, plans: int, searched: Mapping[str, Any], say: Say
 ) -> Iterator[_Contender]:
-    """The best plans of so many schedules, best first."""
+    """The best plans of so many schedules, best first; and plain decoding, to tell what drafts are
+    worth from what this executor's layers are."""
     content = {key: value for key, value in scenario.content.items() if key != "schedule"}
     found = search(Cluster.of({**content, "search": dict(searched)}, scenario.path), say)
     seen: set[str] = set()
@@ -196,6 +197,9 @@ def _chosen(
             seen.add(candidate.schedule)
             launch = prepare(candidate.scenario)
             yield _Contender(candidate.label, stages, 1, partial(_rate, launch))
+    if "pp" not in seen:
+        launch = prepare(scenario.with_(schedule={"name": "pp"}))
+        yield _Contender("pp", stages, 1, partial(_rate, launch))
 
 
 def _rate(launch: Launch) -> float:

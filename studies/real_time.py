@@ -1,11 +1,12 @@
 """Real time: nothing is emulated, this machine is the device. Calibrated, predicted, then run.
 
 Draft and two stages are processes of this machine. Its device profile is measured with one process
-alone, its host's profile with ``pp`` and ``naive_pp`` of the same workers on other prompts; every
-schedule is predicted from these before it runs, which it does in several turns of all: a shared
-machine's speed changes within seconds, so figures are medians over turns. The heavy pair is the
-bundled one opened many times as wide, which says the same and takes milliseconds a pass. With it
-plans are searched, too, and run beside ``generate()`` (``real_speed.py``).
+alone. Then, in several turns, its host's profile is measured with ``pp`` and ``naive_pp`` of the
+same workers on other prompts, every schedule is predicted from both, and runs: a shared machine's
+speed changes within seconds, so calibration and runs lie close together, and figures are medians
+over turns. The heavy pair is the bundled one opened many times as wide, which says the same and
+takes milliseconds a pass. With it plans are searched, too, and run beside ``generate()``
+(``real_speed.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.core.schedules import systems
-from treepipe.executor.measure.calibrate import DeviceRequest, calibrate_device, calibrate_run
+from treepipe.executor.measure.calibrate import (
+    AcceptanceRequest,
+    DeviceRequest,
+    calibrate_acceptance,
+    calibrate_device,
+    calibrate_run,
+)
 from treepipe.executor.measure.in_place import RunRequest
 from treepipe.files.toml_file import toml_text
 from treepipe.results.plots import BLACK, BLUE, ORANGE, clean
@@ -49,6 +56,7 @@ KEYS: Mapping[str, Any] = {
     "gamma": 3,
 }
 """Of every schedule that reads them: small trees, as a pass on a few cores grows with its rows."""
+ACCEPTANCE = "acceptance.toml"
 ROWS = (*range(1, 21), *range(22, 34), 40, 41, 48, 64)
 """Of a pass that is measured: nearly all that segments of such trees have. A product's time is a
 staircase (on an AMD EPYC 15 rows take as long as 18), which powers of two would hide."""
@@ -77,7 +85,8 @@ HEAVY, LIGHT = Pair("heavy", 12, 4, HEAVY_AIMS), Pair("light", 1, 1, LIGHT_AIMS)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done: pairs x schedules x kinds of prompts, and seconds of each calibration.
+    """How much is done: pairs x schedules x kinds of prompts, and seconds of each calibration (of
+    the host in each turn).
 
     Attributes:
         stages: numbers of them; the host's terms are fitted on the first.
@@ -85,7 +94,7 @@ class Settings:
         plans: of different schedules that are run beside ``generate()`` with the first pair, per
             number of stages; 0: none.
         rounds: how often each of these continues its prompts.
-        turns: how often each schedule is run.
+        turns: how often the host is calibrated, and then each schedule predicted and run.
         calibrated_on: prompts, of acceptance and of the host's terms.
     """
 
@@ -94,8 +103,8 @@ class Settings:
     kinds: Sequence[str] = ("code", "prose")
     requests: int = 3
     new_tokens: int = 32
-    device_seconds: float = 45.0
-    host_seconds: float = 45.0
+    device_seconds: float = 25.0
+    host_seconds: float = 12.0
     stages: Sequence[int] = (2,)
     cuts: Sequence[Sequence[int]] = ()
     plans: int = 5
@@ -104,18 +113,22 @@ class Settings:
     calibrated_on: str = CALIBRATED_ON
 
 
-FULL = Settings(device_seconds=90.0, host_seconds=90.0, stages=(2, 3), cuts=((3, 5),))
+FULL = Settings(device_seconds=90.0, host_seconds=30.0, stages=(2, 3), cuts=((3, 5),))
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """One case, run in several turns; its figures are their medians."""
+    """One case, predicted and run in several turns; its figures are their medians."""
 
     rows: Sequence[Row]
 
     @property
     def predicted(self) -> Interval:
-        return self.rows[0].predicted
+        known = [row.predicted for row in self.rows]
+        lows = [each.low for each in known if each.low is not None]
+        highs = [each.high for each in known if each.high is not None]
+        mean = median(each.mean for each in known)
+        return Interval(mean, median(lows), median(highs)) if lows else Interval.over([mean])
 
     @property
     def measured(self) -> float:
@@ -154,9 +167,16 @@ def study(settings: Settings, say: Say) -> StudyResult:
     rows: dict[str, Repeated] = {}
     speed: Speeds | None = None
     with TemporaryDirectory() as folder:
+        texts = AcceptanceRequest(prompts=settings.calibrated_on, new_tokens=settings.new_tokens)
+        calibrate_acceptance(texts, Path(folder) / ACCEPTANCE, say)
         for pair in settings.pairs:
-            base = _calibrated(pair, Path(folder), settings, say)
-            rows |= _run(_cases(pair, base, settings), settings.turns, say)
+            bare = _on_this_device(pair, Path(folder), settings, say)
+            found: dict[str, list[Row]] = {}
+            for turn in range(settings.turns):
+                base = _in_place(bare, turn, settings, say)
+                for row in compare(_cases(pair, base, settings), say):
+                    found.setdefault(row.label, []).append(row)
+            rows |= {label: Repeated(turns) for label, turns in found.items()}
             if settings.plans and speed is None:
                 asked = base.with_(runs=4, workload=_workload(settings, settings.kinds[0]))
                 speed = speeds(asked, settings.plans, settings.rounds, say)
@@ -184,16 +204,9 @@ def study(settings: Settings, say: Say) -> StudyResult:
     )
 
 
-def _run(cases: Sequence[Case], turns: int, say: Say) -> dict[str, Repeated]:
-    found: dict[str, list[Row]] = {case.label: [] for case in cases}
-    for row in compare(cases, say, turns=turns):
-        found[row.label].append(row)
-    return {label: Repeated(rows) for label, rows in found.items()}
-
-
-def _calibrated(pair: Pair, folder: Path, settings: Settings, say: Say) -> Scenario:
-    """The pair's scenario, with this machine's profiles, measured now."""
-    device, host = folder / f"{pair.name}-device.toml", folder / f"{pair.name}-host.toml"
+def _on_this_device(pair: Pair, folder: Path, settings: Settings, say: Say) -> Scenario:
+    """The pair's scenario in a file, with this machine's device profile, measured now."""
+    device = folder / f"{pair.name}-device.toml"
     asked = DeviceRequest(
         draft="reference",
         widen=pair.widen,
@@ -206,7 +219,14 @@ def _calibrated(pair: Pair, folder: Path, settings: Settings, say: Say) -> Scena
     file = folder / f"{pair.name}.toml"
     bare = _scenario(pair, file, f"./{device.name}", settings.stages[0])
     file.write_text(toml_text(bare.content), encoding="utf-8")
-    calibrate_run(RunRequest(str(file), settings.calibrated_on, settings.host_seconds), host, say)
+    return bare
+
+
+def _in_place(bare: Scenario, turn: int, settings: Settings, say: Say) -> Scenario:
+    """The scenario with this machine's host profile, measured now."""
+    host = bare.path.with_name(f"{bare.path.stem}-host-{turn}.toml")
+    asked = RunRequest(str(bare.path), settings.calibrated_on, settings.host_seconds)
+    calibrate_run(asked, host, say)
     return bare.with_(hosts={"box": {"profile": f"./{host.name}"}})
 
 
@@ -223,7 +243,7 @@ def _scenario(pair: Pair, file: Path, device: str, stages: int) -> Scenario:
             }
         ],
         "pipelines": [{"stages": [{"host": "box", "device": device, "count": stages}]}],
-        "acceptance": {"source": "profile", "name": "reference"},
+        "acceptance": {"source": "profile", "name": f"./{ACCEPTANCE}"},
         "schedule": {"name": "pp"},
     }
     return Scenario.of(content, file)
@@ -246,9 +266,7 @@ def _cases(pair: Pair, base: Scenario, settings: Settings) -> list[Case]:
                         },
                     }
                 )
-                found.append(
-                    Case(f"{pair.name}/{name}/{kind}{tail}", scenario, settings.calibrated_on)
-                )
+                found.append(Case(f"{pair.name}/{name}/{kind}{tail}", scenario))
     return found
 
 

@@ -59,9 +59,7 @@ def compared(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) ->
     return {case.label: rows[case.label] for case in cases}
 
 
-def compare(
-    cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace, turns: int = 1
-) -> Iterator[Row]:
+def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> Iterator[Row]:
     """Predict all cases, then run them; yields a row after each run.
 
     Cases that differ in nothing the workers are started with share one controller, so rows come
@@ -70,7 +68,6 @@ def compare(
     Args:
         cases: of different labels.
         cut: what is measured of a run; all of it if not given.
-        turns: how often all of them are run, one turn after another.
     """
     use(ONE_CORE)  # small models; more threads only wait for each other
     prepared = [_prepare(case) for case in cases]
@@ -83,7 +80,7 @@ def compare(
         for each in prepared
     }
     texts = _plain_texts([each for each in prepared if _is_greedy(each)], say)
-    for group in _by_cluster(prepared) * turns:
+    for group in _by_cluster(prepared):
         yield from _run_group(group, predictions, texts, say, cut)
 
 
