@@ -43,10 +43,17 @@ class PackedLinear(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 def pack(module: Any) -> None:
     """Pack all linear layers below this module that can be, each in its place."""
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and can_pack(child.weight):
-                setattr(parent, name, PackedLinear(child))
+    large = [
+        (parent, name, child)
+        for parent in module.modules()
+        for name, child in parent.named_children()
+        if type(child) is nn.Linear and can_pack(child.weight)
+    ]
+    for parent, name, child in large:
+        setattr(parent, name, PackedLinear(child))
+    if large:  # what is left is small, and would keep the file mapped with all that was read of it
+        for left in module.parameters():
+            left.data = left.data.clone()
 
 
 def can_pack(weight: torch.Tensor) -> bool:

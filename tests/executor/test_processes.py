@@ -240,14 +240,17 @@ def _peak_memory(pair: tuple[Path, Path], layers: int) -> dict[str, int]:
 def test_stage_memory_is_its_share_of_the_weights(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     """The baseline (interpreter, libraries, their kernels) is a stage of a model of few kilobytes.
 
-    Weights are mapped and read when they are first used, so peaks are taken after decoding.
+    Weights are mapped and read when they are first used, so peaks are taken after decoding. While
+    a layer is packed (``packed.py``) it is there twice.
     """
     target = save_random_checkpoint(tmp_path / "target", layers=12, width=768, seed=1)
     total = (target / "model.safetensors").stat().st_size
     baseline, peaks = _peak_memory(pair, 1), _peak_memory((target, pair[1]), 3)
     for name in list(peaks)[1:]:
         share = (peaks[name] - baseline[name]) / total
-        assert 0.2 < share < 0.3, f"{name} took {share:.0%} of the whole, its share is 25 %"
+        assert 0.2 < share < 0.3 + 1 / 12, (
+            f"{name} took {share:.0%} of the whole, its share is 25 %"
+        )
 
 
 def test_workers_run_the_schedule_of_each_run(pair: tuple[Path, Path]) -> None:
