@@ -41,6 +41,14 @@ class PackedLinear(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return found
 
 
+def linear(weight: torch.Tensor) -> Any:
+    """The linear layer [..., in] -> [..., out] of a matrix [out, in], packed if it can be."""
+    rows, columns = weight.shape
+    layer = nn.Linear(columns, rows, bias=False, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    return PackedLinear(layer) if can_pack(weight) else layer
+
+
 def pack(module: Any) -> None:
     """Pack all linear layers below this module that can be, each in its place."""
     large = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -17,7 +18,7 @@ from treepipe.core.messages import NO_PARENT
 from treepipe.executor.cache import RaggedCache, TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import FAMILIES, fixed_rotary
-from treepipe.executor.packed import pack
+from treepipe.executor.packed import linear, pack
 from treepipe.executor.supported import head_size
 
 
@@ -224,13 +225,17 @@ class TargetEnds:
             tensor: torch.Tensor = checkpoint.tensors(prefix)["weight"].to(device, dtype)
             return tensor
 
-        if embeds or (projects and checkpoint.tied):
+        if embeds:
             self._embedding = read("model.embed_tokens.")
         if projects:
             norm = FAMILIES[checkpoint.architecture].norm
             self._norm = norm(checkpoint.hidden_size, config.rms_norm_eps)
             self._norm.weight = torch.nn.Parameter(read("model.norm."), requires_grad=False)
-            self._projection = self._embedding if checkpoint.tied else read("lm_head.")
+            if checkpoint.tied and embeds:  # not a second time, in another order
+                self._project = partial(torch.nn.functional.linear, weight=self._embedding)
+            else:
+                name = "model.embed_tokens." if checkpoint.tied else "lm_head."
+                self._project = linear(read(name))
 
     @torch.inference_mode()
     def embed(self, tokens: Sequence[int]) -> torch.Tensor:
@@ -253,7 +258,8 @@ class TargetEnds:
     @torch.inference_mode()
     def project(self, features: torch.Tensor) -> torch.Tensor:
         """[n, hidden] final states -> [n, vocabulary]."""
-        return features @ self._projection.T
+        found: torch.Tensor = self._project(features)
+        return found
 
     def next_tokens(self, hidden: torch.Tensor) -> tuple[int, ...]:
         """Greedy token per row of [n, hidden]."""

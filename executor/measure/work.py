@@ -135,7 +135,10 @@ class Ends:
 
     def __init__(self, checkpoint: Checkpoint, bench: Bench) -> None:
         self._bench, self._hidden = bench, checkpoint.hidden_size
-        self._ends = TargetEnds(checkpoint, bench.dtype, bench.device)
+        # Apart, as a pipeline's first and last stage have them.
+        where = bench.dtype, bench.device
+        self._embeds = TargetEnds(checkpoint, *where, projects=False)
+        self._projects = TargetEnds(checkpoint, *where, embeds=False)
 
     def probes(self) -> Iterator[Probe[WorkPoint]]:
         for tokens in self._bench.tokens:
@@ -144,11 +147,11 @@ class Ends:
 
     def _head(self, tokens: int) -> Probe[WorkPoint]:
         hidden = torch.randn(tokens, self._hidden).to(self._bench.device, self._bench.dtype)
-        return Probe(("head", tokens, 0), lambda: self._ends.next_tokens(hidden))
+        return Probe(("head", tokens, 0), lambda: self._projects.next_tokens(hidden))
 
     def _embedding(self, tokens: int) -> Probe[WorkPoint]:
         ids = [0] * tokens
-        return Probe(("embedding", tokens, 0), lambda: self._ends.embed(ids))
+        return Probe(("embedding", tokens, 0), lambda: self._embeds.embed(ids))
 
 
 class DraftWork:

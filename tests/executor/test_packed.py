@@ -15,7 +15,7 @@ from tests.worlds.tiny_models import CONFIGS, greedy, save_random_checkpoint
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack, pack
-from treepipe.executor.stage_model import StageModel
+from treepipe.executor.stage_model import StageModel, TargetEnds
 
 torch.set_num_threads(1)
 
@@ -60,6 +60,22 @@ def test_a_model_with_packed_layers_says_what_generate_says(
     prompt = [5, 9, 2, 40, 17]
     assert wide.greedy(prompt, 24) == greedy(folder, prompt, 24)
     assert _packed(wide.stage) == 2 * 3  # the feed-forward's matrices
+
+
+@needs_library
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_last_stages_projection_is_packed(seed: int, tmp_path: Path) -> None:
+    """Of a tied model (seed 2) the end that embeds, too, keeps the one matrix for both."""
+    folder = save_random_checkpoint(tmp_path, vocabulary=9000, seed=seed)
+    checkpoint = Checkpoint.open(folder)
+    both, last = TargetEnds(checkpoint), TargetEnds(checkpoint, embeds=False)
+    assert type(last._project) is PackedLinear
+    assert (type(both._project) is PackedLinear) is not checkpoint.tied
+    hidden = torch.randn(5, 32)
+    torch.testing.assert_close(last.logits(hidden), both.logits(hidden), rtol=1e-5, atol=1e-4)
+    assert torch.equal(
+        both.embed([3, 8999]), TargetEnds(checkpoint, projects=False).embed([3, 8999])
+    )
 
 
 def test_small_matrices_stay_as_they_are(tmp_path: Path) -> None:
