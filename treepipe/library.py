@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
+from treepipe.extras import need_executor
 from treepipe.results.result import Result, data_frame, html_table
 from treepipe.scenario.scenario import Scenario
 
@@ -163,7 +164,7 @@ def run(
     >>> result.source, result.sessions[0].new_tokens
     ('execution', 3)
     """
-    _need_executor("run")
+    need_executor("treepipe.run")
     from treepipe.executor.execute import execute
     from treepipe.results.result import make_result
 
@@ -312,7 +313,7 @@ def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = sil
     >>> found.lossless, found.metrics["time_between_tokens_ms"].unit
     (True, 'ms')
     """
-    _need_executor("validate")
+    need_executor("treepipe.validate")
     from treepipe.validation.comparison import Case
     from treepipe.validation.comparison import compare as predict_and_run
     from treepipe.validation.validation import entry, validation
@@ -564,7 +565,7 @@ def calibrate(
     treepipe.core.errors.UserError: calibrate('device'): no option 'spead'; there are contexts, \
 device, draft, draft_widen, dtype, force, layers, model, seconds, threads, tokens, widen
     """
-    _need_executor("calibrate")
+    need_executor("treepipe.calibrate")
     from treepipe.executor.measure.calibrate import CALIBRATIONS
 
     if what not in CALIBRATIONS:
@@ -606,15 +607,3 @@ def _changed(scenario: Scenario, runs: int | None, seed: int | None) -> Scenario
     given = {"runs": runs, "seed": seed}
     changes = {key: value for key, value in given.items() if value is not None}
     return admitted(scenario.with_(**changes) if changes else scenario)
-
-
-def _need_executor(name: str) -> None:
-    """Raises ``UserError`` where the extra is not installed."""
-    try:
-        import torch  # noqa: F401
-        import zmq  # noqa: F401
-    except ModuleNotFoundError as missing:
-        raise UserError(
-            f"treepipe.{name} needs the extra 'executor' ({missing.name} is not installed): "
-            f"pip install 'treepipe[executor]'"
-        ) from None
