@@ -20,7 +20,7 @@ from treepipe.scenario.scenario import Scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from treepipe.planner.break_even import BreakEven
+    from treepipe.planner.break_even import BreakEven, Regions
     from treepipe.planner.capacity import Capacity
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import Found
@@ -387,6 +387,19 @@ class Plan:
 
         return break_evens(self.found, [axis_of(key, self.found.cluster)], say)[0]
 
+    def break_even_map(self, x: str, y: str, say: Say = silent) -> Regions | None:
+        """The best schedule at values of two inputs; None where no plan keeps the limits.
+
+        Args: ``x``, ``y``: two different ones, each as ``break_even`` takes it.
+
+        Raises:
+            UserError: one is no such key, both are the same, or a value is refused.
+        """
+        from treepipe.planner.break_even import axes_of, regions
+
+        across, up = axes_of((x, y), self.found.cluster)
+        return regions(self.found, across, up, say) if self.found.feasible else None
+
     def capacity(self, say: Say = silent) -> list[Capacity]:
         """The largest arrival rate that the best plan of each schedule serves within the limits,
         largest first.
@@ -478,6 +491,8 @@ def plan(cluster: Cluster | Path | str, say: Say = silent) -> Plan:
     ('pp', True)
     >>> found.sensitivity()[0].key, found.break_even("scale.latency").matters
     ('scale.stages', True)
+    >>> found.break_even_map("scale.latency=1:2", "scale.drafts=1:2").best[0][0]
+    'pp'
     >>> [each.worker for each in found.robustness() if each.case == "a device 1.5 times as slow"]
     ['pipeline0.stage1']
     """
