@@ -32,6 +32,8 @@ from treepipe.sim.rare_faults import predict_rare
 
 ALONE_S = 0.5
 """Seconds of this process's own work before others are started, which take a second to begin."""
+ROOMS = ("core", "files", "physics", "scenario", "results", "sim")
+"""Whose sources change an outcome; ``profiles`` does, too."""
 PACKAGE = Path(__file__).parents[1]
 """Of all sources; the root folders are linked into it."""
 
@@ -149,10 +151,13 @@ def _fingerprint(scenario: Scenario) -> str:
     return fingerprint(scenario.model_dump(exclude_unset=True), scenario.path.parent)
 
 
-def fingerprint(content: Any, base: Path) -> str:
+def fingerprint(content: Any, base: Path, rooms: tuple[str, ...] = ROOMS) -> str:
     """A fingerprint of the sources, the profile library, and the files that the content of a file
-    in the folder ``base`` names."""
-    digest = hashlib.sha256(_sources().encode())
+    in the folder ``base`` names.
+
+    Args: ``rooms``: whose sources change what is found.
+    """
+    digest = hashlib.sha256(_sources(rooms).encode())
     for file in _named_files(content, base):
         digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -174,10 +179,9 @@ def _named_files(content: Any, base: Path) -> Iterator[Path]:
                     yield path
 
 
-@lru_cache(maxsize=1)
-def _sources() -> str:
+@lru_cache
+def _sources(rooms: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    rooms = ("core", "files", "physics", "scenario", "results", "sim", "sweeps")
     files = [file for room in rooms for file in (PACKAGE / room).glob("**/*.py")]
     files += [*LIBRARY.glob("*.py"), *LIBRARY.glob("**/*.toml")]
     for file in sorted(files):

@@ -124,8 +124,34 @@ def test_a_pool_that_changes_is_noticed(tmp_path: Path, steps: list[int]) -> Non
 def test_sources_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = Scenario.load(SCENARIO, (*SETTINGS, BERNOULLI))
     before = points._fingerprint(scenario)
-    monkeypatch.setattr(points, "_sources", lambda: "other sources")
+    monkeypatch.setattr(points, "_sources", lambda rooms: "other sources")
     assert points._fingerprint(scenario) != before
+
+
+def test_sources_of_what_changes_no_outcome_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep's rows are made in its own room, which changes no point of a study."""
+    for room in (*points.ROOMS, "sweeps", "planner"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "rules.py").write_text(room)
+    monkeypatch.setattr(points, "PACKAGE", tmp_path)
+
+    def found(*rooms: str) -> str:
+        points._sources.cache_clear()
+        return points._sources((*points.ROOMS, *rooms))
+
+    def change(room: str) -> None:
+        (tmp_path / room / "rules.py").write_text("other rules")
+
+    own, rows = found(), found("sweeps")
+    change("planner")
+    change("sweeps")
+    assert found() == own
+    assert found("sweeps") != rows
+    change("core")
+    assert found() != own
+    points._sources.cache_clear()
 
 
 def test_a_wrong_setting_is_one_sentence(steps: list[int]) -> None:
