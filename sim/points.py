@@ -31,7 +31,8 @@ from treepipe.sim.predict import predict
 from treepipe.sim.rare_faults import predict_rare
 
 ALONE_S = 0.5
-"""Seconds of this process's own work before others are started, which take a second to begin."""
+"""Seconds of this process's own work, in all, before others are started, which take a second to
+begin: once, since they stay for the batches that follow."""
 ROOMS = ("core", "files", "physics", "scenario", "results", "sim")
 """Whose sources change an outcome; ``profiles`` does, too."""
 PACKAGE = Path(__file__).parents[1]
@@ -74,6 +75,23 @@ class Outcome:
     path: CriticalPath | None = None
 
 
+@dataclass(slots=True)
+class _Alone:
+    """What this process has worked out itself, in seconds of its processor."""
+
+    spent_s: float = 0.0
+
+    def carried_out(self, job: Any) -> Outcome:
+        """The outcome of a job."""
+        begun, (work, args, rest) = process_time(), job
+        outcome: Outcome = work(*args, **rest)
+        self.spent_s += process_time() - begun
+        return outcome
+
+
+_alone = _Alone()
+
+
 def simulate_points(
     points: Sequence[Point], progress: Callable[[str, int], None], title: str = "simulating"
 ) -> dict[str, Outcome]:
@@ -105,13 +123,12 @@ def simulate_points(
 
 def _begun_here(jobs: Sequence[Any]) -> Iterator[Outcome]:
     """The outcomes of jobs in their order: here for ``ALONE_S``, the rest on the engine."""
-    begun, waiting = process_time(), iter(jobs)
-    while process_time() - begun < ALONE_S:
+    waiting = iter(jobs)
+    while _alone.spent_s < ALONE_S:
         job = next(waiting, None)
         if job is None:
             return
-        work, args, rest = job
-        yield work(*args, **rest)
+        yield _alone.carried_out(job)
     yield from carried_out(waiting)
 
 

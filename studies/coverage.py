@@ -241,7 +241,7 @@ def _findings(found: Sequence[Found], ran: Sequence[Found]) -> list[str]:
 
 
 def _ends(bias: Interval) -> str:
-    """In words; empty where one cell tells no interval."""
+    """The interval in words; empty where one cell tells none."""
     known = bias.low is not None and bias.high is not None
     return f" ({bias.low:+.1%} to {bias.high:+.1%})" if known else ""
 
