@@ -56,7 +56,6 @@ from treepipe.executor.session import (
     Versions,
     Welcome,
 )
-from treepipe.executor.worker import worker_main
 
 LOOK_S = 0.25
 """How often it looks whether its coordinator is still there."""
@@ -145,6 +144,9 @@ class Daemon:
         self._sessions = self._dropped = 0
 
     def __enter__(self) -> Daemon:
+        """Load what its processes run, with PyTorch behind it: only now that it has its address."""
+        import treepipe.executor.worker  # noqa: F401
+
         fork_server()
         return self
 
@@ -261,6 +263,8 @@ class Daemon:
         if name in self._roles or len(self._roles) >= MOST_ROLES or not NAME.fullmatch(name):
             self._tell(Declined(f"it starts no process {name[:40]!r} in this session"))
             return
+        from treepipe.executor.worker import worker_main  # with PyTorch behind it: not at the top
+
         context = fork_server()
         ours, theirs = context.Pipe()
         look, beat = context.Pipe(duplex=False)

@@ -21,6 +21,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from treepipe.core.errors import UserError
+from treepipe.scenario.schema import endpoint
 
 ANY_HOST = "0.0.0.0"
 """Listens on every address of this host."""
@@ -116,6 +117,21 @@ class Porter:
 
     def close(self) -> None:
         self._authenticator.stop()
+
+
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """Host and port.
+
+    >>> parse_address("10.0.0.7:5000", "--peer")
+    ('10.0.0.7', 5000)
+
+    Raises:
+        UserError: it is something else.
+    """
+    try:
+        return endpoint(text.removeprefix("tcp://"))
+    except ValueError:
+        raise UserError(f"{option} {text}: must be HOST:PORT, e.g. 192.168.1.20:5555") from None
 
 
 def is_loopback(host: str) -> bool:

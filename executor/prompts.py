@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint
 from treepipe.files.reading import UNREADABLE, reading_fault
 from treepipe.profiles.library import REFERENCE
+
+if TYPE_CHECKING:
+    from treepipe.executor.checkpoint import Checkpoint  # with PyTorch behind it
+
+REFERENCE_SET = "reference:"
+"""How the name of prompts begins that are no file."""
 
 
 def load_texts(name: str, base: Path, asked_by: str = "key workload.prompts") -> list[str]:
@@ -21,7 +27,7 @@ def load_texts(name: str, base: Path, asked_by: str = "key workload.prompts") ->
     Raises:
         UserError: there is no such set, or the file does not hold such a list.
     """
-    if name.startswith("reference:"):
+    if name.startswith(REFERENCE_SET):
         return _reference_texts(name, asked_by)
     path = base / name
     try:

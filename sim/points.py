@@ -31,7 +31,10 @@ from treepipe.sim.predict import predict
 from treepipe.sim.rare_faults import predict_rare
 
 ALONE_S = 0.5
-"""Seconds of this process's own work before others are started, which take a second to begin."""
+"""Seconds of this process's own work, in all, before others are started, which take a second to
+begin: once, since they stay for the batches that follow."""
+ROOMS = ("core", "files", "physics", "scenario", "results", "sim")
+"""Whose sources change an outcome; ``profiles`` does, too."""
 PACKAGE = Path(__file__).parents[1]
 """Of all sources; the root folders are linked into it."""
 
@@ -72,6 +75,23 @@ class Outcome:
     path: CriticalPath | None = None
 
 
+@dataclass(slots=True)
+class _Alone:
+    """What this process has worked out itself, in seconds of its processor."""
+
+    spent_s: float = 0.0
+
+    def carried_out(self, job: Any) -> Outcome:
+        """The outcome of a job."""
+        begun, (work, args, rest) = process_time(), job
+        outcome: Outcome = work(*args, **rest)
+        self.spent_s += process_time() - begun
+        return outcome
+
+
+_alone = _Alone()
+
+
 def simulate_points(
     points: Sequence[Point], progress: Callable[[str, int], None], title: str = "simulating"
 ) -> dict[str, Outcome]:
@@ -103,13 +123,12 @@ def simulate_points(
 
 def _begun_here(jobs: Sequence[Any]) -> Iterator[Outcome]:
     """The outcomes of jobs in their order: here for ``ALONE_S``, the rest on the engine."""
-    begun, waiting = process_time(), iter(jobs)
-    while process_time() - begun < ALONE_S:
+    waiting = iter(jobs)
+    while _alone.spent_s < ALONE_S:
         job = next(waiting, None)
         if job is None:
             return
-        work, args, rest = job
-        yield work(*args, **rest)
+        yield _alone.carried_out(job)
     yield from carried_out(waiting)
 
 
@@ -149,10 +168,13 @@ def _fingerprint(scenario: Scenario) -> str:
     return fingerprint(scenario.model_dump(exclude_unset=True), scenario.path.parent)
 
 
-def fingerprint(content: Any, base: Path) -> str:
+def fingerprint(content: Any, base: Path, rooms: tuple[str, ...] = ROOMS) -> str:
     """A fingerprint of the sources, the profile library, and the files that the content of a file
-    in the folder ``base`` names."""
-    digest = hashlib.sha256(_sources().encode())
+    in the folder ``base`` names.
+
+    Args: ``rooms``: whose sources change what is found.
+    """
+    digest = hashlib.sha256(_sources(rooms).encode())
     for file in _named_files(content, base):
         digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -174,10 +196,9 @@ def _named_files(content: Any, base: Path) -> Iterator[Path]:
                     yield path
 
 
-@lru_cache(maxsize=1)
-def _sources() -> str:
+@lru_cache
+def _sources(rooms: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    rooms = ("core", "files", "physics", "scenario", "results", "sim", "sweeps")
     files = [file for room in rooms for file in (PACKAGE / room).glob("**/*.py")]
     files += [*LIBRARY.glob("*.py"), *LIBRARY.glob("**/*.toml")]
     for file in sorted(files):

@@ -232,12 +232,18 @@ def _findings(found: Sequence[Found], ran: Sequence[Found]) -> list[str]:
         f"aim {low:.0%} to {high:.0%}, {verdict}",
         f"the interval of the mean, which is narrower and promises nothing of one run, does in "
         f"{of_mean:.1%}",
-        f"bias: {bias.mean:+.1%} ({bias.low:+.1%} to {bias.high:+.1%})",
+        f"bias: {bias.mean:+.1%}{_ends(bias)}",
     ]
     if ran:
         inside = sum(each.is_covered for each in ran)
         sentences.append(f"on real processes it holds {inside} of {len(ran)} runs")
     return sentences
+
+
+def _ends(bias: Interval) -> str:
+    """The interval in words; empty where one cell tells none."""
+    known = bias.low is not None and bias.high is not None
+    return f" ({bias.low:+.1%} to {bias.high:+.1%})" if known else ""
 
 
 def _by_draft(found: Sequence[Found]) -> Sheet:

@@ -28,7 +28,7 @@ from treepipe.executor.measure.calibrate import (
     calibrate_device,
     calibrate_run,
 )
-from treepipe.executor.measure.in_place import RunRequest
+from treepipe.executor.measure.run_request import RunRequest
 from treepipe.files.toml_file import toml_text
 from treepipe.results.plots import BLACK, BLUE, ORANGE, clean
 from treepipe.results.sheet import Column, Sheet

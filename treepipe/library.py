@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
+from treepipe.extras import need_executor
 from treepipe.results.result import Result, data_frame, html_table
 from treepipe.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from treepipe.planner.break_even import BreakEven
+    from treepipe.planner.break_even import BreakEven, Regions
     from treepipe.planner.capacity import Capacity
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import Found
@@ -163,7 +164,7 @@ def run(
     >>> result.source, result.sessions[0].new_tokens
     ('execution', 3)
     """
-    _need_executor("run")
+    need_executor("treepipe.run")
     from treepipe.executor.execute import execute
     from treepipe.results.result import make_result
 
@@ -312,7 +313,7 @@ def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = sil
     >>> found.lossless, found.metrics["time_between_tokens_ms"].unit
     (True, 'ms')
     """
-    _need_executor("validate")
+    need_executor("treepipe.validate")
     from treepipe.validation.comparison import Case
     from treepipe.validation.comparison import compare as predict_and_run
     from treepipe.validation.validation import entry, validation
@@ -385,6 +386,19 @@ class Plan:
         from treepipe.planner.break_even import axis_of, break_evens
 
         return break_evens(self.found, [axis_of(key, self.found.cluster)], say)[0]
+
+    def break_even_map(self, x: str, y: str, say: Say = silent) -> Regions | None:
+        """The best schedule at values of two inputs; None where no plan keeps the limits.
+
+        Args: ``x``, ``y``: two different ones, each as ``break_even`` takes it.
+
+        Raises:
+            UserError: one is no such key, both are the same, or a value is refused.
+        """
+        from treepipe.planner.break_even import axes_of, regions
+
+        across, up = axes_of((x, y), self.found.cluster)
+        return regions(self.found, across, up, say) if self.found.feasible else None
 
     def capacity(self, say: Say = silent) -> list[Capacity]:
         """The largest arrival rate that the best plan of each schedule serves within the limits,
@@ -477,6 +491,8 @@ def plan(cluster: Cluster | Path | str, say: Say = silent) -> Plan:
     ('pp', True)
     >>> found.sensitivity()[0].key, found.break_even("scale.latency").matters
     ('scale.stages', True)
+    >>> found.break_even_map("scale.latency=1:2", "scale.drafts=1:2").best[0][0]
+    'pp'
     >>> [each.worker for each in found.robustness() if each.case == "a device 1.5 times as slow"]
     ['pipeline0.stage1']
     """
@@ -564,7 +580,7 @@ def calibrate(
     treepipe.core.errors.UserError: calibrate('device'): no option 'spead'; there are contexts, \
 device, draft, draft_widen, dtype, force, layers, model, seconds, threads, tokens, widen
     """
-    _need_executor("calibrate")
+    need_executor("treepipe.calibrate")
     from treepipe.executor.measure.calibrate import CALIBRATIONS
 
     if what not in CALIBRATIONS:
@@ -606,15 +622,3 @@ def _changed(scenario: Scenario, runs: int | None, seed: int | None) -> Scenario
     given = {"runs": runs, "seed": seed}
     changes = {key: value for key, value in given.items() if value is not None}
     return admitted(scenario.with_(**changes) if changes else scenario)
-
-
-def _need_executor(name: str) -> None:
-    """Raises ``UserError`` where the extra is not installed."""
-    try:
-        import torch  # noqa: F401
-        import zmq  # noqa: F401
-    except ModuleNotFoundError as missing:
-        raise UserError(
-            f"treepipe.{name} needs the extra 'executor' ({missing.name} is not installed): "
-            f"pip install 'treepipe[executor]'"
-        ) from None

@@ -15,11 +15,12 @@ import torch
 from treepipe.core.errors import UserError
 from treepipe.executor.computing import DTYPES, gpu_fault
 from treepipe.executor.fleet import Fleet
+from treepipe.executor.keys import parse_address
 from treepipe.executor.measure.acceptance import acceptance_profile, open_pair, pool_path
 from treepipe.executor.measure.calibration import growing_pool
 from treepipe.executor.measure.device import CONTEXTS, TOKENS, DeviceSession
 from treepipe.executor.measure.device_file import device_profile
-from treepipe.executor.measure.in_place import HostSession, RunRequest
+from treepipe.executor.measure.in_place import HostSession
 from treepipe.executor.measure.link import TURNS, LinkSession, link_profile, link_versions
 from treepipe.executor.measure.pairs import (
     HostPair,
@@ -34,10 +35,10 @@ from treepipe.executor.measure.peer import (
     address_towards,
     local_peer,
     numeric,
-    parse_address,
 )
 from treepipe.executor.measure.profile_file import claim, write_profile
 from treepipe.executor.measure.progress import Say
+from treepipe.executor.measure.run_request import RunRequest
 from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
 from treepipe.executor.measure.work import Bench
@@ -314,11 +315,10 @@ def calibrate_run(asked: RunRequest, out: Path, say: Say, *, force: bool = False
     """Run a scenario's own workers without emulation, and write their host's profile.
 
     Raises:
-        UserError: the scenario is wrong, its roles are not on one host, or the file may not be
-            written.
+        UserError: as ``RunRequest.load``, or the file may not be written.
         RunError: a worker failed.
     """
-    session = HostSession.of(asked)
+    session = HostSession(asked, asked.load())
     claim(out, force)
     try:
         session.run(say)

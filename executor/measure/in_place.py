@@ -14,12 +14,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from treepipe.core.errors import UserError
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.host_fit import Observed, spread_of
 from treepipe.executor.measure.machine import hardware, software
 from treepipe.executor.measure.progress import Say
+from treepipe.executor.measure.run_request import REQUESTS, RunRequest
 from treepipe.profiles.schema import HostFit, HostProfile, MeasuredOrigin
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Injected
@@ -33,21 +33,6 @@ SCHEDULES: Mapping[str, Mapping[str, object]] = {
 NEW_TOKENS = 48
 
 
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What is to be run.
-
-    Attributes:
-        scenario: a scenario's file; its workers are measured, whatever its schedule is.
-        prompts: that are continued; others than the runs that are to be predicted.
-        seconds: time to spend at most, once the workers have started.
-    """
-
-    scenario: str
-    prompts: str = "reference:calibration"
-    seconds: float = 60.0
-
-
 @dataclass(slots=True)
 class HostSession:
     """The runs so far."""
@@ -58,20 +43,6 @@ class HostSession:
     rounds: int = 0
     processors: int = 1
     restarts_ms: list[float] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, asked: RunRequest) -> HostSession:
-        """Raises ``UserError`` if the scenario's roles are not all on one host."""
-        scenario = Scenario.load(asked.scenario)
-        hosts = {draft.host for draft in scenario.drafts}
-        hosts |= {stage.host for pipeline in scenario.pipelines for stage in pipeline.stages}
-        if len(hosts) != 1 or None in hosts:
-            named = ", ".join(sorted(str(host) for host in hosts if host is not None)) or "none"
-            raise UserError(
-                f"{scenario.path}: calibrate run measures one host, on which all draft servers and "
-                f"stages are (key host of each); named are {named}"
-            )
-        return cls(asked, scenario)
 
     def run(self, say: Say) -> None:
         """Both schedules in turns until the time is up, at least once each."""
@@ -105,7 +76,7 @@ class HostSession:
             schedule={"name": schedule, **keys},
             emulate=False,
             runs=1,
-            workload={"requests": 4, "new_tokens": NEW_TOKENS, "prompts": self.asked.prompts},
+            workload={"requests": REQUESTS, "new_tokens": NEW_TOKENS, "prompts": self.asked.place},
             sampling={},
         )
         return prepare(scenario)

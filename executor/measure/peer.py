@@ -24,7 +24,6 @@ from treepipe.executor.control import LinkEnd
 from treepipe.executor.fork_server import fork_server
 from treepipe.executor.keys import Porter
 from treepipe.executor.transport import LOOPBACK, Gate, Inbox, Outbox, Ping
-from treepipe.scenario.schema import endpoint
 
 ANY_TIME = 0.0
 END_S = 5.0
@@ -32,21 +31,6 @@ WIDTH = 256
 """Of hidden states: a row is 1 KiB."""
 SIZES = tuple(1024 * 4**power for power in range(7))
 """Bytes: 1 KiB to 4 MiB."""
-
-
-def parse_address(text: str, option: str) -> tuple[str, int]:
-    """Host and port.
-
-    >>> parse_address("10.0.0.7:5000", "--peer")
-    ('10.0.0.7', 5000)
-
-    Raises:
-        UserError: it is something else.
-    """
-    try:
-        return endpoint(text.removeprefix("tcp://"))
-    except ValueError:
-        raise UserError(f"{option} {text}: must be HOST:PORT, e.g. 192.168.1.20:5555") from None
 
 
 def numeric(host: str, option: str) -> str:

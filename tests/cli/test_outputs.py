@@ -149,18 +149,21 @@ def no_file_above(size: int) -> Iterator[None]:
 
 
 def test_what_was_there_stays_if_writing_fails(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "x.json"
+    out, temporary = tmp_path / "x.json", tmp_path / "temporary"
     out.write_text("earlier")
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with no_file_above(1000), pytest.raises(WriteError, match="so it is lost"):
         write_file(out, "x" * 5000, "--trace")
     assert out.read_text() == "earlier"
-    assert [each.name for each in tmp_path.iterdir()] == ["x.json"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["temporary", "x.json"]
     # The result itself is still to be had where there is no room at all.
     with no_file_above(1000), pytest.raises(WriteError, match="it is on standard output"):
         write_file(out, "x" * 5000, "--json")
     assert capsys.readouterr().out == "x" * 5000
+    assert not list(temporary.iterdir()), "nothing of what could not be kept is left"
 
 
 def test_files_are_replaced_with_their_links_and_rights(tmp_path: Path) -> None:

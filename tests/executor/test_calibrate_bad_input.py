@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.command_line import SCENARIO, assert_sentence, call, on_one_host
 from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.core.errors import UserError
 from treepipe.executor.measure.calibrate import numbers
+from treepipe.executor.measure.run_request import RunRequest
+from treepipe.executor.prompts import load_texts
 from treepipe.profiles.library import load_device
 from treepipe.profiles.schema import DeviceProfile
 
@@ -132,3 +134,43 @@ def test_numbers_are_sorted_and_unique() -> None:
     assert numbers("8,1,8", "--tokens", 1) == (1, 8)
     with pytest.raises(UserError, match=r"^--tokens : must be"):
         numbers("", "--tokens", 1)
+
+
+# --- what `treepipe calibrate run` is asked for --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        (["a", "b", "c"], "--prompts few.json: holds 3 texts; calibrate run continues 4"),
+        ("a text", "few.json: must hold a JSON list of strings (--prompts)"),
+        (None, "few.json: there is no such file (--prompts)"),
+    ],
+)
+def test_prompts_that_are_too_few_are_refused_by_their_option(
+    texts: object,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "box.toml").write_text(on_one_host(SCENARIO))
+    if texts is not None:
+        (tmp_path / "few.json").write_text(json.dumps(texts))
+    assert call(monkeypatch, "calibrate", "run", "box.toml", "--prompts", "few.json") == 2
+    assert_sentence(capsys.readouterr().err, sentence)
+
+
+def test_prompts_are_found_from_where_the_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "scenarios"
+    folder.mkdir()
+    (folder / "box.toml").write_text(on_one_host(SCENARIO))
+    (tmp_path / "texts.json").write_text(json.dumps(["a", "b", "c", "d"]))
+    asked = RunRequest("scenarios/box.toml", "texts.json")
+    assert asked.load().name == "small"
+    assert len(load_texts(asked.place, folder)) == 4, "by a scenario in a folder of its own"
+    assert RunRequest("scenarios/box.toml").place == "reference:calibration"

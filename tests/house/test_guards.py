@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import MissingExecutor
+from conftest import EXECUTOR, MissingExecutor
+from tests.worlds.command_line import SCENARIO, on_one_host
 from tests.worlds.sources import modules, nodes, parsed
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +150,48 @@ def test_starting_loads_no_more_than_it_needs() -> None:
         "    simulate(Scenario.load(path, few))\n"
         "    assert not slow & set(sys.modules), (path, slow & set(sys.modules))"
     )
+
+
+def _refuse(commands: Iterable[tuple[object, ...]]) -> str:
+    """Code that has each of them refused, after which PyTorch is not there yet."""
+    return (
+        "import sys, treepipe.cli.main as cli\n"
+        f"for words in {[[*map(str, words)] for words in commands]}:\n"
+        "    sys.argv = ['treepipe', *words]\n"
+        "    try:\n"
+        "        cli.main()\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 2, words\n"
+        "    slow = {'torch', 'transformers'} & set(sys.modules)\n"
+        "    assert not slow, (words, slow)"
+    )
+
+
+@pytest.mark.processes
+def test_what_is_wrong_is_said_before_pytorch_is_loaded(tmp_path: Path) -> None:
+    for name in EXECUTOR:
+        pytest.importorskip(name)
+    elsewhere, box, none, there = (tmp_path / name for name in ("two", "box", "none", "there"))
+    elsewhere.write_text(SCENARIO)
+    box.write_text(on_one_host(SCENARIO))
+    there.write_text('["one", "two", "three"]')
+    run = ("calibrate", "run")
+    refused: list[tuple[object, ...]] = [
+        ("run", none),
+        ("run", elsewhere, "--json", none / "r.json"),
+        (*run, none),
+        (*run, elsewhere),
+        (*run, box, "--out", there),
+        (*run, box, "--out", none / "host.toml"),
+        (*run, box, "--out", tmp_path / "host.toml", "--prompts", there),
+        ("calibrate", "peer", "--listen", "here"),
+        ("worker", "--listen", "here"),
+        ("worker", "--listen", "10.0.0.7:80"),
+        ("worker", "--listen", "127.0.0.1:0", "--key", none),
+        ("worker", "--make-key", there),
+        ("worker", "--status", "here"),
+    ]
+    _python(_refuse(refused))
 
 
 LOAD_ALL = f"""

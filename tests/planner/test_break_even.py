@@ -16,7 +16,7 @@ from treepipe.planner.break_even import BreakEven, axis_of, break_even, regions
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found
 from treepipe.planner.regions_plot import regions_figure
-from treepipe.planner.report import plan_content
+from treepipe.planner.report import break_even_sentence, plan_content
 from treepipe.sim.points import Point, simulate_points
 
 TWO = {"search.schedules": ["pp", "chain"], "search.grid": {"schedule.gamma": [3]}}
@@ -27,6 +27,7 @@ ALWAYS = {
     "workload.new_tokens": 13,
     "pipelines.0.stages.0.device.stage_ms": {1: 20.0},
 }
+NO_LATENCY = {"links.default": {"latency_ms": 0.0}}
 CLIENTS = "workload.concurrency=1:2"
 
 
@@ -52,10 +53,20 @@ def test_a_key_that_changes_nothing_is_said_to() -> None:
     assert (same.value, same.matters) == (None, True)
 
 
-@pytest.mark.parametrize("asked", ["scale.bogus=1:2", "acceptance.beta=0.5:2", "emulate=1:2"])
-def test_a_range_that_cannot_be_is_refused_before_the_search(asked: str) -> None:
-    with pytest.raises(UserError, match=r"KEY=LOW:HIGH bounds them"):
-        axis_of(asked, Cluster.of(CLUSTER))
+def test_an_input_of_zero_is_looked_at_where_a_range_is_given() -> None:
+    """A round of either schedule waits for as many messages, and a chain's gives more tokens."""
+    even = along("links.default.jitter_ms=0.5:4", found(**ALWAYS))
+    assert (even.axis.stated, even.before, even.value) == (None, "chain", None)
+    quick = along("links.default.latency_ms=0.01:4", found(**{**ALWAYS, **NO_LATENCY}))
+    assert quick.axis.stated is None
+    assert quick.value is None or 0.01 < quick.value < 4
+
+
+def test_a_range_a_hair_wide_is_told_apart() -> None:
+    same = along("scale.latency=1:1.00001", found(**TWO))
+    assert "from 1 to 1.00001 (stated: 1)" in break_even_sentence(same)
+    wide = along("scale.latency=1:2", found(**TWO))
+    assert "from 1 to 2 (stated: 1)" in break_even_sentence(wide)
 
 
 def test_the_best_schedule_changes_at_the_value_and_surely_beyond_the_interval() -> None:
@@ -102,10 +113,17 @@ def test_a_map_agrees_with_the_value_along_its_axis() -> None:
     ("text", "sentence"),
     [
         ("schedule.gamma", "--break-even schedule.gamma: needs an input, e.g. scale.latency"),
-        ("links.default.jitter", "states no positive number there; give a range, links.default"),
         ("scale.latency=3", "a range looks like scale.latency=0.5:20"),
         ("scale.latency=3:1", "a range goes from a positive number to a larger one"),
         ("workload.concurrency=1.2:1.8", "there are no two whole numbers in this range"),
+        # A range helps only where the key takes numbers at all.
+        ("links.default.jitter_ms", "give a range, links.default.jitter_ms=LOW:HIGH"),
+        ("acceptance.beta=0.5:2", "tries such values; acceptance.beta=LOW:HIGH bounds them)"),
+        ("emulate", "--break-even emulate: emulate holds no number"),
+        ("emulate=1:2", "--break-even emulate=1:2: emulate holds no number"),
+        ("workload.prompts", "a valid string (--break-even workload.prompts tries such values)"),
+        ("scale.bogus=1:2", "is unknown; valid keys: bandwidth, devices"),
+        ("scale.bogus=1:2", "(--break-even scale.bogus=1:2 tries such values)"),
     ],
 )
 def test_what_is_no_axis_is_one_sentence(text: str, sentence: str) -> None:
@@ -114,9 +132,11 @@ def test_what_is_no_axis_is_one_sentence(text: str, sentence: str) -> None:
     assert sentence in str(caught.value)
 
 
-def test_a_value_that_is_refused_names_the_option() -> None:
-    with pytest.raises(UserError, match=r"acceptance.beta.*\(--break-even tries such values"):
-        along("acceptance.beta=0.5:1.5", found(**TWO))
+def test_a_value_that_a_plan_refuses_names_the_option() -> None:
+    """The cluster takes it, but a tree of so many drafted tokens does not fit into the device."""
+    each = found(**TWO)
+    with pytest.raises(UserError, match=r"\(--break-even tries such values; KEY=LOW:HIGH bounds"):
+        along("pipelines.0.stages.0.count=1:40", each)
 
 
 @pytest.mark.long

@@ -160,7 +160,11 @@ def test_command_tells_it_in_a_table_a_picture_and_json(
     [
         (["--sensitivity", "--quiet"], "--sensitivity --quiet shows nothing; add --json or --plot"),
         (["--break-even", "a", "--break-even", "b"], "is shown by --plot, --json and --report"),
-        (["--break-even", "a", "--break-even", "a=1:2"], "a map is over two different inputs"),
+        (
+            ["--break-even", "a", "--break-even", "a=1:2", "--json", "-"],
+            "a map is over two different inputs",
+        ),
+        ([*3 * ["--break-even", "a"], "--json", "-"], "takes one input, or two for a map"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(

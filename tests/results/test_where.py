@@ -40,6 +40,26 @@ def test_the_simulator_names_what_a_profile_has(
         assert set(parts) <= {"compute", "draft", "evaluate", "decide", "prune", "idle"}
 
 
+@pytest.mark.parametrize("command", ["simulate", "run"])
+def test_its_picture_whose_name_nobody_gave_overwrites_nothing(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, beside = tmp_path / "small.toml", tmp_path / "r-where-time-goes.png"
+    path.write_text(SCENARIO)
+    beside.write_bytes(b"mine")
+    asked = ["--where-time-goes", "--plot", tmp_path / "r.png", "--quiet"]
+    assert call(monkeypatch, command, path, *asked) == 2
+    said = f"--where-time-goes {beside}: there is such a file already; --force overwrites it"
+    assert_sentence(capsys.readouterr().err, said)
+    assert beside.read_bytes() == b"mine"
+    if command == "simulate":
+        assert call(monkeypatch, command, path, *asked, "--force") == 0
+        assert beside.stat().st_size > 1000
+
+
 def test_two_scenarios_are_not_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

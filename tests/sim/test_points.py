@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import joblib
 import pytest
@@ -42,6 +44,7 @@ def test_outcomes_are_those_of_a_prediction(
 ) -> None:
     """On other cores or here."""
     monkeypatch.setattr(points, "ALONE_S", alone_s)
+    monkeypatch.setattr(points, "_alone", points._Alone())
     settings = (*SETTINGS, BERNOULLI)
     named = [point("a", SCENARIO, settings), point("b", SCENARIO, (*settings, "seed=3"))]
     with joblib.parallel_config(backend="loky"):
@@ -51,6 +54,34 @@ def test_outcomes_are_those_of_a_prediction(
     assert found["a"].metrics == metrics
     assert found["a"].utilization == utilization
     assert steps == [2, 1, 1]
+
+
+def test_a_process_that_has_worked_enough_itself_gives_every_batch_to_the_others(
+    steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else of each batch the first point is simulated here while the others wait."""
+    given = list[int]()
+
+    def noted(jobs: Iterator[Any]) -> Iterator[points.Outcome]:
+        waiting = list(jobs)
+        given.append(len(waiting))
+        return (work(*args, **rest) for work, args, rest in waiting)
+
+    alone = points._Alone()
+    monkeypatch.setattr(points, "_alone", alone)
+    monkeypatch.setattr(points, "carried_out", noted)
+
+    def simulate(*seeds: int) -> None:
+        settings = [(*SETTINGS, BERNOULLI, f"seed={seed}") for seed in seeds]
+        simulate_points([point(each[-1], SCENARIO, each) for each in settings], lambda *_: None)
+
+    monkeypatch.setattr(points, "ALONE_S", 1e6)
+    simulate(1, 2)
+    assert given == []
+    monkeypatch.setattr(points, "ALONE_S", alone.spent_s + 1e-9)
+    simulate(3, 4, 5)
+    simulate(6, 7)
+    assert given == [2, 2]
 
 
 def test_a_steady_point_counts_only_while_all_pipelines_work(steps: list[int]) -> None:
@@ -124,8 +155,34 @@ def test_a_pool_that_changes_is_noticed(tmp_path: Path, steps: list[int]) -> Non
 def test_sources_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = Scenario.load(SCENARIO, (*SETTINGS, BERNOULLI))
     before = points._fingerprint(scenario)
-    monkeypatch.setattr(points, "_sources", lambda: "other sources")
+    monkeypatch.setattr(points, "_sources", lambda rooms: "other sources")
     assert points._fingerprint(scenario) != before
+
+
+def test_sources_of_what_changes_no_outcome_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep's rows are made in its own room, which changes no point of a study."""
+    for room in (*points.ROOMS, "sweeps", "planner"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "rules.py").write_text(room)
+    monkeypatch.setattr(points, "PACKAGE", tmp_path)
+
+    def found(*rooms: str) -> str:
+        points._sources.cache_clear()
+        return points._sources((*points.ROOMS, *rooms))
+
+    def change(room: str) -> None:
+        (tmp_path / room / "rules.py").write_text("other rules")
+
+    own, rows = found(), found("sweeps")
+    change("planner")
+    change("sweeps")
+    assert found() == own
+    assert found("sweeps") != rows
+    change("core")
+    assert found() != own
+    points._sources.cache_clear()
 
 
 def test_a_wrong_setting_is_one_sentence(steps: list[int]) -> None:

@@ -33,6 +33,13 @@ def test_coverage_end_to_end(tmp_path: Path) -> None:
     assert "What is tested" in (tmp_path / "out" / "coverage.md").read_text()
 
 
+def test_a_single_cell_has_a_bias_without_an_interval() -> None:
+    mean, run = Interval(10.0, 9.5, 10.5), Interval(10.0, 8.0, 12.0)
+    one = coverage.Found("one", "chain", "model", mean, run, 8.0)
+    assert coverage._findings([one], [])[-1] == "bias: +25.0%"
+    assert coverage._findings([one, one], [one])[-2] == "bias: +25.0% (+25.0% to +25.0%)"
+
+
 def test_no_text_is_both_calibrated_on_and_run() -> None:
     calibrated, others = coverage._split(_file(), SMALL, seed=3)
     assert (len(calibrated.lengths), len(others.lengths)) == (40, 3)

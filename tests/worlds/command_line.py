@@ -35,6 +35,13 @@ requests = 2
 new_tokens = 12
 """
 
+
+def on_one_host(text: str) -> str:
+    """Give the scenario's text with all of its roles on the host ``box``."""
+    text = text.replace("[[drafts]]\n", '[[drafts]]\nhost = "box"\n')
+    return text.replace("stages = [{ ", 'stages = [{ host = "box", ')
+
+
 ROOT = Path(__file__).parents[2]
 WORK = {
     "simulate": "treepipe.sim.predict.predict",

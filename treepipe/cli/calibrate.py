@@ -7,9 +7,9 @@ from typing import Annotated, Optional
 
 import typer
 
-from treepipe.cli.extras import need_executor
 from treepipe.cli.options import Force, Quiet
 from treepipe.core.errors import UserError
+from treepipe.extras import need_executor
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -61,7 +61,7 @@ def device(
     if context.invoked_subcommand is not None:
         _refuse_options(context, context.invoked_subcommand)
         return
-    need_executor("calibrate")
+    need_executor("treepipe calibrate")
     from treepipe.executor.measure.calibrate import DeviceRequest, calibrate_device, numbers
     from treepipe.executor.measure.device import CONTEXTS, TOKENS
     from treepipe.results.show import Progress
@@ -113,7 +113,7 @@ def links(
     quiet: Quiet = False,
 ) -> None:
     """Measure links by ping-pong (latency, bandwidth, overhead, jitter): one, or a scenario's."""
-    need_executor("calibrate")
+    need_executor("treepipe calibrate")
     from treepipe.executor.measure.calibrate import LinkRequest, calibrate_link
     from treepipe.results.show import Progress
 
@@ -156,12 +156,13 @@ def peer(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="An address of this host.")],
 ) -> None:
     """Answer `treepipe calibrate links` of another host, until interrupted."""
-    need_executor("calibrate")
+    need_executor("treepipe calibrate")
+    from treepipe.executor.keys import parse_address
+
+    host, port = parse_address(listen, "--listen")  # before PyTorch, which takes seconds to load
     from treepipe.executor.measure.peer import listen as listen_at
-    from treepipe.executor.measure.peer import parse_address
     from treepipe.results.show import console
 
-    host, port = parse_address(listen, "--listen")
     listen_at(host, port, lambda address: console().print(f"listening at {address}"))
 
 
@@ -207,7 +208,7 @@ def acceptance(
     quiet: Quiet = False,
 ) -> None:
     """Run target and draft over prompts: a recorded pool, and its profile."""
-    need_executor("calibrate")
+    need_executor("treepipe calibrate")
     from treepipe.executor.measure.calibrate import AcceptanceRequest, calibrate_acceptance
     from treepipe.results.show import Progress
 
@@ -249,13 +250,18 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a scenario's own workers, not emulated: what their host adds to its devices' times."""
-    need_executor("calibrate")
-    from treepipe.executor.measure.calibrate import calibrate_run
-    from treepipe.executor.measure.in_place import RunRequest
+    need_executor("treepipe calibrate")
+    from treepipe.executor.measure.profile_file import claim
+    from treepipe.executor.measure.run_request import RunRequest
     from treepipe.results.show import Progress
 
+    asked = RunRequest(scenario, prompts, seconds)
+    asked.load()  # at once: what comes next loads PyTorch, which takes seconds
+    claim(out, force)
+    from treepipe.executor.measure.calibrate import calibrate_run
+
     with Progress(quiet) as say:
-        calibrate_run(RunRequest(scenario, prompts, seconds), out, say, force=force)
+        calibrate_run(asked, out, say, force=force)
     _show(out, quiet)
 
 

@@ -23,7 +23,6 @@ from treepipe.cli import plan as cli_plan
 from treepipe.cli import profiles as cli_profiles
 from treepipe.cli import sweep as cli_sweep
 from treepipe.cli import worker as cli_worker
-from treepipe.cli.extras import need_executor
 from treepipe.cli.options import (
     Force,
     JsonTarget,
@@ -43,6 +42,7 @@ from treepipe.cli.options import (
     command_line,
 )
 from treepipe.core.errors import RunError, UserError
+from treepipe.extras import need_executor
 from treepipe.files.outputs import (
     Faults,
     check_outputs,
@@ -183,7 +183,7 @@ def simulate(
     check_outputs(
         {"--json": json, "--trace": trace, **pictures, "--report": report},
         inputs=(scenario, versus),
-        keep=() if force else ("--report",),
+        keep=() if force else ("--report", "--where-time-goes"),
     )
     overrides = changes(settings, seed, runs)
     a, b = Scenario.load(scenario, overrides), None
@@ -253,8 +253,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Execute a scenario with real processes, on this machine and on the workers that it names."""
-    need_executor("run")
-    from treepipe.executor.execute import execute
+    need_executor("treepipe run")
     from treepipe.results.result import make_result
     from treepipe.results.show import Progress, show_result
     from treepipe.scenario.scenario import Scenario
@@ -269,9 +268,11 @@ def run(
             "--report": report,
         },
         inputs=(scenario,),
-        keep=() if force else ("--report",),
+        keep=() if force else ("--report", "--where-time-goes"),
     )
     loaded = admitted(Scenario.load(scenario, changes(settings, seed, runs)))
+    from treepipe.executor.execute import execute  # with PyTorch behind it: now that all is checked
+
     with Progress(quiet) as say:
         execution = execute(loaded, say, json, recording)
     traces = execution.traces
@@ -316,7 +317,7 @@ def validate(
     quiet: Quiet = False,
 ) -> None:
     """Predict, execute, and explain how far off the prediction was."""
-    need_executor("validate")
+    need_executor("treepipe validate")
     from treepipe.validation.validate import Request, perform
 
     changed = changes(settings, seed, runs)
@@ -334,7 +335,7 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Predict four schedules, run them on real processes, and compare."""
-    need_executor("demo")
+    need_executor("treepipe demo")
     from treepipe.results.show import Progress
     from treepipe.validation.demo import claim_folder, demo_report, run_demo, show_demo, write_demo
 
@@ -380,7 +381,7 @@ def study(
         raise UserError("treepipe study needs a name; treepipe study --list shows them")
     found = find_study(name)
     if found.needs_executor or measure:
-        need_executor("study")
+        need_executor("treepipe study")
     perform(
         found,
         out,

@@ -78,7 +78,7 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Search schedules, parameters and partitions for a cluster and a goal."""
-    from treepipe.planner.break_even import axis_of, break_evens
+    from treepipe.planner.break_even import axes_of, break_evens
     from treepipe.planner.capacity import capacities, check_capacity
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.explored import Explored
@@ -114,7 +114,7 @@ def plan(
     loaded = Cluster.load(cluster, changes(settings, seed, runs))
     if capacity:
         check_capacity(loaded)
-    axes = [axis_of(key, loaded) for key in keys]
+    axes = axes_of(keys, loaded)
     with engine(backend, jobs, address), Progress(quiet) as say:
         found = search(loaded, say)
         more = Explored(
@@ -170,10 +170,6 @@ def _check_asked(
     Args: ``keys``: of the break-even.
     """
     sensitivity = asked["--sensitivity"]
-    if len(keys) > 2:
-        raise UserError("--break-even takes one input, or two for a map")
-    if len({key.partition("=")[0].strip() for key in keys}) < len(keys):
-        raise UserError("--break-even: a map is over two different inputs")
     if plot is not None and sensitivity and len(keys) == 2:
         raise UserError("--plot draws one picture: leave out --sensitivity or a --break-even")
     if len(keys) == 2 and plot is None and json is None and report is None:

@@ -11,8 +11,8 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 
-from treepipe.cli.extras import need_executor
 from treepipe.core.errors import UserError
+from treepipe.extras import need_executor
 
 Listen = Annotated[
     Optional[str],  # noqa: UP045  (typer reads it at run time on Python 3.10)
@@ -46,7 +46,7 @@ def worker(
     status: StatusOf = None,
 ) -> None:
     """Serve as a worker on this host, for one coordinator at a time."""
-    need_executor("worker")
+    need_executor("treepipe worker")
     given = [name for name, value in _asked(listen, make_key, status).items() if value is not None]
     if len(given) != 1:
         raise UserError("treepipe worker takes one of --listen, --make-key and --status")
@@ -77,8 +77,7 @@ def _make_key(path: Path) -> None:
 
 
 def _show_status(address: str, key_file: Path | None) -> None:
-    from treepipe.executor.keys import KeyPair
-    from treepipe.executor.measure.peer import parse_address
+    from treepipe.executor.keys import KeyPair, parse_address
     from treepipe.executor.remote import status
 
     parse_address(address, "--status")
@@ -95,8 +94,7 @@ def _show_status(address: str, key_file: Path | None) -> None:
 
 def _serve(address: str, key_file: Path | None, models: Path | None) -> None:
     from treepipe.executor.daemon import Daemon
-    from treepipe.executor.keys import KeyPair
-    from treepipe.executor.measure.peer import parse_address
+    from treepipe.executor.keys import KeyPair, parse_address
 
     host, port = parse_address(address, "--listen")
     key = None if key_file is None else KeyPair.load(key_file)

@@ -252,12 +252,21 @@ def _is_written_in_place(path: Path, target: Path) -> bool:
 def _rescued(name: str, data: bytes, label: str, option: str, cause: OSError) -> WriteError:
     """Keep what could not be put in place; the error that says where it is."""
     try:
-        kept = Path(tempfile.mkdtemp(prefix="treepipe-")) / name
-        kept.write_bytes(data)
-        where = f"it is in {kept}"
+        where = f"it is in {_kept(name, data)}"
     except OSError:
         where = f"nor in the folder {tempfile.gettempdir()}, so it is lost"
         if option == "--json":
             sys.stdout.write(data.decode())
             where = "it is on standard output"
     return WriteError(f"{label}: cannot be written: {cause.strerror}; {where}")
+
+
+def _kept(name: str, data: bytes) -> Path:
+    """Write it to a new folder for temporary files, which is gone again if that fails, too."""
+    folder = Path(tempfile.mkdtemp(prefix="treepipe-"))
+    try:
+        (folder / name).write_bytes(data)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder / name

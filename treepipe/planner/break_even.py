@@ -22,6 +22,7 @@ from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.gaps import Runs, relative_gap
 from treepipe.planner.halving import Found
 from treepipe.planner.limits import is_least_best
+from treepipe.results.show import number
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point
@@ -33,6 +34,8 @@ STEPS = 4
 """Values on each side of the stated one, each as many times the last one."""
 HALVINGS = 5
 """Of the interval in which the best schedule changes."""
+MOST_DIGITS = 17
+"""That a number has."""
 NOT_INPUTS = ("name", "seed", "runs", "search", "schedule")
 
 
@@ -42,7 +45,7 @@ class Axis:
 
     Attributes:
         key: dotted, of the scenario.
-        stated: the scenario's own value; None where it states none.
+        stated: the scenario's own value; None where it states no positive one.
         whole: only whole numbers make sense.
     """
 
@@ -74,6 +77,18 @@ class Axis:
     def given(self, value: float) -> float:
         """The value as a file would say it."""
         return int(value) if self.whole else value
+
+    def shown(self, value: float, digits: int = 4) -> str:
+        """The value in words, with at least so many digits, and enough to tell apart what is tried.
+
+        >>> wide, narrow = (Axis("scale.latency", 1.0, end, 1.0, False) for end in (8.0, 1.0001))
+        >>> wide.shown(8.0), narrow.shown(1.0001), narrow.shown(1.0)
+        ('8', '1.0001', '1')
+        """
+        values = self.values
+        while digits < MOST_DIGITS and len({number(v, digits) for v in values}) < len(values):
+            digits += 1
+        return number(value, digits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +152,8 @@ def axis_of(text: str, scenario: Scenario) -> Axis:
     option = f"--break-even {text}"
     if not key or key.split(".")[0] in NOT_INPUTS:
         raise UserError(f"{option}: needs an input, e.g. scale.latency or workload.concurrency")
-    stated = scenario.number_at(key)
+    found = scenario.number_at(key)
+    whole, stated = isinstance(found, int), found if found is not None and found > 0 else None
     if equals:
         try:
             low, high = (float(end) for end in ends.split(":"))
@@ -145,7 +161,8 @@ def axis_of(text: str, scenario: Scenario) -> Axis:
             raise UserError(f"{option}: a range looks like {key}=0.5:20") from None
         if not 0 < low < high < math.inf:
             raise UserError(f"{option}: a range goes from a positive number to a larger one")
-    elif stated is None or stated <= 0:
+    elif stated is None:
+        _check(scenario, key, (1, 0.5), option)
         raise UserError(
             f"{option}: the cluster states no positive number there; give a range, {key}=LOW:HIGH"
         )
@@ -153,16 +170,38 @@ def axis_of(text: str, scenario: Scenario) -> Axis:
         low, high = stated / REACH, stated * REACH
         if key.startswith("acceptance.") and stated < 1:
             high = 1 - (1 - stated) / REACH  # a share: the misses are so much fewer
-    whole = isinstance(stated, int)
     if whole:
         low, high = float(max(1, math.ceil(low))), float(math.floor(high))
     if not low < high:
         raise UserError(f"{option}: there are no two whole numbers in this range")
     axis = Axis(key, low, high, stated, whole)
-    with _values_tried():
-        for end in (low, high):
-            scenario.with_(**{key: axis.given(end)})  # now: the search may take minutes
+    _check(scenario, key, [axis.given(value) for value in axis.values], option)
     return axis
+
+
+def _check(scenario: Scenario, key: str, values: Sequence[float], option: str) -> None:
+    """Raise ``UserError`` where a value is refused: now, since the search may take minutes."""
+    refused = list[UserError]()
+    for value in values:
+        try:
+            taken = scenario.with_(**{key: value}).number_at(key)
+        except UserError as error:
+            refused.append(error)
+            continue
+        if taken is None:  # as true or false takes 1
+            raise UserError(f"{option}: {key} holds no number")
+    if refused:
+        bounds = f"; {key}=LOW:HIGH bounds them" if len(refused) < len(values) else ""
+        raise UserError(f"{refused[0]} ({option} tries such values{bounds})")
+
+
+def axes_of(texts: Sequence[str], scenario: Scenario) -> list[Axis]:
+    """At most two axes, of different inputs; raises ``UserError`` if they are not."""
+    if len(texts) > 2:
+        raise UserError("--break-even takes one input, or two for a map")
+    if len({text.partition("=")[0].strip() for text in texts}) < len(texts):
+        raise UserError("--break-even: a map is over two different inputs")
+    return [axis_of(text, scenario) for text in texts]
 
 
 def break_evens(
@@ -239,21 +278,21 @@ def _simulated(
     goal, plans = found.cluster.search.goal, found.best_of_each
     with _values_tried():
         points = [
-            Point(f"{name} {number}", each.candidate.scenario.with_(**changes, runs=runs))
-            for number, changes in enumerate(settings)
+            Point(f"{name} {count}", each.candidate.scenario.with_(**changes, runs=runs))
+            for count, changes in enumerate(settings)
             for name, each in plans.items()
         ]
         title = f"{len(plans)} plans at {len(settings)} values"
         outcomes = simulate_weighed(found.cluster, points, say, title)
     return [
-        {name: outcomes[f"{name} {number}"].observations[goal] for name in plans}
-        for number in range(len(settings))
+        {name: outcomes[f"{name} {count}"].observations[goal] for name in plans}
+        for count in range(len(settings))
     ]
 
 
 @contextmanager
 def _values_tried() -> Iterator[None]:
-    """Whoever is refused a value hears why it was tried."""
+    """Whoever is refused a plan at a value that the cluster takes hears why it was tried."""
     try:
         yield
     except UserError as error:

@@ -128,9 +128,9 @@ def _changes(found: Found, even: BreakEven | None, mapped: Regions | None) -> Ch
     table = Table(title=f"the best schedule by {mapped.x.key} (across) and {mapped.y.key} (down)")
     table.add_column("")
     for value in mapped.x.values:
-        table.add_column(f"{value:.3g}")
+        table.add_column(mapped.x.shown(value, 3))
     for value, best in zip(mapped.y.values, mapped.best, strict=True):
-        table.add_row(f"{value:.3g}", *best)
+        table.add_row(mapped.y.shown(value, 3), *best)
     picture = Picture(regions_figure(mapped, title), f"a map of schedules: {title}")
     return Chapter("Where another schedule is better", sentences, [table], [picture])
 

@@ -59,7 +59,7 @@ def regions_figure(found: Regions, title: str) -> Figure:
         (found.y, panel.set_yticks, panel.set_ylabel, False),
     ):
         values = axis.values
-        ticks(np.arange(len(values)) + 0.5, [f"{value:.3g}" for value in values])
+        ticks(np.arange(len(values)) + 0.5, [axis.shown(value, 3) for value in values])
         label(axis.key)
         _mark_stated(panel, axis, column=column)
     panel.set_title(title, loc="left", fontsize=10)

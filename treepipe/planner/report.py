@@ -185,17 +185,17 @@ def break_even_sentence(even: BreakEven) -> str:
     """The value at which the best schedule changes, in words."""
     axis = even.axis
     if even.value is None:
-        ends = f"{number(axis.low)} to {number(axis.high)}"
+        ends = f"{axis.shown(axis.low)} to {axis.shown(axis.high)}"
         sentence = f"{even.before} is the best schedule for {axis.key} from {ends}"
         sentence += "" if even.matters else ", which changes nothing of any plan's goal"
     else:
-        low = "" if even.low is None else f"beyond doubt below {number(even.low)}"
-        high = "" if even.high is None else f"beyond doubt above {number(even.high)}"
+        low = "" if even.low is None else f"beyond doubt below {axis.shown(even.low)}"
+        high = "" if even.high is None else f"beyond doubt above {axis.shown(even.high)}"
         sentence = (
-            f"break-even: {axis.key} = {number(even.value)}; {even.before} is better below"
+            f"break-even: {axis.key} = {axis.shown(even.value)}; {even.before} is better below"
             f"{f' ({low})' if low else ''}, {even.after} above{f' ({high})' if high else ''}"
         )
-    stated = "" if axis.stated is None else f" (stated: {number(axis.stated)})"
+    stated = "" if axis.stated is None else f" (stated: {axis.shown(axis.stated)})"
     return sentence + stated
 
 

@@ -21,7 +21,7 @@ from treepipe.files.folder import claim
 from treepipe.files.json_file import read_json
 from treepipe.files.outputs import write_file
 from treepipe.results.metrics import UNITS
-from treepipe.sim.points import fingerprint
+from treepipe.sim.points import ROOMS, fingerprint
 from treepipe.sweeps.columns import KeyColumns
 from treepipe.sweeps.grid import Sweep
 from treepipe.sweeps.rows import METRICS, OWN
@@ -137,7 +137,7 @@ def _manifest(sweep: Sweep) -> dict[str, Any]:
         "schema": SCHEMA,
         "name": sweep.base.get("name"),
         "sweep": sweep.digest,
-        "inputs": fingerprint(named, sweep.path.parent),
+        "inputs": fingerprint(named, sweep.path.parent, (*ROOMS, "sweeps")),  # which makes the rows
         "scenarios": len(sweep),
         "batch": min(MOST_TOGETHER, ceil(len(sweep) / BATCHES)),
         "varied": sweep.section.keys,
