@@ -127,13 +127,16 @@ class Crew:
         """See which hosts that did not answer do so again."""
         self._fleet.look()
 
+    def reaches(self, draft: str) -> bool:
+        """Whether the host that a draft server was on answers."""
+        home = self._homes.get(draft)
+        return home is None or self._fleet.answers(home.worker)
+
     def is_back(self, draft: str) -> bool:
-        """Whether what a draft server was lost by is over: its host answers again, or its time has
-        come."""
-        if (home := self._homes.get(draft)) is not None:
-            return self._fleet.answers(home.worker)
+        """Whether what a draft server was lost by is over: its host's silence, or a fault."""
         at_ms = self.back_ms.get(draft)
-        return at_ms is not None and at_ms <= now_ms()
+        over = draft in self._homes or (at_ms is not None and at_ms <= now_ms())
+        return over and self.reaches(draft)
 
     def return_to(self, draft: str, spare: str | None) -> None:
         """A draft server is where it was (or at a spare of this address) from the next start on."""

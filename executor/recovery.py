@@ -37,6 +37,8 @@ class Recovery:
         self.injection = Injection(crew, run.deployment, run.trace.faults)
         self._over = list[Finished]()  # requests that ended before the run knew of it
         self._next_look_ms = 0.0
+        if run.deployment.plain:
+            run.recording.complete = False  # nobody drafts at first
         run.trace.warnings += [
             f"{draft} was lost in a run before; its requests are decoded plainly until it is back"
             for draft in sorted(run.deployment.plain)
@@ -66,8 +68,9 @@ class Recovery:
         if self._spares_left:
             spare = self._take_spare()
             where = "" if spare is None else f" at {spare}"
-            if death.name in self._run.deployment.plain:
-                self._make_anew(self._run.deployment.with_draft(death.name))
+            stood_in = death.name in self._run.deployment.plain
+            if stood_in and (spare is not None or self._crew.reaches(death.name)):
+                self._regain(death.name)
             self._take_up(death, f"a spare{where} took its place", spare)
             return
         if self._decode_plainly(death.name):
@@ -196,19 +199,23 @@ class Recovery:
             if crew.is_back(draft):
                 self._draft_again(draft, "was back")
                 return
-            if self._spares_left:
+            placed = crew.reaches(draft) or run.deployment.faults.spare_workers
+            if placed and self._spares_left:
                 spare = self._take_spare()
                 where = "" if spare is None else f" at {spare}"
                 self._draft_again(draft, f"was replaced by a spare{where}", spare)
                 return
+
+    def _regain(self, draft: str, spare: str | None = None) -> None:
+        self._make_anew(self._run.deployment.with_draft(draft))
+        self._crew.return_to(draft, spare)
 
     def _draft_again(self, draft: str, how: str, spare: str | None = None) -> None:
         """Go on with the committed texts and a draft server that drafts; if it does not start, it
         is lost once more."""
         crew, run = self._crew, self._run
         back_ms = run.now_ms
-        self._make_anew(run.deployment.with_draft(draft))
-        crew.return_to(draft, spare)
+        self._regain(draft, spare)
         try:
             recovered_ms = self._restart(crew.start_anew)
         except (LostWorkerError, UserError) as error:
