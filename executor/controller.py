@@ -84,6 +84,7 @@ class Controller:
         """
         opened = self.crew.deployment
         assert deployment.ends == opened.ends  # workers are opened for one of both
+        deployment = replace(deployment, plain=opened.plain)
         if deployment.layers != opened.layers:  # a run before lost a stage
             deployment = fitting(replace(deployment, pipelines=opened.pipelines))
         run = RunRequests(self.crew, deployment, self._sessions, progress)
@@ -117,7 +118,7 @@ def _decode(run: RunRequests, recovery: Recovery) -> None:
     run.begin()
     while not run.front.done:
         try:
-            found = run.next_finished(recovery.injection.next_ms)
+            found = run.next_finished(recovery.next_ms)
         except LostWorkerError as death:
             recovery.lose(death)
             continue
@@ -125,4 +126,4 @@ def _decode(run: RunRequests, recovery: Recovery) -> None:
             run.finished(found)
             continue
         run.arrivals(run.now_ms)
-        recovery.injection.act(run.now_ms)
+        recovery.act(run.now_ms)

@@ -36,17 +36,18 @@ from treepipe.executor.session import ALIVE_S
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import SWITCH, Deployment
+from treepipe.scenario.deployment import SWITCH, Deployment, Placed
 
 
 class Crew:
     """A process for each draft server and each stage of a deployment.
 
     Attributes:
-        deployment: theirs; another one once layers were dealt anew.
+        deployment: theirs; another one once it was made anew.
         lines: what they are told and answer.
         journal: what draft servers told of the open requests.
         given_up: pipelines that lost a worker.
+        back_ms: of the draft servers that are away, when each is back by itself.
     """
 
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
@@ -57,6 +58,8 @@ class Crew:
             self.roles.append(self.roles[0].as_switch())
         self._renew_secrets()
         self.journal, self.given_up = Journal(), set[int]()
+        self.back_ms: dict[str, float | None] = {}
+        self._homes: dict[str, Placed] = {}  # of draft servers whose host is gone
         self.lines = ControlLines(
             roles[0].timeout_ms,
             {
@@ -82,26 +85,30 @@ class Crew:
         """Addresses of the workers that wait to take a lost one's place, and answer."""
         return self._fleet.spares(self.lines.watch.timeout_ms)
 
-    def start_anew(self, lost: LostWorkerError, spare: str | None = None) -> None:
+    def start_anew(self, lost: LostWorkerError | None = None, spare: str | None = None) -> None:
         """End all workers at once, and start them again; sessions with other hosts go on.
 
-        Raises the loss itself if the host of the lost worker does not answer, either, and the
-        worker is needed.
+        Raises the loss itself if the host of a worker that is needed does not answer, either.
 
         Args:
+            lost: why; None: a draft server is back.
             spare: address of the worker that takes the lost one's place, and that of all others
-                whose host does not answer; None: they start where they were.
+                whose host does not answer; None: they start where they were, but for stand-ins,
+                which start here if their host does not answer.
         """
         for process in self.lines.processes.values():
             process.kill()
-        stays = spare is None and lost.name in self.deployment.devices
+        needed = {*self.deployment.devices} - self.deployment.plain
+        stays = spare is None and (lost is None or lost.name in needed)
         # By now a host that is gone has been silent for longer, and one that lives has answered.
         patience_ms = max(2e3 * ALIVE_S, self.lines.watch.timeout_ms / 2)
-        silent = self.lines.end(inf if stays else patience_ms)
-        if spare is not None:
+        silent = {*self.lines.end(inf if stays else patience_ms)}
+        if spare is not None and lost is not None:
             self._move({lost.name, *silent}, spare)
-        elif stays and lost.name in silent:
-            raise lost
+        elif missing := sorted(silent & needed):
+            raise lost or LostWorkerError(missing[0], "is lost: its host does not answer")
+        else:
+            self._come_here(silent & self.deployment.plain)
         self._renew_secrets()
         self._start_all()
 
@@ -109,8 +116,43 @@ class Crew:
         self._fleet.move(names, spare)
         self.roles = [role.at(spare) if role.placed.name in names else role for role in self.roles]
 
-    def deal_anew(self, deployment: Deployment) -> None:
-        """Start the roles of this deployment, which lacks a stage, from the next time on."""
+    def _come_here(self, names: Collection[str]) -> None:
+        self._fleet.leave(names)
+        self._homes |= {r.placed.name: r.placed for r in self.roles if r.placed.name in names}
+        self.roles = [role.here if role.placed.name in names else role for role in self.roles]
+
+    # --- draft servers that are away -------------------------------------------------------------
+
+    def look(self) -> None:
+        """See which hosts that did not answer do so again."""
+        self._fleet.look()
+
+    def reaches(self, draft: str) -> bool:
+        """Whether the host that a draft server was on answers."""
+        home = self._homes.get(draft)
+        return home is None or self._fleet.answers(home.worker)
+
+    def is_back(self, draft: str) -> bool:
+        """Whether what a draft server was lost by is over: its host's silence, or a fault."""
+        at_ms = self.back_ms.get(draft)
+        over = draft in self._homes or (at_ms is not None and at_ms <= now_ms())
+        return over and self.reaches(draft)
+
+    def return_to(self, draft: str, spare: str | None) -> None:
+        """A draft server is where it was (or at a spare of this address) from the next start on."""
+        self.back_ms.pop(draft, None)
+        if (home := self._homes.pop(draft, None)) is not None:
+            assert home.worker is not None  # this host is never silent
+            self._fleet.move({draft}, home.worker)
+            self.roles = [
+                replace(role, placed=home) if role.placed.name == draft else role
+                for role in self.roles
+            ]
+        if spare is not None:
+            self._move({draft}, spare)
+
+    def make_anew(self, deployment: Deployment) -> None:
+        """Start the roles of this deployment from the next time on."""
         self.deployment, there = deployment, {*deployment.devices, SWITCH}
         self.roles = [role.moved(deployment) for role in self.roles if role.placed.name in there]
 

@@ -56,7 +56,7 @@ class DraftWorker:
             [stage.name for stage in stages] for stages in settings.deployment.pipelines
         ]
         target, compute = settings.target.open(), settings.placed.compute
-        self._source = open_source(settings.source, target, settings.capacity, compute)
+        self._source = open_source(settings.drafts_with, target, settings.capacity, compute)
         self._ferry, self._ends = Ferry(compute), None
         if settings.deployment.ends == "draft":
             dtype = DTYPES[settings.deployment.dtype]
@@ -96,7 +96,8 @@ class DraftWorker:
         return turns
 
     def texts(self) -> list[Finished]:
-        """What the open requests have emitted so far."""
+        """What the open requests have emitted so far, which is the last that is told of them."""
+        self._teller.end()
         heard, now = self._recorder.recording.requests, self._station.clock.now_ms()
         found = []
         for request in self._open.by_session.values():

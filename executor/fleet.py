@@ -19,6 +19,7 @@ from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.manifest import Manifest, ModelFiles
 from treepipe.executor.remote import RemoteHost
+from treepipe.executor.seeker import Seeker
 from treepipe.executor.session import Versions
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import LOOPBACK
@@ -79,6 +80,9 @@ class Fleet:
                 f"reach; give the first one's address on their network"
             )
         self._hosts: dict[str, RemoteHost] = {}
+        self._key: KeyPair | None = None
+        self._sought: dict[str, Seeker] = {}
+        self._gone_spares = list[str]()
         self._held: dict[str, list[ModelFiles]] = {}
         self._digests = Digests()  # roles share tensors, and may start again
         self._ahead: dict[str, tuple[float, float]] = {}
@@ -99,9 +103,9 @@ class Fleet:
                 f"worker {self._addresses[0]!r} needs key run.key, the file of the key that the "
                 f"worker holds (treepipe worker --make-key)"
             )
-        key = None if key_file is None or not self._addresses else KeyPair.load(key_file)
+        self._key = None if key_file is None or not self._addresses else KeyPair.load(key_file)
         for address in self._addresses:
-            self._hosts[address] = RemoteHost(address, key)
+            self._hosts[address] = RemoteHost(address, self._key)
 
     def start(self, address: str | None, name: str, lines: ControlLines) -> None:
         """Start a worker there (None: on this host), which is told what it is by ``lines``."""
@@ -120,14 +124,51 @@ class Fleet:
         lines.watch.add(name, look, process.pid)
 
     def spares(self, within_ms: float) -> list[str]:
-        """Addresses of the workers that wait; one not heard of within this time waits no more."""
-        self._spares = [each for each in self._spares if self._hosts[each].answers(within_ms)]
+        """Addresses of the workers that wait; one not heard of within this time waits no more until
+        it is found again."""
+        gone = [each for each in self._spares if not self._hosts[each].answers(within_ms)]
+        self._spares = [each for each in self._spares if each not in gone]
+        self._gone_spares += gone
+        for address in {*gone} - {*self._places.values()}:
+            self._seek(address)
         return self._spares
 
     def move(self, names: Collection[str], address: str) -> None:
-        """These roles are at the worker that waited there, from their next start on."""
+        """These roles are at the worker of this address from their next start on; if it waited, it
+        waits no more."""
         self._places |= dict.fromkeys(names, address)
-        self._spares.remove(address)
+        if address in self._spares:
+            self._spares.remove(address)
+
+    # --- hosts that do not answer ----------------------------------------------------------------
+
+    def leave(self, names: Collection[str]) -> None:
+        """These roles are on this host from their next start on; theirs are looked for."""
+        left = {self._places.pop(name) for name in names}
+        for address in left - {*self._places.values()}:
+            self._seek(address)
+
+    @property
+    def seeks(self) -> bool:
+        """Whether any host is looked for."""
+        return bool(self._sought)
+
+    def look(self) -> None:
+        """Take in the hosts that were found."""
+        for address, seeker in [*self._sought.items()]:
+            if (host := seeker.take()) is not None:
+                del self._sought[address]
+                self._hosts[address], self._ahead[address] = host, host.clock.at(now_ms())
+                self._spares += [each for each in self._gone_spares if each == address]
+                self._gone_spares = [each for each in self._gone_spares if each != address]
+
+    def answers(self, address: str | None) -> bool:
+        """Whether there is a session with this host (None: it is our own)."""
+        return address is None or address in self._hosts
+
+    def _seek(self, address: str) -> None:
+        self._hosts.pop(address).close()
+        self._sought[address] = Seeker(address, self._key)
 
     def manifests(self, role: RoleSettings) -> tuple[Manifest, ...]:
         """What a worker on another host needs of its models; nothing for one of this host."""
@@ -197,6 +238,9 @@ class Fleet:
 
     def close(self) -> None:
         """End all sessions."""
+        for seeker in self._sought.values():
+            seeker.close()
+        self._sought.clear()
         for host in self._hosts.values():
             host.close()
         self._hosts.clear()

@@ -24,6 +24,11 @@ class Injection:
         self._failing: tuple[Planned, float] | None = None
 
     @property
+    def fails(self) -> bool:
+        """Whether a worker has failed, and nobody has noticed it."""
+        return self._failing is not None
+
+    @property
     def next_ms(self) -> float | None:
         """When ``act`` is to be called next; None: not any more."""
         times = [None if self._next is None else self._next.at_ms, self._over_by_itself_ms]
@@ -39,7 +44,8 @@ class Injection:
         if planned is None or planned.at_ms > now_ms:
             return
         self._next = next(self._planned, None)
-        if self._failing is None and planned.worker in self._crew.lines:
+        there = {*self._crew.lines} - self._crew.deployment.plain
+        if self._failing is None and planned.worker in there:
             self._failing = planned, now_ms
             self._crew.inject(planned.worker, planned.kind, planned.for_ms)
 
@@ -48,13 +54,27 @@ class Injection:
         while self._next is not None and self._next.at_ms <= until_ms:
             self._next = next(self._planned, None)
 
-    def noticed(self, death: LostWorkerError, at_ms: float, recovered_ms: float | None) -> None:
-        """Note a loss; one that was injected is known better."""
+    def over_ms(self, worker: str) -> float | None:
+        """When the present fault is over, if it is this worker's and ends by itself."""
+        is_own = self._failing is not None and self._failing[0].worker == worker
+        return self._over_by_itself_ms if is_own else None
+
+    def noticed(
+        self,
+        death: LostWorkerError,
+        at_ms: float,
+        recovered_ms: float | None,
+        *,
+        plain: bool = False,
+    ) -> None:
+        """Note a loss; one that was injected is known better. Args: ``plain``: its requests are
+        decoded plainly since."""
         kind, since_ms = death.kind, None
         if self._failing is not None and self._failing[0].worker == death.name:
             kind, since_ms = self._failing[0].kind, self._failing[1]
             self._failing = None
-        self._noted.append(Fault(death.name, kind, since_ms, at_ms, recovered_ms))
+        plain_ms = recovered_ms if plain else None
+        self._noted.append(Fault(death.name, kind, since_ms, at_ms, recovered_ms, plain_ms))
 
     def no_more(self) -> None:
         """All requests are over: a fault that ends by itself need not be waited for."""

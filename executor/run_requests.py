@@ -101,7 +101,7 @@ class RunRequests:
         """Give an open request to its draft server."""
         spec, draft = self.deployment.requests[held.assignment.request], held.assignment.draft
         assert draft is not None  # it is served
-        order = Open(held, self.deployment.new_schedule, spec, at_ms + self.start_ms)
+        order = Open(held, self.deployment.schedule_of(draft), spec, at_ms + self.start_ms)
         self._crew.lines.order(self._crew.drafts[draft], order)
 
     def _open(self, assignments: Sequence[Assignment], at_ms: float) -> None:
@@ -132,6 +132,7 @@ class RunRequests:
                 self._crew.journal.known(found.trace)
                 self._record(found)
             else:
+                self._crew.journal.closed(found.trace.session)
                 over.append(found)
         return over
 

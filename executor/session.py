@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from treepipe.executor.codec import Codec
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of these records and of those in ``control.py``; changed with any of them."""
 ALIVE_S = 0.5
 """Between two signs of life of a coordinator."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treepipe.core.verification import Sampling
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
@@ -37,6 +37,11 @@ class SourceSettings:
     sampling: SamplingSection
     remembers: bool
     seed: int
+
+    @property
+    def of_stand_in(self) -> SourceSettings:
+        """What a server has that nobody asks to draft: a look-up, which needs no model."""
+        return replace(self, kind="ngram", model=None, remembers=False)
 
     @property
     def section(self) -> DraftSection:

@@ -39,6 +39,7 @@ from treepipe.executor.transport import Gate, Inbox, Outbox, Received
 from treepipe.physics.timing import IdleFactor, LinkTimes
 from treepipe.physics.transfers import Wire
 from treepipe.results.trace import Kind, Span
+from treepipe.scenario.computing import ONE_CORE
 from treepipe.scenario.deployment import SWITCH, Deployment, Placed, message_bytes
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 
@@ -61,7 +62,7 @@ class RoleSettings:
         pipeline: the stage's pipeline, None for the other kinds.
         deployment: what all workers share: groups of stages, queues, sampling.
         target: the target's checkpoint.
-        source: what a draft server drafts with.
+        source: what a draft server drafts with, unless it is a stand-in's place (``drafts_with``).
         capacity: cache entries per session.
         port: to listen on, 0 for any free one.
         emulate: pad work and delay messages to the profiles.
@@ -96,10 +97,10 @@ class RoleSettings:
         requests = tuple(replace(request, prompt=()) for request in deployment.requests)
         machines = tuple(replace(machine, costs=None) for machine in deployment.machines)
         kept = replace(deployment, requests=requests, machines=machines, estimates={}, warnings=())
-        return replace(self, deployment=replace(kept, redeal=None))
+        return replace(self, deployment=replace(kept, redeal=None, stand_in=None))
 
     def moved(self, deployment: Deployment) -> RoleSettings:
-        """The same role in a deployment whose layers were dealt anew."""
+        """The same role in a deployment that was made anew without a worker, or with a draft."""
         more = deployment.bounds.tree_tokens - self.deployment.bounds.tree_tokens
         moved = replace(self, deployment=deployment, capacity=self.capacity + max(0, more))
         if self.pipeline is None:
@@ -114,11 +115,22 @@ class RoleSettings:
         return replace(self, placed=replace(self.placed, worker=worker))
 
     @property
+    def here(self) -> RoleSettings:
+        """The same role on the coordinator's own host, which may lack the other one's devices."""
+        return replace(self, placed=replace(self.placed, worker=None, compute=ONE_CORE))
+
+    @property
+    def drafts_with(self) -> SourceSettings:
+        """What a draft server has to draft with now."""
+        plain = self.placed.name in self.deployment.plain
+        return self.source.of_stand_in if plain else self.source
+
+    @property
     def models(self) -> tuple[tuple[CheckpointSource, Callable[[str], bool]], ...]:
         """What it reads: the target, and a draft's own model, each with which of its tensors."""
         found = [(self.target, self._reads)]
-        if self.kind == "draft" and self.source.model is not None:
-            found.append((self.source.model, everything))
+        if self.kind == "draft" and self.drafts_with.model is not None:
+            found.append((self.drafts_with.model, everything))
         return tuple(found) if self.kind != "switch" else ()
 
     def with_models(self, models: Sequence[CheckpointSource]) -> RoleSettings:
@@ -132,7 +144,7 @@ class RoleSettings:
     def _reads(self, tensor: str) -> bool:
         """Whether it reads this tensor of the target."""
         if self.kind == "draft":
-            ends = self.deployment.ends == "draft" or self.source.kind == "eagle"
+            ends = self.deployment.ends == "draft" or self.drafts_with.kind == "eagle"
             return ends and not tensor.startswith("model.layers.")
         assert self.pipeline is not None  # as every stage's
         first, last = self.number == 1, self.deployment.verifies(self.pipeline, self.number)

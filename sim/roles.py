@@ -282,7 +282,7 @@ class DraftServer(Role):
         """Args: ``draft``: its number; ``place``: where it works."""
         super().__init__(world, deployment.drafts[draft], place)
         self._deployment, self._source = deployment, source
-        self._desk = deployment.draft_desk(draft)
+        self._desk, self._new_schedule = deployment.draft_desk(draft), deployment.schedule_of(draft)
         self._stages = [[stage.name for stage in stages] for stages in deployment.pipelines]
         self._by_context = self._placed.times.draft.last_context is not None
         self._open = OpenRequests[Oracle]()
@@ -313,7 +313,7 @@ class DraftServer(Role):
         """Take a request into the queue."""
         deployment, assignment, session = self._deployment, held.assignment, held.session
         asked = deployment.requests[assignment.request].started
-        pipeline, make = assignment.pipeline, deployment.new_schedule
+        pipeline, make = assignment.pipeline, self._new_schedule
         stages = len(self._stages[pipeline])
         request = held.opened(OpenRequest[Oracle](session, make, stages, assignment, asked))
         self._open.open(request)

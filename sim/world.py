@@ -7,13 +7,20 @@ and the desks, and what is taken up after a fault from ``core/recovery.py``; mes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from simpy.core import EmptySchedule
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.recovery import Committed, Fault, Held, Journal, noticed_after_ms
+from treepipe.core.recovery import (
+    Committed,
+    Fault,
+    Held,
+    Journal,
+    drafts_again,
+    noticed_after_ms,
+)
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.results.critical_path import ARRIVALS, edges
 from treepipe.results.trace import Trace
@@ -56,6 +63,7 @@ class Simulation(FrontOffice):
         self._journal, self._restarting = Journal(), False
         self._planned = deployment.faults.planned(deployment.seed)
         self._failing: Planned | None = None
+        self._back: list[str] = []  # draft servers that may draft again
         self._spares, self._over = deployment.faults.spares, False
 
     def run(self) -> Trace:
@@ -126,17 +134,19 @@ class Simulation(FrontOffice):
     # --- faults ----------------------------------------------------------------------------------
 
     def _await_fault(self) -> None:
-        """What would have come while a loss was made good is left out, and who is gone does not
-        fail again."""
+        """What would have come while a loss was made good is left out."""
         now = self.clock.now
-        life, there = self._life, self.deployment.devices
-        left = (e for e in self._planned if e.worker in there and e.worker not in life.mute)
-        planned = next((each for each in left if each.at_ms >= now), None)
+        planned = next((each for each in self._planned if each.at_ms >= now), None)
         if planned is not None:
             self.clock.after(planned.at_ms - now, partial(self._fail, planned))
 
     def _fail(self, planned: Planned, _: object) -> None:
-        """A worker fails; the next one fails when its loss is made good at the earliest."""
+        """A worker fails, unless it is gone; the next one fails when its loss is made good at the
+        earliest."""
+        there = {*self.deployment.devices} - self.deployment.plain - self._life.mute
+        if planned.worker not in there:
+            self._await_fault()
+            return
         self._failing = planned
         after = noticed_after_ms(planned.kind, self.deployment.faults.timeout_ms)
         if planned.for_ms is not None and planned.for_ms < after:
@@ -150,12 +160,46 @@ class Simulation(FrontOffice):
         """The loss takes a spare, or the pipeline that lacks the worker."""
         if self._spares:
             self._spares -= 1
-        elif (why := self._deal_anew(planned.worker)) is not None:
-            self._give_up(planned, why)
+        elif not self._decode_plainly(planned):
+            why = self._deal_anew(planned.worker)
+            if why is not None:
+                self._give_up(planned, why)
+                return
+        self._restart(partial(self._recover, planned, self.clock.now))
+
+    def _decode_plainly(self, planned: Planned) -> bool:
+        """Let a stand-in take a lost draft server's place; returns whether it does."""
+        lost, now = planned.worker, self.clock.now
+        plain = self.deployment.without_draft(lost)
+        if plain is None or self._front.lost:
+            return False
+        self.deployment = plain
+        self.trace.warnings.append(
+            f"{lost} fails, and no spare is left; its requests are decoded plainly from "
+            f"{now + self.deployment.faults.restart_ms:.0f} ms on"
+        )
+        if planned.over_ms is not None:
+            self.clock.after(max(0.0, planned.over_ms - now), partial(self._come_back, lost))
+        return True
+
+    def _come_back(self, draft: str, _: object) -> None:
+        """What a draft server was lost by is over: it drafts again when nobody else is lost."""
+        self._back.append(draft)
+        self._let_draft()
+
+    def _let_draft(self) -> None:
+        if not self._back or self._failing is not None or self._restarting or self._front.lost:
             return
-        self._end_all()
-        restart_ms = self.deployment.faults.restart_ms
-        self.clock.after(restart_ms, partial(self._recover, planned, self.clock.now))
+        draft = self._back.pop(0)
+        self.deployment = self.deployment.with_draft(draft)
+        self._restart(partial(self._draft_again, draft))
+
+    def _draft_again(self, draft: str, _: object) -> None:
+        now = self.clock.now
+        self._take_up()
+        drafts_again(self.trace.faults, draft, now)
+        self.trace.warnings.append(f"{draft} was back, and drafted again from {now:.0f} ms on")
+        self._let_draft()
 
     def _deal_anew(self, lost: str) -> str | None:
         """Deal a lost stage's layers over the others; returns why not if they are not dealt."""
@@ -189,8 +233,9 @@ class Simulation(FrontOffice):
         )
         self._made_good(planned, now, None)
 
-    def _end_all(self) -> None:
-        """The draft servers that are left tell what they committed; all roles end."""
+    def _restart(self, begin: Callable[[object], None]) -> None:
+        """The draft servers that are left tell what they committed; all roles end, and begin anew
+        with ``begin``."""
         now, life = self.clock.now, self._life
         for draft in life.drafts:
             if draft.name not in life.mute:
@@ -199,21 +244,27 @@ class Simulation(FrontOffice):
         life.mute.update(self.deployment.devices)
         self._keep_turns()
         self._restarting = True
+        self.clock.after(self.deployment.faults.restart_ms, begin)
 
-    def _recover(self, planned: Planned, noticed_ms: float, _: object) -> None:
+    def _take_up(self) -> None:
         self._life, self._restarting = Life(self, self.deployment, self._source), False
         for held in self._journal.take_up():
             self._hand_over(held)
+
+    def _recover(self, planned: Planned, noticed_ms: float, _: object) -> None:
+        self._take_up()
         self._made_good(planned, noticed_ms, self.clock.now)
 
     def _made_good(
         self, planned: Planned, noticed_ms: float | None, recovered_ms: float | None
     ) -> None:
         """Note a fault; from now on another worker may fail."""
-        times = planned.at_ms, noticed_ms, recovered_ms
+        plain_ms = recovered_ms if planned.worker in self.deployment.plain else None
+        times = planned.at_ms, noticed_ms, recovered_ms, plain_ms
         self.trace.faults.append(Fault(planned.worker, planned.kind, *times))
         self._failing = None
         self._await_fault()
+        self._let_draft()
 
 
 def simulate(

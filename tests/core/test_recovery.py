@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,3 +56,19 @@ def test_a_request_that_is_over_is_told_by_itself() -> None:
     journal.closed(1)
     journal.told(late[0])
     assert not journal.texts(0.0)
+
+
+def test_nothing_is_told_twice_once_whole_texts_were_asked_for() -> None:
+    """The server goes on until it is ended; what it emits then nobody has seen."""
+    teller, journal = Teller(), Journal()
+    journal.open(1, 4, Assignment(0, 0.0, 0, 0))
+    teller.emitted(0.0, [(1, (5,))])
+    journal.told(teller.due(0.0)[0])
+    teller.emitted(1.0, [(1, (6,))])
+    (text,) = journal.texts(1.0)
+    journal.known(replace(text, emitted=((0.0, 1), (1.0, 1)), tokens=(5, 6)))
+    teller.end()
+    teller.emitted(2.0, [(1, (7,))])
+    for said in teller.due(9 * TELL_MS):
+        journal.told(said)
+    assert journal.texts(2.0)[0].tokens == (5, 6)

@@ -349,6 +349,9 @@ class _Told(RemoteHost):
     def __init__(self, silent_ms: float) -> None:
         self.refusal, self._heard_ms = None, now_ms() - silent_ms
 
+    def close(self) -> None:
+        """There is no session."""
+
 
 def test_a_spare_takes_a_place_if_it_answers(pair: tuple[Path, Path]) -> None:
     plain = small_deployment("pp")
@@ -363,6 +366,9 @@ def test_a_spare_takes_a_place_if_it_answers(pair: tuple[Path, Path]) -> None:
     assert fleet.spares(2_000.0) == [], "one place of two is left, and nobody there"
     moved = roles[1].at("127.0.0.1:2")
     assert moved.moved(named).placed == replace(named.placed[1], worker="127.0.0.1:2")
+    assert fleet.seeks
+    fleet.close()
+    assert not fleet.seeks
 
 
 def test_a_worker_whose_host_ended_the_session_starts_there_no_more(

@@ -48,8 +48,10 @@ class _Host:
 
 
 @contextmanager
-def _host(models: Path, change: Callable[[], None] = as_it_is) -> Iterator[_Host]:
-    port = free_port()
+def _host(
+    models: Path, change: Callable[[], None] = as_it_is, port: int | None = None
+) -> Iterator[_Host]:
+    port = free_port() if port is None else port
     with daemon_process(None, "127.0.0.1", port, None, models, change) as process:
         yield _Host(f"127.0.0.1:{port}", process)
 
@@ -107,6 +109,44 @@ def test_a_spare_on_another_host_takes_the_place_of_what_is_lost(
     _assert_greedy(again, deployment, pair[0])
     assert not again.faults
     assert len([w for w in again.warnings if "are aligned" in w]) == 3 - len(moved)
+
+
+def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Its daemon is killed: a stand-in here decodes plainly until another daemon listens there."""
+    stand_in = small_deployment("pp").new_schedule
+    asked = (ASKED[0], *[replace(ASKED[1], max_new_tokens=40)] * 5)
+    plain = replace(small_deployment("specpipe_db"), requests=asked, stand_in=stand_in)
+    with ExitStack() as stack:
+        first = stack.enter_context(_host(tmp_path))
+        deployment = at(plain, {"draft0": first.address})
+        roles = roles_at(worker_roles(pair, plain, emulate=False), deployment)
+        done, port = 0, int(first.address.rpartition(":")[2])
+        with Controller(roles, deployment) as running:
+
+            def once() -> None:
+                nonlocal done
+                done += 1
+                if done == 1:
+                    first.process.kill()
+                    first.process.wait()
+                if done == 2:
+                    stack.enter_context(_host(tmp_path, port=port))
+
+            trace, _ = running.run(deployment, once)
+            away = running.crew.deployment.plain
+            again, _ = running.run(deployment)
+            assert not running.crew.deployment.plain
+            assert first.roles() == ("draft0",)
+    (fault,) = trace.faults
+    assert fault.worker == "draft0"
+    assert fault.plain_from_ms is not None
+    warnings = [*trace.warnings, *again.warnings]
+    assert any("draft0 was back" in each for each in (again if away else trace).warnings)
+    assert any("decoded plainly until it is back" in each for each in warnings)
+    _assert_greedy(trace, deployment, pair[0])
+    _assert_greedy(again, deployment, pair[0])
 
 
 def test_what_fails_over_there_is_named_in_time_and_leaves_nothing(

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from treepipe.executor.controller import Controller
 from treepipe.executor.crew import Crew
 from treepipe.executor.measure.in_place import restart_ms
 from treepipe.executor.transport import LOOPBACK, Outbox
-from treepipe.scenario.deployment import RequestSpec
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.faults import FaultPlan, Injected
 from treepipe.scenario.redeal import redeal_of
 from treepipe.scenario.scenario import Scenario
@@ -171,6 +173,80 @@ def test_layers_are_dealt_anew_where_no_spare_is_left(pair: tuple[Path, Path]) -
             assert (list(request.tokens), request.reason) == (text, "length")
     assert recording.complete
     assert not again.faults
+
+
+LASTS_MS = 1300.0
+"""Longer than it takes to notice (``timeout_ms`` is 1000 there), on a busy machine, too."""
+
+
+def _stood_in(name: str, asked: tuple[RequestSpec, ...], pipelines: int = 1) -> Deployment:
+    """A deployment whose lost draft server has a stand-in."""
+    stand_in = small_deployment("pp").new_schedule
+    deployment = small_deployment(name, clients=2, pipelines=pipelines)
+    return replace(deployment, requests=asked, stand_in=stand_in)
+
+
+def _assert_plain(trace: Trace, deployment: Deployment, target: Path) -> None:
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
+        assert list(request.tokens) == greedy(target, list(spec.prompt), spec.max_new_tokens)
+        assert sum(count for _, count in request.emitted) == len(request.tokens)
+        assert request.reason == "length"
+
+
+def _drafted(trace: Trace, since_ms: float, until_ms: float = inf) -> bool:
+    return any(s.kind == "draft" and since_ms < s.start_ms < until_ms for s in trace.spans)
+
+
+def test_without_its_draft_a_run_is_decoded_plainly(pair: tuple[Path, Path]) -> None:
+    """The draft's process is killed, no spare is left: this run and the next one go on without,
+    until a run has a spare for it."""
+    deployment = _stood_in("flowspec", (SHORT, *[replace(LONG, max_new_tokens=50)] * 2))
+    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
+
+        def kill() -> None:
+            if not running.crew.deployment.plain:
+                running.crew.inject("draft0", "kill")
+
+        trace, recording = running.run(deployment, kill)
+        second, _ = running.run(deployment)
+        spared = replace(deployment, faults=FaultPlan(spares=1))
+        third, _ = running.run(spared)
+        assert not any(running.open_sessions().values())
+    (fault,) = trace.faults
+    assert (fault.worker, fault.kind) == ("draft0", "kill")
+    assert fault.plain_from_ms is not None
+    assert fault.plain_from_ms == fault.recovered_ms
+    assert fault.plain_until_ms is None
+    assert not recording.complete
+    assert not _drafted(trace, fault.plain_from_ms)
+    assert any("draft0 was lost in a run before" in each for each in second.warnings)
+    assert not _drafted(second, 0.0)
+    assert any("draft0 was replaced by a spare" in each for each in third.warnings)
+    assert _drafted(third, 0.0)
+    for each in (trace, second, third):
+        _assert_plain(each, deployment, pair[0])
+
+
+@pytest.mark.parametrize("name", ["specpipe_db", "starsd"])
+def test_a_draft_that_is_back_drafts_again(pair: tuple[Path, Path], name: str) -> None:
+    """It stands still for so long that it is lost; when that is over, all start anew once more."""
+    asked = (replace(LONG, max_new_tokens=260),) * 2
+    deployment = _stood_in(name, asked, pipelines=2 if name == "starsd" else 1)
+    stopped = Injected("draft0", "stop", 60.0, for_ms=LASTS_MS)
+    plan = FaultPlan(1000.0, injected=(stopped,))
+    roles = worker_roles(pair, deployment, emulate=False, timeout_ms=1000.0)
+    with Controller(roles, deployment) as running:
+        trace, _ = running.run(replace(deployment, faults=plan))
+        assert not running.crew.deployment.plain
+    (fault,) = trace.faults
+    assert fault.at_ms is not None
+    assert fault.plain_from_ms is not None
+    assert fault.plain_until_ms is not None
+    assert fault.plain_until_ms >= fault.at_ms + LASTS_MS
+    assert not _drafted(trace, fault.plain_from_ms, fault.at_ms + LASTS_MS)
+    assert _drafted(trace, fault.plain_until_ms)
+    assert any("draft0 was back" in each for each in trace.warnings)
+    _assert_plain(trace, deployment, pair[0])
 
 
 @pytest.mark.parametrize("lost", ["draft0", "pipeline0.stage2"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,9 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worlds.any_section import SCHEDULES
-from tests.worlds.timed_pipeline import DECIDE, EVALUATE, gaps, make_deployment, plain, run
+from tests.worlds.timed_pipeline import (
+    DECIDE,
+    EVALUATE,
+    flowspec,
+    gaps,
+    make_deployment,
+    plain,
+    run,
+)
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.recovery import TELL_MS, Fault, FaultKind
+from treepipe.core.schedules import systems
 from treepipe.physics.host import Factor, HostTimes
 from treepipe.physics.timing import IdleFactor, TimeTable
 from treepipe.results.result import make_result
@@ -32,6 +42,7 @@ from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import Simulation, simulate
 
 DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
+REDEALT = "faults.redeal_layers=true"
 POOL = PoolSource(hit_ratio_pool({1: 0.7, 4: 0.9}), 1, 0)
 KINDS: tuple[FaultKind, ...] = ("kill", "stop", "cut")
 RESTART_MS, TIMEOUT_MS = 700.0, 1000.0
@@ -145,6 +156,8 @@ def test_a_fault_that_nobody_notices_any_more_is_told() -> None:
             "at_ms": at_ms,
             "detected_ms": None,
             "recovered_ms": None,
+            "plain_from_ms": None,
+            "plain_until_ms": None,
         }
     ]
     assert "faults" not in make_result("simulation", "test", 0, [before]).to_json()
@@ -233,9 +246,167 @@ def test_the_last_pipeline_ends_a_run_of_several() -> None:
         simulate(failing(deployment, *lost, spares=0), POOL)
 
 
-# --- layers dealt anew ---------------------------------------------------------------------------
+# --- decoded plainly while a draft is away -------------------------------------------------------
 
-REDEALT = "faults.redeal_layers=true"
+DRAFTING = [name for name in SCHEDULES if systems()[name].drafts]
+
+
+def away(trace: Trace, draft: str) -> list[tuple[float, float]]:
+    """From when to when nobody drafted in its place, restarts included."""
+    lost = [fault for fault in trace.faults if fault.plain_from_ms is not None]
+    assert {fault.worker for fault in lost} <= {draft}
+    return [(fault.detected_ms or 0.0, fault.plain_until_ms or math.inf) for fault in lost]
+
+
+@pytest.mark.parametrize("name", DRAFTING)
+@settings(max_examples=5)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 1),
+            st.integers(0, 4),
+            st.sampled_from(KINDS),
+            st.none() | st.floats(1.0, 3000.0),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_a_draft_that_is_away_changes_no_text(
+    name: str, faults: list[tuple[float, int, FaultKind, float | None]]
+) -> None:
+    """No spare is left for the draft, and stages are dealt anew: no token is lost, and none comes
+    twice; meanwhile nobody drafts, and when what it was lost by is over, it drafts again."""
+    deployment = asked(name, REDEALT)
+    undisturbed = simulate(deployment, POOL)
+    end_ms = max(request.finished_ms for request in undisturbed.requests)
+    draft = deployment.devices[0]
+    injected = [Injected(draft, "stop", 0.3 * end_ms, for_ms=TIMEOUT_MS)]
+    for share, worker, kind, for_ms in faults:
+        if worker < 3:  # one stage is left at least
+            lasts = None if kind == "kill" or worker else for_ms
+            at_ms = share * end_ms
+            injected.append(Injected(deployment.devices[worker], kind, at_ms, for_ms=lasts))
+    trace = simulate(failing(deployment, *injected, spares=0), POOL)
+    assert texts(trace) == texts(undisturbed)
+    for request in trace.requests:
+        assert sum(count for _, count in request.emitted) == len(request.tokens)
+    gone, ended_ms = away(trace, draft), max(r.finished_ms for r in trace.requests)
+    for span in trace.spans:
+        if span.device == draft and span.kind == "draft":
+            assert not any(begin < span.start_ms < end for begin, end in gone)
+    lengths = {(each.at_ms, each.worker): each.for_ms for each in injected}
+    for fault in trace.faults:
+        if fault.worker == draft and fault.detected_ms is not None:
+            assert fault.at_ms is not None
+            assert fault.plain_from_ms == fault.recovered_ms
+            for_ms = lengths[fault.at_ms, draft]
+            if for_ms is None:
+                assert fault.plain_until_ms is None
+            elif fault.plain_until_ms is not None:
+                assert fault.plain_until_ms >= fault.at_ms + for_ms + RESTART_MS - 1e-6
+            elif fault is trace.faults[-1]:
+                assert ended_ms <= max(fault.at_ms + for_ms, fault.plain_from_ms) + RESTART_MS
+
+
+def test_plain_decoding_without_a_draft_by_hand() -> None:
+    """Behind the restart every token takes plain decoding's lap; when the draft is back, the text
+    is read once more, and the rounds are those of a draft that begins there."""
+    deployment = replace(make_deployment(flowspec, tokens=60), stand_in=plain)
+    before = run(deployment, 1.0)
+    laps = run(make_deployment(plain, tokens=60), 1.0).requests[0].emitted
+    first_ms, lap = laps[0][0], laps[1][0] - laps[0][0]
+    at_ms = before.requests[0].emitted[1][0] + 1.0
+    forever = run(failing(deployment, Injected("draft", "kill", at_ms), spares=0), 1.0)
+    (fault,) = forever.faults
+    plain_ms = at_ms + RESTART_MS
+    assert fault == Fault("draft", "kill", at_ms, at_ms, plain_ms, plain_ms)
+    behind = [at for at, _ in forever.requests[0].emitted if at > at_ms]
+    expected = [plain_ms + first_ms + n * lap for n in range(len(behind))]
+    assert behind == pytest.approx(expected)
+    assert [n for at, n in forever.requests[0].emitted if at > at_ms] == [1] * len(behind)
+    # The same, but it is over 3.5 laps after the first plain token.
+    noticed_ms = at_ms + NOTICED_MS["stop"]
+    plain_ms = noticed_ms + RESTART_MS
+    over_ms = plain_ms + first_ms + 3.5 * lap
+    stopped = Injected("draft", "stop", at_ms, for_ms=over_ms - at_ms)
+    trace = run(failing(deployment, stopped, spares=0), 1.0)
+    (fault,) = trace.faults
+    again_ms = over_ms + RESTART_MS
+    assert (fault.plain_from_ms, fault.plain_until_ms) == pytest.approx((plain_ms, again_ms))
+    (request,) = trace.requests
+    assert [at for at, _ in request.emitted if plain_ms < at < over_ms] == pytest.approx(
+        [plain_ms + first_ms + n * lap for n in range(4)]
+    )
+    assert not [at for at, _ in request.emitted if over_ms < at < again_ms + first_ms - 1e-6]
+    left = 60 - sum(n for at, n in request.emitted if at < again_ms)
+    anew = run(make_deployment(flowspec, tokens=left), 1.0).requests[0]
+    assert [at - again_ms for at, _ in request.emitted if at > again_ms] == pytest.approx(
+        [at for at, _ in anew.emitted]
+    )
+    assert request.tokens == before.requests[0].tokens
+
+
+def test_of_several_draft_servers_the_others_go_on_drafting() -> None:
+    two = 'drafts=[{count=2,device="emulated-20ms"}]'
+    deployment = asked("flowspec", two, "workload.requests=6", "workload.concurrency=4")
+    lost = Injected("draft1", "kill", 60.0)
+    trace = simulate(failing(deployment, lost, spares=0), POOL)
+    assert texts(trace) == texts(simulate(deployment, POOL))
+    ((gone_ms, _),) = away(trace, "draft1")
+    drafting = {s.device for s in trace.spans if s.kind == "draft" and s.start_ms > gone_ms}
+    deciding = {s.device for s in trace.spans if s.kind == "evaluate" and s.start_ms > gone_ms}
+    assert drafting == {"draft0"}
+    assert deciding == {"draft0", "draft1"}
+
+
+def test_all_targets_of_a_shared_draft_are_decoded_plainly() -> None:
+    targets = 'pipelines=[{count=3,stages=[{count=1,device="emulated-20ms"}]}]'
+    more = "workload={requests=6,concurrency=3,prompt_tokens=9,new_tokens=90}"
+    deployment = asked("starsd", targets, more)
+    undisturbed = simulate(deployment, POOL)
+    stopped = Injected("draft0", "cut", 200.0, for_ms=2500.0)
+    trace = simulate(failing(deployment, stopped, spares=0), POOL)
+    assert texts(trace) == texts(undisturbed)
+    assert {request.pipeline for request in trace.requests} == {0, 1, 2}
+    (fault,) = trace.faults
+    assert fault.plain_until_ms == pytest.approx(200.0 + 2500.0 + RESTART_MS)
+
+
+def test_whoever_is_away_does_not_fail_and_does_again_when_it_is_back() -> None:
+    deployment = asked("flowspec", "workload.new_tokens=60")
+    stops = [Injected("draft0", "stop", at, for_ms=2000.0) for at in (100.0, 1900.0, 3500.0)]
+    trace = simulate(failing(deployment, *stops, spares=0), POOL)
+    assert [fault.at_ms for fault in trace.faults] == [100.0, 3500.0]
+
+
+def test_once_a_pipeline_is_given_up_a_lost_draft_ends_the_run() -> None:
+    pipelines = 'pipelines=[{count=2,stages=[{count=2,device="emulated-20ms"}]}]'
+    deployment = asked("flowspec", pipelines)
+    lost = [Injected("pipeline0.stage1", "kill", 50.0), Injected("draft0", "kill", 90.0)]
+    with pytest.raises(RunError, match=r"^draft0 fails 90 ms after .* no spare is left"):
+        simulate(failing(deployment, *lost, spares=0), POOL)
+
+
+def test_a_run_ends_without_its_draft_where_it_shall_not_be_decoded_plainly() -> None:
+    lost = Injected("draft0", "kill", 40.0)
+    for refused in ("faults.plain_without_draft=false", 'schedule={name="pp"}'):
+        deployment = deploy(Scenario.load(DEMO, ["workload.new_tokens=9", refused]))
+        with pytest.raises(RunError, match=r"^draft0 fails 40 ms after .* no spare is left"):
+            simulate(failing(deployment, lost, spares=0), POOL)
+
+
+def test_a_key_that_cannot_help_is_refused_or_warned_of() -> None:
+    told = ["faults.plain_without_draft=true", "runs=1", "workload={requests=1,new_tokens=4}"]
+    adaptive = ['schedule={name="chain"}', 'sampling={rule="adaptive"}']
+    with pytest.raises(UserError, match=r"plain_without_draft does not go with .* 'adaptive'"):
+        resolve(Scenario.load(DEMO, [*told, *adaptive]))
+    assert resolve(Scenario.load(DEMO, adaptive)).stand_in is None
+    (trace,) = predict(Scenario.load(DEMO, [*told, 'schedule={name="pp"}']))
+    assert any("plain_without_draft has no effect on pp" in each for each in trace.warnings)
+
+
+# --- layers dealt anew ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -6,6 +6,10 @@ deployment start anew (one in the place of the lost one), and every open request
 a preempted one is: its prompt and its committed text are fed first. Requests that are asked for
 meanwhile wait at the front desk.
 
+Where nothing takes the place of a lost draft server, a stand-in without a draft does: it keeps the
+requests' books and has them decoded plainly. When the draft is back, at once, all workers start
+anew once more, by the same rule, and it drafts again.
+
 Law of this file: what a draft server has told is committed, whatever becomes of it; what it has
 not told, nobody has seen. So no token is lost, and none comes twice.
 """
@@ -64,6 +68,8 @@ class Fault:
         at_ms: None where nobody knows.
         detected_ms: when it was noticed; None if it was over before.
         recovered_ms: when all open requests were handed over again; None if they were not.
+        plain_from_ms: since when those of a draft server were decoded plainly; None: they were not.
+        plain_until_ms: when it drafted again; None: it did not.
     """
 
     worker: str
@@ -71,6 +77,22 @@ class Fault:
     at_ms: float | None
     detected_ms: float | None
     recovered_ms: float | None = None
+    plain_from_ms: float | None = None
+    plain_until_ms: float | None = None
+
+
+def drafts_again(faults: list[Fault], draft: str, at_ms: float) -> None:
+    """Note in a run's faults that a draft server drafts from now on.
+
+    >>> faults = [Fault("draft0", "stop", 1.0, 2.0, 3.0, plain_from_ms=3.0)]
+    >>> drafts_again(faults, "draft0", 9.0)
+    >>> faults[0].plain_until_ms
+    9.0
+    """
+    for place, fault in enumerate(faults):
+        is_away = fault.plain_from_ms is not None and fault.plain_until_ms is None
+        if fault.worker == draft and is_away:
+            faults[place] = replace(fault, plain_until_ms=at_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +111,7 @@ class Teller:
     def __init__(self) -> None:
         self._untold: dict[int, tuple[list[tuple[float, int]], list[int]]] = {}
         self._next_ms = 0.0
+        self._over = False
 
     def emitted(self, now_ms: float, emitted: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         """Args: ``emitted``: sessions, and their tokens that are final."""
@@ -102,9 +125,14 @@ class Teller:
         for each in [each for each in self._untold if numbered(each)[1] == session]:
             del self._untold[each]
 
+    def end(self) -> None:
+        """The whole texts were asked for: who has them is told nothing twice, since all workers are
+        about to end."""
+        self._over = True
+
     def due(self, now_ms: float) -> list[Committed]:
         """What is to be told now."""
-        if not self._untold or now_ms < self._next_ms:
+        if self._over or not self._untold or now_ms < self._next_ms:
             return []
         told = [Committed(s, tuple(t), tuple(text)) for s, (t, text) in self._untold.items()]
         self._untold.clear()

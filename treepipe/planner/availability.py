@@ -37,7 +37,8 @@ def check_rates(cluster: Cluster, plans: Iterable[Scenario]) -> None:
             )
         if not cluster.faults.spares:
             raise UserError(
-                f"{key}: without a spare (faults.spares = 0) the first loss ends the service"
+                f"{key}: without a spare (faults.spares = 0) the first loss ends the service, or "
+                f"leaves it without its draft"
             )
         if fault.worker not in known:
             raise UserError(

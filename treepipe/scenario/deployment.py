@@ -176,6 +176,9 @@ class Deployment:
         faults: which ones there are, and what then.
         redeal: makes the deployment without a stage that is lost, whose layers the others take, or
             raises ``UserError``; None: nobody does.
+        stand_in: gives the schedules of requests whose draft server is lost, which need no draft;
+            None: nobody stands in for it.
+        plain: draft servers that are lost, and decode by these.
         key: file of the key that the workers on other hosts hold; None on the loopback only.
     """
 
@@ -209,10 +212,30 @@ class Deployment:
     key: Path | None = None
     faults: FaultPlan = field(default_factory=FaultPlan)
     redeal: Callable[[Deployment, str], Deployment] | None = None
+    stand_in: NewSchedule | None = None
+    plain: frozenset[str] = frozenset()
 
     def asked(self, requests: tuple[RequestSpec, ...], seed: int | None = None) -> Deployment:
         """The deployment for a run of these requests. Args: ``seed``: None keeps its own."""
         return replace(self, requests=requests, seed=self.seed if seed is None else seed)
+
+    def without_draft(self, lost: str) -> Deployment | None:
+        """The deployment with a stand-in for a lost draft server; None if there is none, or it is
+        the stand-in that is lost."""
+        drafts = {draft.name for draft in self.drafts} - self.plain
+        if self.stand_in is None or lost not in drafts:
+            return None
+        return replace(self, plain=self.plain | {lost})
+
+    def with_draft(self, back: str) -> Deployment:
+        """The deployment in which a draft server drafts, whether or not it did before."""
+        return replace(self, plain=self.plain - {back})
+
+    def schedule_of(self, draft: int) -> NewSchedule:
+        """What gives the schedules of a draft server's requests."""
+        if self.stand_in is not None and self.drafts[draft].name in self.plain:
+            return self.stand_in
+        return self.new_schedule
 
     @property
     def layers(self) -> dict[str, range]:
@@ -319,7 +342,7 @@ class Deployment:
     def draft_desk(self, draft: int) -> DraftDesk:
         groups = [len(group_sizes(self.groups, len(stages))) for stages in self.pipelines]
         queue = ArrivalQueue(self.serving.policy, self.serving.levels)
-        warm_up_ms = self.serving.warm_up_ms
+        warm_up_ms = self.serving.warm_up_ms if self.drafts[draft].name not in self.plain else None
         least = self.least_probabilities[draft] if self.least_probabilities else 0.0
         log_prob = log(least) if least else -inf
         room = self.cache_room(draft)

@@ -78,6 +78,9 @@ class FaultsSection(Section):
     redeal_layers: bool = Field(
         False, description="with no spare left, a lost stage's layers go to its pipeline's others"
     )
+    plain_without_draft: bool = Field(
+        True, description="with no spare left, a lost draft's requests are decoded plainly"
+    )
     restart_ms: Moment = Field(
         DEFAULT_RESTART_MS, description="simulator: starting all workers, models included"
     )
@@ -133,6 +136,11 @@ class Planned:
     worker: str
     kind: FaultKind
     for_ms: float | None = None
+
+    @property
+    def over_ms(self) -> float | None:
+        """When it is over by itself; None: never."""
+        return None if self.for_ms is None else self.at_ms + self.for_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
 from treepipe.core.requests import Objectives
+from treepipe.core.schedules import Chosen
+from treepipe.core.schedules.pp import PLAIN
 from treepipe.scenario.computing import FULL, Computed
 from treepipe.scenario.deployment import Deployment, Serving
 from treepipe.scenario.faults import FaultPlan
@@ -105,6 +107,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         estimates=estimates,
         faults=_faults(scenario, names, placement.restart_ms),
         redeal=redeal_of(scenario, layers),
+        stand_in=_stand_in(scenario),
         key=None if scenario.run.key is None else path.parent / scenario.run.key,
     )
 
@@ -155,14 +158,27 @@ def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
 def _faults(scenario: Scenario, names: set[str], restart_ms: float | None) -> FaultPlan:
     """Args: ``names``: of all roles; ``restart_ms``: as their hosts' profiles say it."""
     if scenario.sampling.rule == "adaptive":
-        for key in ("spares", "redeal_layers"):
-            if getattr(scenario.faults, key):
+        given = scenario.faults.model_fields_set
+        for key in ("spares", "redeal_layers", "plain_without_draft"):
+            if key in given and getattr(scenario.faults, key):
                 raise UserError(
                     f"{scenario.path}: key faults.{key} does not go with sampling.rule = "
                     f"'adaptive', whose running share of matches a request that is taken up again "
                     f"would lose"
                 )
     return scenario.faults.resolved(sorted(names), scenario.path, restart_ms)
+
+
+def _stand_in(scenario: Scenario) -> Chosen | None:
+    """Plain decoding, on the same pipelines, for requests whose draft server is lost; None where
+    nothing is drafted, or nobody may stand in."""
+    section = scenario.schedule
+    if not (section.system.drafts and scenario.faults.plain_without_draft):
+        return None
+    if scenario.sampling.rule == "adaptive":  # its share of matches would be lost
+        return None
+    asked = section.parameters
+    return Chosen(PLAIN.name, PLAIN.parameters(asked.prefill_chunk, asked.ends))
 
 
 def _serving(scenario: Scenario, pipelines: int) -> Serving:

@@ -117,6 +117,10 @@ def _choices(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
     if serving.warm_up_ms is not None and not scenario.schedule.system.drafts:
         name = scenario.schedule.name
         yield f"key serving.warm_up_ms has no effect on {name}, where nothing is drafted"
+    given = scenario.faults.model_fields_set
+    if "plain_without_draft" in given and not scenario.schedule.system.drafts:
+        name = scenario.schedule.name
+        yield f"key faults.plain_without_draft has no effect on {name}, where nothing is drafted"
     if serving.by_n_max:
         yield f"serving.admission = {serving.admission} by N_max (StarSD, section 4.2)"
     if scenario.run.key is not None and not _workers(deployment):
