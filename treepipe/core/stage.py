@@ -77,12 +77,16 @@ class StageSession:
         """Segments that arrived and are not due yet."""
         return tuple(self._segments)
 
-    def receive(self, message: Segment | Word) -> None:
-        """Take note of a message; ``next_action`` says what follows from it."""
+    def receive(self, message: Segment | Word) -> bool:
+        """Take note of a message; ``next_action`` says what follows from it. Returns whether it is
+        of use: a segment of a round that is over is none."""
         if isinstance(message, Word):
             self._words.append(message)
-        elif message.round >= self.round:
-            self._segments.append(message)
+            return True
+        if message.round < self.round:
+            return False
+        self._segments.append(message)
+        return True
 
     def catch_up(self, segment: Segment) -> tuple[Segment, tuple[int, ...] | None]:
         """A segment that was computed here after the words since then, and its rows that are left;

@@ -124,15 +124,7 @@ class _Lane:
 
     barrier: Barrier
     beats: deque[Beat] = field(default_factory=deque)
-    flights: deque[tuple[Flight, tuple[Any, ...]]] = field(default_factory=deque)
-
-    def release(self) -> tuple[Flight, tuple[Any, ...]] | None:
-        """The next flight, if its step has come."""
-        if not self.flights:
-            return None
-        number = self.flights[0][0].beat
-        assert number is not None  # others never wait in a lane
-        return self.flights.popleft() if self.barrier.lets(number) else None
+    flights: deque[tuple[int, Flight, Sequence[Any]]] = field(default_factory=deque)
 
 
 class StageDesk:
@@ -206,7 +198,7 @@ class StageDesk:
                 self._release(message, payloads)
             else:
                 lane = self._lane(message.draft)
-                lane.flights.append((message, tuple(payloads)))
+                lane.flights.append((message.beat, message, payloads))
                 self._advance(lane)
         elif isinstance(message, Beat):
             self._beat(message)
@@ -423,12 +415,14 @@ class StageDesk:
 
     def _advance(self, lane: _Lane) -> None:
         """Apply the beats and release the flights whose step has come."""
+        barrier, beats, flights = lane.barrier, lane.beats, lane.flights
         while True:
-            if lane.beats and lane.barrier.word_is_due:
-                self._tell(lane.beats.popleft())
-                lane.barrier.applied += 1
-            elif (released := lane.release()) is not None:
-                self._release(*released)
+            if beats and barrier.word_is_due:
+                self._tell(beats.popleft())
+                barrier.applied += 1
+            elif flights and barrier.lets(flights[0][0]):
+                _, flight, payloads = flights.popleft()
+                self._release(flight, payloads)
             else:
                 return
 
@@ -440,24 +434,18 @@ class StageDesk:
 
     def _release(self, flight: Flight, payloads: Sequence[Any]) -> None:
         self._idle = False
-        segments, given = list[Segment](), dict[int, Any]()
+        gathering, alive = _Gathering(flight, {}), list[Segment]()
         for segment, payload in zip(flight.segments, payloads, strict=True):
             session = segment.session
-            if session not in self._closed and segment.round >= self._session(session).round:
-                segments.append(segment)
-                given[session] = payload
-        if not segments:
-            if flight.beat is not None:
-                self._ready.append(_Gathering(flight.holding(()), {}))
-            return
-        if len(segments) < len(flight.segments):
-            flight = flight.holding(tuple(segments))
-        gathering = _Gathering(flight, given)
-        for segment in segments:
-            session = segment.session
-            self._waiting[session][segment.ticket] = gathering
-            self._sessions[session].receive(segment)
-            self._turns.setdefault(session)
+            if session not in self._closed and self._session(session).receive(segment):
+                alive.append(segment)
+                gathering.payloads[session] = payload
+                self._waiting[session][segment.ticket] = gathering
+                self._turns.setdefault(session)
+        if len(alive) < len(flight.segments):
+            gathering.flight = flight.holding(tuple(alive))
+        if not alive and flight.beat is not None:
+            self._ready.append(gathering)
 
     def _session(self, number: int) -> StageSession:
         state = self._sessions.get(number)

@@ -8,6 +8,7 @@ with the next pass (the draft keeps two caches as every stage does: PipeDec, sec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,11 +42,10 @@ class Frontier:
         """True if the root is not the one that the round began with."""
         return bool(self._chain)
 
-    def answer(self, asked: Sequence[int], drafted: Drafted) -> None:
-        """The draft's candidates below these nodes; they are the last ones it answered for."""
-        first = len(drafted.tokens) - len(asked)
-        for row, node in enumerate(asked, start=first):
-            self.candidates[node] = (drafted, row)
+    def answer(self, layer: range, drafted: Drafted) -> None:
+        """The draft's candidates below the deepest layer; it answered for these nodes last."""
+        rows = range(len(drafted.tokens) - len(layer), len(drafted.tokens))
+        self.candidates[layer.start :] = zip(repeat(drafted), rows, strict=False)
 
     def offers(
         self, layer: Sequence[int]
@@ -91,20 +91,18 @@ class Frontier:
         self._accepted = []
         return (*accepted, *alive), len(accepted)
 
-    def extend(
-        self, tree: TokenTree, asked: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Tokens and scratch parents of nodes that the draft computes for the first time."""
-        above = [tree.parents[node] for node in asked]
-        first, layer_above = len(self._slots), range(min(above), asked[0])
+    def extend(self, tree: TokenTree, layer: range) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Tokens and scratch parents of the deepest layer, computed for the first time."""
+        above = tree.parents[layer.start :]
+        first, layer_above = len(self._slots), range(min(above), layer.start)
         while first and self._slots[first - 1] in layer_above:
             first -= 1  # scratch nodes come in sequence order; most of them lie further up
         places: dict[int | None, int] = dict(
             zip(self._slots[first:], range(first, len(self._slots)), strict=True)
         )
-        parents = tuple([places.get(parent, NO_PARENT) for parent in above])
-        self._slots += asked
-        return tuple([tree.tokens[node] for node in asked]), parents
+        places[0] = NO_PARENT  # the root is committed by now
+        self._slots += layer
+        return tuple(tree.tokens[layer.start :]), tuple(map(places.__getitem__, above))
 
     def whole(self, tree: TokenTree, layer: range) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Tokens and scratch parents of everything below the root that the round began with.

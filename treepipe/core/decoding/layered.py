@@ -119,7 +119,6 @@ class Layered(TreeDecoding):
         self._frontier = parameters.frontier()
         self._decoding = self._reading = False
         self._layers_left = 0
-        self._asked_nodes: list[int] = []
 
     @property
     def in_step(self) -> bool:
@@ -215,45 +214,45 @@ class Layered(TreeDecoding):
     def _next_layer(self) -> list[Command]:
         while self._layers_left:
             deepest = self._deepest_layer()
-            self._asked_nodes = [node for node in deepest if self._is_asked(node)]
-            if self._asked_nodes:
-                return [self._asked.ask(self._pass())]
+            if self._is_asked(deepest):
+                return [self._asked.ask(self._pass(deepest))]
             self._grow(deepest)
             self._layers_left -= 1
         return []
 
-    def _is_asked(self, node: int) -> bool:
-        """Tells whether the draft is to be asked: without reuse about all, but a root alone."""
-        if self._frontier.candidates[node] is None:
+    def _is_asked(self, layer: range) -> bool:
+        """Tells whether the draft is to be asked about a layer, which is always known as a whole:
+        without reuse about all, but a root alone."""
+        if self._frontier.candidates[layer.start] is None:
             return True
-        return not self._parameters.draft_reuse and bool(node or self._frontier.moved)
+        return not self._parameters.draft_reuse and bool(layer.start or self._frontier.moved)
 
     def _deepest_layer(self) -> range:
         depths = self._flying.tree.depths
         return range(bisect_left(depths, depths[-1]), len(depths))
 
-    def _pass(self) -> DraftPass:
+    def _pass(self, layer: range) -> DraftPass:
         ticket = self._request.ticket()
         frontier, flying, top_k = self._frontier, self._flying, self._parameters.children
         if not frontier.root_read and (self._parameters.draft_reuse or not frontier.moved):
-            self._asked_nodes = [0]
             frontier.root_read = True
             unread, flying.unread = tuple(flying.unread), []
             return DraftPass(ticket, unread, (), (), True, top_k)
         if self._parameters.draft_reuse:
             keep, accepted = frontier.take_prune()
             flying.unread = []
-            tokens, parents = frontier.extend(flying.tree, self._asked_nodes)
+            tokens, parents = frontier.extend(flying.tree, layer)
             return DraftPass(ticket, (), tokens, parents, False, top_k, keep, accepted)
-        tokens, parents = frontier.whole(flying.tree, self._deepest_layer())
+        tokens, parents = frontier.whole(flying.tree, layer)
         return DraftPass(ticket, (), tokens, parents, True, top_k)
 
     def _drafted(self, event: Drafted) -> list[Command]:
         if self._reading:
             self._reading = False
             return self._read_prompt()
-        self._frontier.answer(self._asked_nodes, event)
-        self._grow(self._deepest_layer())
+        layer = self._deepest_layer()
+        self._frontier.answer(layer, event)
+        self._grow(layer)
         self._layers_left -= 1
         return self._next_layer()
 
