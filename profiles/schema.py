@@ -219,7 +219,9 @@ class HostProfile(Section):
     variation: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="standard deviation of a piece of work over its mean"
     )
-    idle_factor: GapTable | None = Field(None, description="a role's idle gap in ms -> factor")
+    draft_cold: FactorTable = Field(
+        {}, description="a draft's 1st, 2nd, … pass behind a wait -> further factor"
+    )
     restart_ms: Milliseconds | None = Field(
         None, description="from a worker's loss until all work again, models included"
     )

@@ -40,6 +40,11 @@ class RolePlace:
         self.started_ms = self._clock.now
         self._clock.after(duration_ms, done)
 
+    def next_cold(self) -> float:
+        """The factor on a draft pass that begins now, the next one since the role last waited: the
+        first ones find the processor's caches full of other things."""
+        return 1.0
+
 
 class StoppedPlace(RolePlace):
     """The place of a role that stands still now and then: what it was at ends so much later, and
@@ -62,6 +67,9 @@ class StoppedPlace(RolePlace):
         self._works = True
         self._place.fresh, self.fresh = self._place.fresh or self.fresh, False
         self._place.work(duration_ms, partial(self._end, done))
+
+    def next_cold(self) -> float:
+        return self._place.next_cold()
 
     def _end(self, done: Callback, event: object) -> None:
         self.started_ms = self._place.started_ms
@@ -142,17 +150,24 @@ class HostedPlace(RolePlace):
         self._host, self._rng = host, np.random.default_rng(seed)
         self.costs = host.costs
         self._ended_ms = -inf
-        self._cold = 1.0
+        self._passes = 0  # since it last waited
 
     def work(self, duration_ms: float, done: Callback) -> None:
-        """Work for so long, if alone; ``done`` is called at its end. A gap before a piece of work
-        holds for all behind it until there is another gap."""
-        self.started_ms = now = self._clock.now
-        costs = self._host.costs
-        if now > self._ended_ms:
-            self._cold = costs.idle(now - self._ended_ms)
-        factor = self._cold * costs.draw(self._rng)
+        """Work for so long, if alone; ``done`` is called at its end."""
+        self._look()
+        self.started_ms = self._clock.now
+        factor = self._host.costs.draw(self._rng)
         self._host.begin(duration_ms * factor, self._clock.bound(partial(self._end, done)))
+
+    def next_cold(self) -> float:
+        self._look()
+        self._passes += 1
+        return self._host.costs.cold(self._passes)
+
+    def _look(self) -> None:
+        """Whether it waited until now."""
+        if self._clock.now > self._ended_ms:
+            self._ended_ms, self._passes = self._clock.now, 0
 
     def _end(self, done: Callback, event: object) -> None:
         self._ended_ms = self._clock.now

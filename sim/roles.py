@@ -360,6 +360,7 @@ class DraftServer(Role):
                 rows = work.rows
                 parts = self._open.parts(work) if self._by_context else None
                 duration = self._placed.draft_ms(work, parts)
+                duration *= self._place.next_cold()
                 self._place.work(duration, partial(self._drafted, work, rows))
                 return
             self._place.fresh = True  # a turn begins

@@ -36,6 +36,8 @@ EDGE_MS = 0.02
 """Between two entries of a ledger, and between two clocks' readings of one moment."""
 RARE = 0.05
 """Of the longest and of the shortest pieces: left out of a mean."""
+WARM = 5
+"""Passes without a wait, from which on the next one is as warm as they become."""
 LEAST_SHARE = 0.1
 """Of its speed alone, whatever the company; keeps the fit away from none."""
 
@@ -48,11 +50,13 @@ class Piece:
         of: the role's kind of work; pieces of the same are compared with the same table.
         rows: rows, or bytes of a message.
         shared_ms: milliseconds under way by the number of roles at work, from 1 on.
+        place: of a draft pass, counted from 1 since the role last waited, ``WARM`` at most.
     """
 
     of: str
     rows: int
     shared_ms: Floats
+    place: int = 1
 
     @property
     def length(self) -> float:
@@ -65,6 +69,7 @@ class FittedHost:
 
     Attributes:
         factors: by kind of work ("stage", "draft", "evaluate"), rows -> factor on the table.
+        cold: a draft pass's place since the role last waited -> further factor.
         messages: "send" and "receive": bytes -> ms.
         desk: rows -> ms of the draft's decisions.
         together: number of roles at work -> factor.
@@ -76,6 +81,7 @@ class FittedHost:
     """
 
     factors: Mapping[str, Mapping[int, float]]
+    cold: Mapping[int, float]
     messages: Mapping[str, Mapping[int, float]]
     desk: Mapping[int, float]
     together: Mapping[int, float]
@@ -126,8 +132,8 @@ class Observed:
             tables = {"stage": times.stage, "draft": times.draft, "evaluate": times.evaluate}
             self.tables |= {f"{kind} {name}": table for kind, table in tables.items()}
             self.passes += [
-                Piece(f"{kind} {name}", rows, company.of(start, end))
-                for kind, rows, start, end in _passes(own[name])
+                Piece(f"{kind} {name}", rows, company.of(start, end), place)
+                for kind, rows, start, end, place in _passes(own[name])
             ]
             self.messages += _messages("send", own[name], sent[name], company)
             self.messages += _messages("receive", own[name], heard[name], company)
@@ -144,14 +150,18 @@ class Observed:
         together = _together(self.passes)
         divisor = np.array([together[k] for k in sorted(together)])
         factors: dict[str, dict[int, float]] = {}
+        cold: dict[int, float] = {}
         spread: dict[str, dict[int, float]] = {}
         residuals: list[float] = []
         for kind in ("stage", "draft", "evaluate"):
-            binned = _binned(
-                (piece.rows, _alone(piece, divisor) / table_ms)
+            own = [
+                (piece.rows, piece.place, _alone(piece, divisor) / table_ms)
                 for piece in self.passes
                 if piece.of.split()[0] == kind and (table_ms := self.tables[piece.of](piece.rows))
-            )
+            ]
+            further = _cold(own) if kind == "draft" else {}
+            cold |= further
+            binned = _binned((rows, ratio / further.get(place, 1)) for rows, place, ratio in own)
             factors[kind] = {rows: _mean(each) for rows, each in binned.items()}
             spread[f"{kind}_factor"] = {rows: spread_of(each) for rows, each in binned.items()}
             for each in binned.values():
@@ -165,6 +175,7 @@ class Observed:
         desk = _binned((piece.rows, _alone(piece, divisor)) for piece in self.decisions)
         return FittedHost(
             factors,
+            cold,
             messages,
             {rows: _mean(each) for rows, each in desk.items()},
             together,
@@ -222,14 +233,45 @@ class Company:
         return np.array([np.diff(np.interp(ends, self._times, row))[0] for row in self._spent])
 
 
-def _passes(spans: Sequence[Span]) -> Iterator[tuple[str, int, float, float]]:
-    """Kind, rows, start and end; a stage's pass begins with its masks and caches."""
+def _passes(spans: Sequence[Span]) -> Iterator[tuple[str, int, float, float, int]]:
+    """Kind, rows, start, end, and a draft pass's place since the last wait; a stage's pass begins
+    with its masks and caches."""
+    place = 0
     for before, span in itertools.pairwise([*spans[:1], *spans]):
+        if span.kind in AT_REST or span.start_ms - before.end_ms > EDGE_MS:
+            place = 0
         if span.kind == "compute":
             masked = before.kind == "mask" and span.start_ms - before.end_ms < EDGE_MS
-            yield "stage", span.tokens, (before if masked else span).start_ms, span.end_ms
+            yield "stage", span.tokens, (before if masked else span).start_ms, span.end_ms, 1
         elif span.kind in ("draft", "evaluate") and span.tokens:
-            yield span.kind, span.tokens, span.start_ms, span.end_ms
+            drafts = span.kind == "draft"
+            place = min(place + drafts, WARM)
+            yield span.kind, span.tokens, span.start_ms, span.end_ms, place if drafts else 1
+
+
+def _cold(passes: Sequence[tuple[int, int, float]]) -> dict[int, float]:
+    """The factor by a pass's place since the last wait, over the last place's; never rising.
+
+    Rows and places are told apart by least squares of logarithms, one term for each octave of rows
+    and one for each place. Args: ``passes``: rows, place and ratio to the table.
+    """
+    octaves = [round(log2(rows)) for rows in _binned((rows, rows) for rows, _, _ in passes)]
+    kept = [each for each in passes if round(log2(each[0])) in octaves]
+    found = sorted({place for _, place, _ in kept})
+    if len(found) < 2:
+        return {}
+    terms = np.zeros((len(kept), len(octaves) + len(found)))
+    for row, (rows, place, _) in zip(terms, kept, strict=True):
+        row[octaves.index(round(log2(rows)))] = row[len(octaves) + found.index(place)] = 1
+    ratios = np.log([ratio for _, _, ratio in kept])
+
+    def away(values: Floats) -> Floats:
+        return terms @ values - ratios
+
+    solved = least_squares(away, np.zeros(terms.shape[1]), loss="soft_l1", f_scale=0.1).x
+    cold = np.exp(solved[len(octaves) :] - solved[-1])
+    falling = np.maximum.accumulate(cold[::-1])[::-1]
+    return dict(zip(found, map(float, falling), strict=True))
 
 
 def _messages(
@@ -282,9 +324,9 @@ def _decisions(
 
 def _together(pieces: Sequence[Piece]) -> dict[int, float]:
     """The factor by the number of roles at work, so that pieces alike are equally long alone."""
-    groups: dict[tuple[str, int], list[Piece]] = {}
+    groups: dict[tuple[str, int, int], list[Piece]] = {}
     for piece in pieces:
-        groups.setdefault((piece.of, piece.rows), []).append(piece)
+        groups.setdefault((piece.of, piece.rows, piece.place), []).append(piece)
     alike = [_usual(group) for group in groups.values() if len(group) >= LEAST]
     roles = max((len(piece.shared_ms) for piece in pieces), default=1)
     if not alike or roles == 1:

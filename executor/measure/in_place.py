@@ -11,7 +11,7 @@ import datetime
 import os
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from treepipe.executor.controller import Controller
@@ -25,11 +25,13 @@ from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Injected
 from treepipe.scenario.scenario import Scenario
 
-SCHEDULES: Mapping[str, Mapping[str, object]] = {
-    "pp": {},
-    "naive_pp": {"tree_size": 24, "tree_depth": 4, "segment_tokens": 8},
-}
-"""What is run, with which keys."""
+RUNS: Sequence[Mapping[str, object]] = (
+    {"name": "pp"},
+    {"name": "naive_pp", "tree_size": 24, "tree_depth": 4, "segment_tokens": 8},
+    {"name": "naive_pp", "tree_size": 8, "tree_depth": 7, "top_k": 1, "segment_tokens": 4},
+)
+"""Plain decoding, a broad tree, and a long one, whose draft passes follow each other."""
+SCHEDULES = tuple(dict.fromkeys(str(run["name"]) for run in RUNS))
 NEW_TOKENS = 48
 
 
@@ -45,8 +47,8 @@ class HostSession:
     restarts_ms: list[float] = field(default_factory=list)
 
     def run(self, say: Say) -> None:
-        """Both schedules in turns until the time is up, at least once each."""
-        launches = [self._launch(name, keys) for name, keys in SCHEDULES.items()]
+        """All of these in turns until the time is up, at least once each."""
+        launches = [self._launch(schedule) for schedule in RUNS]
         self.processors = _processors(launches[0].deployment)
         say("seconds", round(self.asked.seconds))
         spent = begun = 0.0
@@ -55,6 +57,8 @@ class HostSession:
                 with Controller(launch.roles, launch.deployment) as controller:
                     began = time.perf_counter()
                     self._observe(controller, launch)
+                    if launch is launches[-1]:
+                        self.restarts_ms.append(restart_ms(controller, launch.deployment))
                     spent += time.perf_counter() - began
             self.rounds += 1
             say("", round(spent) - round(begun))
@@ -66,14 +70,13 @@ class HostSession:
         controller.run(replace(deployment, requests=deployment.requests[:1]), lambda: None)
         trace, _ = controller.run(deployment, lambda: None)
         self.observed.add(trace, deployment)
-        self.restarts_ms.append(restart_ms(controller, deployment))
 
-    def _launch(self, schedule: str, keys: Mapping[str, object]) -> Launch:
+    def _launch(self, schedule: Mapping[str, object]) -> Launch:
         content = self.scenario.content
         content["hosts"] = {}  # what is measured is not to be there already
         content["faults"] = {"timeout_ms": self.scenario.faults.timeout_ms}
         scenario = Scenario.of(content, self.scenario.path).with_(
-            schedule={"name": schedule, **keys},
+            schedule=dict(schedule),
             emulate=False,
             runs=1,
             workload={"requests": REQUESTS, "new_tokens": NEW_TOKENS, "prompts": self.asked.place},
@@ -103,14 +106,13 @@ class HostSession:
             stage_factor=_rounded(found.factors["stage"]),
             draft_factor=_rounded(found.factors["draft"]),
             evaluate_factor=_rounded(found.factors["evaluate"]),
+            draft_cold=_rounded(found.cold),
             together=_rounded(found.together),
             processors=self.processors,
             variation=round(found.variation, 4),
             restart_ms=round(statistics.median(self.restarts_ms), 1),
             iqr=spread,
-            fit=HostFit(
-                schedules=tuple(SCHEDULES), prompts=self.asked.prompts, pieces=found.pieces
-            ),
+            fit=HostFit(schedules=SCHEDULES, prompts=self.asked.prompts, pieces=found.pieces),
         )
 
 

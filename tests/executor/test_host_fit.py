@@ -9,6 +9,7 @@ import pytest
 
 from tests.worlds.theory_scenarios import Written
 from treepipe.executor.measure.host_fit import FittedHost, Observed
+from treepipe.executor.measure.in_place import RUNS
 from treepipe.results.trace import Kind, Span, Trace
 from treepipe.scenario.deployment import HEADER_BYTES
 from treepipe.scenario.resolve import deploy
@@ -22,6 +23,7 @@ receive_ms = {{ {HEADER_BYTES} = 0.1, {HEADER_BYTES + 10 * ROW} = 0.4 }}
 desk_ms = {{ 1 = 0.25 }}
 stage_factor = {{ 1 = 1.5, 8 = 1.2 }}
 draft_factor = {{ 1 = 1.1 }}
+draft_cold = {{ 1 = 1.8, 2 = 1.3, 3 = 1.1, 4 = 1.0 }}
 together = {{ 1 = 1.0, 2 = 1.6, 3 = 2.4 }}
 variation = 0.05
 [origin]
@@ -39,22 +41,22 @@ BOX = (
     "emulate=false",
     'acceptance={source="hit_ratio",table={1=0.6,8=0.9}}',
 )
-RUNS = (
-    ("schedule={name='pp'}",),
-    ("schedule={name='naive_pp',tree_size=24,tree_depth=4,segment_tokens=8}",),
-)
 
 
 def as_noted_by_workers(trace: Trace) -> Trace:
-    """A worker notes a message when it is packed, and when it is unpacked: not when it travels."""
+    """A worker notes a message when it is packed, and when it is unpacked: not when it travels. It
+    was woken from when the message's packing began."""
 
     def of(kind: Kind) -> dict[str, Iterator[Span]]:
         kept = [span for span in trace.spans if span.kind == kind]
         return {n: iter([span for span in kept if span.device == n]) for n in trace.devices}
 
     packed, read = of("send"), of("receive")
+    begun = {round(each.end_ms, 6): each.start_ms for each in trace.spans if each.kind == "send"}
     spans = []
     for span in trace.spans:
+        if span.kind == "wake":
+            span = replace(span, start_ms=begun.get(round(span.start_ms, 6), span.start_ms))
         if span.kind == "transfer":
             sender, receiver = span.device.split("->")
             before, after = next(packed[sender]), next(read[receiver], None)
@@ -70,7 +72,8 @@ def fit(tmp_path_factory: pytest.TempPathFactory) -> FittedHost:
     folder = tmp_path_factory.mktemp("host")
     (folder / "box.toml").write_text(TRUE)
     observed = Observed()
-    for settings in RUNS:
+    for schedule in RUNS:
+        settings = [f"schedule.{key}={value}" for key, value in schedule.items()]
         bare = Written(folder, "pp", *BOX, *settings)
         known = Written(folder, "pp", *BOX, *settings, 'hosts.box.profile="./box.toml"')
         (trace,) = known.simulated()
@@ -88,6 +91,13 @@ def test_factors_on_the_devices_own_times(fit: FittedHost) -> None:
     assert fit.factors["stage"][8] == pytest.approx(1.2, rel=0.03)
     for found in fit.factors["draft"].values():
         assert found == pytest.approx(1.1, rel=0.04)
+
+
+def test_draft_passes_behind_a_wait_are_told_from_those_behind_others(fit: FittedHost) -> None:
+    assert [fit.cold[place] for place in (1, 2, 3, 4)] == pytest.approx(
+        [1.8, 1.3, 1.1, 1.0], rel=0.03
+    )
+    assert fit.cold[5] == 1, "they are over the last one's"
 
 
 def test_messages_by_their_bytes(fit: FittedHost) -> None:

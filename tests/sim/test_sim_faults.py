@@ -27,7 +27,7 @@ from treepipe.core.errors import RunError, UserError
 from treepipe.core.recovery import TELL_MS, Fault, FaultKind
 from treepipe.core.schedules import systems
 from treepipe.physics.host import Factor, HostTimes
-from treepipe.physics.timing import IdleFactor, TimeTable
+from treepipe.physics.timing import TimeTable
 from treepipe.results.result import make_result
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
@@ -50,7 +50,7 @@ NOTICED_MS: dict[FaultKind, float] = {"kill": 0.0, "stop": 800.0, "cut": 900.0}
 """A sign of life every 100 ms, and a look as often."""
 
 FLAT = TimeTable({1: 0.4})
-COSTS = HostTimes(FLAT, FLAT, 0.2, FLAT, Factor({}), 0.0, IdleFactor(()))
+COSTS = HostTimes(FLAT, FLAT, 0.2, FLAT, Factor({}), 0.0, Factor({}))
 """Of a host on which messages and decisions take time."""
 
 

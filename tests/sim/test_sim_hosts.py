@@ -14,7 +14,7 @@ from tests.worlds.timed_pipeline import gaps
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.physics.host import Factor, HostTimes
-from treepipe.physics.timing import IdleFactor, TimeTable
+from treepipe.physics.timing import TimeTable
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import HEADER_BYTES
 from treepipe.scenario.faults import DEFAULT_RESTART_MS
@@ -61,7 +61,7 @@ def token_ms(folder: Path, profile: str, *settings: str) -> float:
         ("stage_factor = { 1 = 1.5 }", 2 * 10.0),
         ("draft_factor = { 1 = 3.0 }", 0.0),
         ("together = { 1 = 1.0, 2 = 5.0 }", 0.0),  # one after another: no company
-        ("idle_factor = { 0 = 1.0, 15 = 1.0, 16 = 1.25 }", 2 * 5.0),
+        ("draft_cold = { 1 = 3.0 }", 0.0),
     ],
 )
 def test_each_cost_adds_what_it_says(tmp_path: Path, profile: str, added: float) -> None:
@@ -93,7 +93,7 @@ def work(costs: HostTimes, asks: list[tuple[str, float, float]]) -> list[tuple[s
 def costs(together: dict[int, float], variation: float = 0.0, processors: float = inf) -> HostTimes:
     none = TimeTable({1: 0.0})
     return HostTimes(
-        none, none, 0.0, none, Factor(together), variation, IdleFactor(()), processors=processors
+        none, none, 0.0, none, Factor(together), variation, Factor({}), processors=processors
     )
 
 

@@ -14,7 +14,7 @@ from math import inf, log1p, sqrt
 
 import numpy as np
 
-from treepipe.physics.timing import IdleFactor, TimeTable
+from treepipe.physics.timing import TimeTable
 
 
 class Factor:
@@ -48,7 +48,7 @@ class HostTimes:
         desk: the draft server's decisions, against the rows that came back or were drafted.
         together: a factor on all work while so many of the host's roles are at it.
         variation: the standard deviation of a piece of work's time over its mean.
-        idle: a factor on work behind the role's own idle gap.
+        cold: a further factor on a draft server's 1st, 2nd, ... pass behind a wait.
         gauge: of the workers' fixed piece of work, when all of this was measured.
         processors: roles that can be at work at once; more of them share.
     """
@@ -59,7 +59,7 @@ class HostTimes:
     desk: TimeTable
     together: Factor
     variation: float
-    idle: IdleFactor
+    cold: Factor
     gauge: float | None = None
     processors: float = inf
 
@@ -69,7 +69,7 @@ class HostTimes:
 
         >>> nothing = TimeTable({1: 0.0})
         >>> costs = HostTimes(nothing, nothing, 0.0, nothing, Factor({1: 1.0, 2: 1.2}), 0.0,
-        ...                   IdleFactor(()), processors=2)
+        ...                   Factor({}), processors=2)
         >>> costs.slowed(1), costs.slowed(2), costs.slowed(3)
         (1.0, 1.2, 1.5)
         """

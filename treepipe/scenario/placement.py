@@ -17,7 +17,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.system import Ends
 from treepipe.core.tree import split
 from treepipe.physics.host import Factor, HostTimes
-from treepipe.physics.timing import DeviceTimes, IdleFactor, TimeTable
+from treepipe.physics.timing import DeviceTimes, TimeTable
 from treepipe.profiles.library import (
     checkpoint_directory,
     find_host,
@@ -389,7 +389,7 @@ def host_times(profile: HostProfile) -> HostTimes:
         TimeTable(profile.desk_ms),
         Factor(profile.together),
         profile.variation,
-        IdleFactor(sorted((profile.idle_factor or {}).items())),
+        Factor(profile.draft_cold),
         profile.gauge_ms,
         profile.processors or inf,
     )
