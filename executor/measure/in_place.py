@@ -1,8 +1,8 @@
 """Measuring a host in place: a scenario's own workers on their own devices, without emulation.
 
-Plain decoding (one role at work at a time) and a static tree's segments (all of them at once) are
+Plain decoding (one role at work at a time) and static trees' segments (all of them at once) are
 run in turns until the time is up; what the workers were at tells the host's terms
-(``host_fit.py``). Each time a worker is lost in the end, to see how long it takes to replace it.
+(``host_fit.py``). At the end of a turn a worker is lost, to see how long it takes to replace it.
 """
 
 from __future__ import annotations
