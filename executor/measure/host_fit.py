@@ -12,6 +12,7 @@ Law of this file: it knows runs only by their traces, so it cannot tell where th
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log2
@@ -255,14 +256,15 @@ def _cold(passes: Sequence[tuple[int, int, float]]) -> dict[int, float]:
     Rows and places are told apart by least squares of logarithms, one term for each octave of rows
     and one for each place. Args: ``passes``: rows, place and ratio to the table.
     """
-    octaves = [round(log2(rows)) for rows in _binned((rows, rows) for rows, _, _ in passes)]
-    kept = [each for each in passes if round(log2(each[0])) in octaves]
+    counts = Counter(_octave(rows) for rows, _, _ in passes)
+    octaves = [octave for octave, count in sorted(counts.items()) if count >= LEAST]
+    kept = [each for each in passes if _octave(each[0]) in octaves]
     found = sorted({place for _, place, _ in kept})
     if len(found) < 2:
         return {}
     terms = np.zeros((len(kept), len(octaves) + len(found)))
     for row, (rows, place, _) in zip(terms, kept, strict=True):
-        row[octaves.index(round(log2(rows)))] = row[len(octaves) + found.index(place)] = 1
+        row[octaves.index(_octave(rows))] = row[len(octaves) + found.index(place)] = 1
     ratios = np.log([ratio for _, _, ratio in kept])
 
     def away(values: Floats) -> Floats:
@@ -357,6 +359,10 @@ def _alone(piece: Piece, divisor: Floats) -> float:
     return float((piece.shared_ms / divisor[: len(piece.shared_ms)]).sum())
 
 
+def _octave(rows: int) -> int:
+    return round(log2(rows))
+
+
 def _binned(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
     """Values by the median number of rows of each octave that has enough of them.
 
@@ -364,7 +370,7 @@ def _binned(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
     """
     octaves: dict[int, list[tuple[int, float]]] = {}
     for rows, value in pairs:
-        octaves.setdefault(round(log2(rows)), []).append((rows, value))
+        octaves.setdefault(_octave(rows), []).append((rows, value))
     return {
         round(float(np.median([rows for rows, _ in each]))): [value for _, value in each]
         for _, each in sorted(octaves.items())

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -64,27 +65,25 @@ def failing(deployment: Deployment, *injected: Injected, spares: int = 9) -> Dep
     return replace(deployment, faults=FaultPlan(TIMEOUT_MS, spares, RESTART_MS, injected))
 
 
+DrawnFault: TypeAlias = tuple[float, int, FaultKind, float | None]
+"""When, as a share of the undisturbed run; whose, counted in the deployment; how; for how long."""
+
+
+def drawn_faults(longest_ms: float) -> st.SearchStrategy[list[DrawnFault]]:
+    lasts = st.none() | st.floats(1.0, longest_ms)
+    kinds = st.sampled_from(KINDS)
+    each = st.tuples(st.floats(0, 1), st.integers(0, 4), kinds, lasts)
+    return st.lists(each, min_size=1, max_size=3)
+
+
 def texts(trace: Trace) -> list[tuple[int, ...]]:
     return [request.tokens for request in trace.requests]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @settings(max_examples=5)
-@given(
-    st.lists(
-        st.tuples(
-            st.floats(0, 1),
-            st.integers(0, 4),
-            st.sampled_from(KINDS),
-            st.none() | st.floats(1.0, 1500.0),
-        ),
-        min_size=1,
-        max_size=3,
-    )
-)
-def test_no_fault_changes_a_text(
-    name: str, faults: list[tuple[float, int, FaultKind, float | None]]
-) -> None:
+@given(drawn_faults(1500.0))
+def test_no_fault_changes_a_text(name: str, faults: list[DrawnFault]) -> None:
     """Whoever fails, whenever: no token is lost, none comes twice, and a recording is whole."""
     deployment = asked(name)
     undisturbed = simulate(deployment, POOL)
@@ -260,21 +259,8 @@ def away(trace: Trace, draft: str) -> list[tuple[float, float]]:
 
 @pytest.mark.parametrize("name", DRAFTING)
 @settings(max_examples=5)
-@given(
-    st.lists(
-        st.tuples(
-            st.floats(0, 1),
-            st.integers(0, 4),
-            st.sampled_from(KINDS),
-            st.none() | st.floats(1.0, 3000.0),
-        ),
-        min_size=1,
-        max_size=3,
-    )
-)
-def test_a_draft_that_is_away_changes_no_text(
-    name: str, faults: list[tuple[float, int, FaultKind, float | None]]
-) -> None:
+@given(drawn_faults(3000.0))
+def test_a_draft_that_is_away_changes_no_text(name: str, faults: list[DrawnFault]) -> None:
     """No spare is left for the draft, and stages are dealt anew: no token is lost, and none comes
     twice; meanwhile nobody drafts, and when what it was lost by is over, it drafts again."""
     deployment = asked(name, REDEALT)
