@@ -84,8 +84,7 @@ def test_processes_send_through_the_switch(pair: tuple[Path, Path], name: str) -
     assert_one_at_a_time(replay, deployment)
     assert [r.rounds for r in replay.requests] == [r.rounds for r in trace.requests]
     times = [run_metrics(each)["time_between_tokens_ms"] for each in (replay, trace)]
-    # On a busy machine it takes longer.
-    assert 0.2 < times[0] / times[1] < 1.05, "emulated work takes at least its profile's time"
+    assert 0.5 < times[0] / times[1] < 1.05, "emulated work takes at least its profile's time"
 
 
 @pytest.mark.processes
