@@ -1,20 +1,22 @@
 """Real time: nothing is emulated, this machine is the device. Calibrated, predicted, then run.
 
 Draft and two stages are processes of this machine. Its device profile is measured with one process
-alone. Then, in several turns, its host's profile is measured with ``pp`` and ``naive_pp`` of the
-same workers on other prompts, every schedule is predicted from both, and runs: a shared machine's
-speed changes within seconds, so calibration and runs lie close together, and figures are medians
-over turns. The heavy pair is the bundled one opened many times as wide, which says the same and
-takes milliseconds a pass. With it plans are searched, too, and run beside ``generate()``
-(``real_speed.py``).
+alone, and acceptance of each kind of prompts is recorded from others of that kind. Then, in several
+turns, its host's profile is measured with ``pp`` and ``naive_pp`` of the same workers on other
+prompts, every schedule is predicted, and continues prompts that no turn before had: a shared
+machine's speed changes within seconds, so calibration and runs lie close together. The heavy pair
+is the bundled one opened many times as wide, which says the same and takes milliseconds a pass.
+With it plans are searched, too, and run beside ``generate()`` (``real_speed.py``).
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -29,6 +31,7 @@ from treepipe.executor.measure.calibrate import (
     calibrate_run,
 )
 from treepipe.executor.measure.run_request import RunRequest
+from treepipe.executor.prompts import load_texts
 from treepipe.files.toml_file import toml_text
 from treepipe.results.plots import BLACK, BLUE, ORANGE, clean
 from treepipe.results.sheet import Column, Sheet
@@ -38,7 +41,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.studies.real_speed import Speeds, speeds
 from treepipe.studies.study import Entry, StudyResult
-from treepipe.validation.cells import CALIBRATED_ON
+from treepipe.validation.calibration import CALIBRATION, HELD_OUT
 from treepipe.validation.comparison import Case, compare
 from treepipe.validation.judgement import Row, faults_of, warnings_of
 
@@ -56,7 +59,6 @@ KEYS: Mapping[str, Any] = {
     "gamma": 3,
 }
 """Of every schedule that reads them: small trees, as a pass on a few cores grows with its rows."""
-ACCEPTANCE = "acceptance.toml"
 ROWS = (*range(1, 23), 24, 28, 32, 48, 64)
 """Of a pass that is measured: all that segments of such trees have. A product's time is a staircase
 (on an AMD EPYC 15 rows take as long as 18), which powers of two would hide."""
@@ -97,8 +99,10 @@ class Settings:
         plans: of different schedules that are run beside ``generate()`` with the first pair, per
             number of stages; 0: none.
         rounds: how often each of these continues its prompts.
+        requests: in each turn, of the held-out prompts that no turn before had.
         turns: how often the host is calibrated, and then each schedule predicted and run.
-        calibrated_on: prompts, of acceptance and of the host's terms.
+        calibrated_on: prompts of acceptance and of the host's terms; None: the calibration
+            prompts, of which acceptance takes its kind.
     """
 
     pairs: Sequence[Pair] = (HEAVY, LIGHT)
@@ -113,7 +117,7 @@ class Settings:
     plans: int = 5
     rounds: int = 3
     turns: int = 3
-    calibrated_on: str = CALIBRATED_ON
+    calibrated_on: str | None = None
 
 
 FULL = Settings(device_seconds=90.0, host_seconds=30.0, stages=(2, 3), cuts=((3, 5),))
@@ -121,7 +125,8 @@ FULL = Settings(device_seconds=90.0, host_seconds=30.0, stages=(2, 3), cuts=((3,
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """One case, predicted and run in several turns; its figures are their medians."""
+    """One case, predicted and run in several turns: times are means, as turns have prompts of their
+    own, and durations' errors medians, as a turn may be disturbed."""
 
     rows: Sequence[Row]
 
@@ -130,16 +135,16 @@ class Repeated:
         known = [row.predicted for row in self.rows]
         lows = [each.low for each in known if each.low is not None]
         highs = [each.high for each in known if each.high is not None]
-        mean = median(each.mean for each in known)
-        return Interval(mean, median(lows), median(highs)) if lows else Interval.over([mean])
+        mean = fmean(each.mean for each in known)
+        return Interval(mean, fmean(lows), fmean(highs)) if lows else Interval.over([mean])
 
     @property
     def measured(self) -> float:
-        return median(row.measured for row in self.rows)
+        return fmean(row.measured for row in self.rows)
 
     @property
     def error(self) -> float:
-        return median(row.error for row in self.rows)
+        return self.predicted.mean / self.measured - 1
 
     @property
     def duration_error(self) -> float:
@@ -153,12 +158,6 @@ class Repeated:
     def drift(self) -> float:
         return median(row.drift for row in self.rows)
 
-    @property
-    def apart(self) -> float:
-        """The longest measured time over the shortest."""
-        times = [row.measured for row in self.rows]
-        return max(times) / min(times)
-
 
 def run(say: Say, full: bool) -> StudyResult:
     """On two stages; in full on three, too, and on two of 3 and 5 layers, with more calibration."""
@@ -170,18 +169,19 @@ def study(settings: Settings, say: Say) -> StudyResult:
     rows: dict[str, Repeated] = {}
     speed: Speeds | None = None
     with TemporaryDirectory() as folder:
-        texts = AcceptanceRequest(prompts=settings.calibrated_on, new_tokens=settings.new_tokens)
-        calibrate_acceptance(texts, Path(folder) / ACCEPTANCE, say)
+        for kind in settings.kinds:
+            _know(kind, Path(folder), settings, say)
         for pair in settings.pairs:
             bare = _on_this_device(pair, Path(folder), settings, say)
             found: dict[str, list[Row]] = {}
             for turn in range(settings.turns):
                 base = _in_place(bare, turn, settings, say)
-                for row in compare(_cases(pair, base, settings), say):
+                for row in compare(_cases(pair, base, settings, turn), say):
                     found.setdefault(row.label, []).append(row)
             rows |= {label: Repeated(turns) for label, turns in found.items()}
             if settings.plans and speed is None:
-                asked = base.with_(runs=4, workload=_workload(settings, settings.kinds[0]))
+                kind = settings.kinds[0]
+                asked = base.with_(runs=4, workload=_workload(settings, f"{HELD_OUT}:{kind}"))
                 speed = speeds(asked, settings.plans, settings.rounds, say)
     return StudyResult(
         NAME,
@@ -207,6 +207,26 @@ def study(settings: Settings, say: Say) -> StudyResult:
     )
 
 
+def _know(kind: str, folder: Path, settings: Settings, say: Say) -> None:
+    """Files of a kind of prompts: its acceptance, and what each turn continues."""
+    asked = AcceptanceRequest(
+        prompts=settings.calibrated_on or f"{CALIBRATION}:{kind}", new_tokens=settings.new_tokens
+    )
+    calibrate_acceptance(asked, folder / _acceptance(kind), say)
+    texts = itertools.cycle(load_texts(f"{HELD_OUT}:{kind}", folder))
+    for turn in range(settings.turns):
+        own = list(itertools.islice(texts, settings.requests))
+        (folder / _prompts(kind, turn)).write_text(json.dumps(own), encoding="utf-8")
+
+
+def _acceptance(kind: str) -> str:
+    return f"./{kind}.toml"
+
+
+def _prompts(kind: str, turn: int) -> str:
+    return f"./{kind}-{turn}.json"
+
+
 def _on_this_device(pair: Pair, folder: Path, settings: Settings, say: Say) -> Scenario:
     """The pair's scenario in a file, with this machine's device profile, measured now."""
     device = folder / f"{pair.name}-device.toml"
@@ -220,7 +240,7 @@ def _on_this_device(pair: Pair, folder: Path, settings: Settings, say: Say) -> S
     )
     calibrate_device(asked, device, say)
     file = folder / f"{pair.name}.toml"
-    bare = _scenario(pair, file, f"./{device.name}", settings.stages[0])
+    bare = _scenario(pair, file, f"./{device.name}", settings)
     file.write_text(toml_text(bare.content), encoding="utf-8")
     return bare
 
@@ -228,12 +248,13 @@ def _on_this_device(pair: Pair, folder: Path, settings: Settings, say: Say) -> S
 def _in_place(bare: Scenario, turn: int, settings: Settings, say: Say) -> Scenario:
     """The scenario with this machine's host profile, measured now."""
     host = bare.path.with_name(f"{bare.path.stem}-host-{turn}.toml")
-    asked = RunRequest(str(bare.path), settings.calibrated_on, settings.host_seconds)
+    prompts = settings.calibrated_on or CALIBRATION
+    asked = RunRequest(str(bare.path), prompts, settings.host_seconds)
     calibrate_run(asked, host, say)
     return bare.with_(hosts={"box": {"profile": f"./{host.name}"}})
 
 
-def _scenario(pair: Pair, file: Path, device: str, stages: int) -> Scenario:
+def _scenario(pair: Pair, file: Path, device: str, settings: Settings) -> Scenario:
     content = {
         "name": f"real time, {pair.name} pair",
         "emulate": False,
@@ -245,14 +266,14 @@ def _scenario(pair: Pair, file: Path, device: str, stages: int) -> Scenario:
                 "model": {"checkpoint": "reference", "widen": pair.draft_widen},
             }
         ],
-        "pipelines": [{"stages": [{"host": "box", "device": device, "count": stages}]}],
-        "acceptance": {"source": "profile", "name": f"./{ACCEPTANCE}"},
+        "pipelines": [{"stages": [{"host": "box", "device": device, "count": settings.stages[0]}]}],
+        "acceptance": {"source": "profile", "name": _acceptance(settings.kinds[0])},
         "schedule": {"name": "pp"},
     }
     return Scenario.of(content, file)
 
 
-def _cases(pair: Pair, base: Scenario, settings: Settings) -> list[Case]:
+def _cases(pair: Pair, base: Scenario, settings: Settings, turn: int) -> list[Case]:
     found = []
     for tail, layout in _layouts(base, settings):
         for name in settings.schedules:
@@ -263,8 +284,9 @@ def _cases(pair: Pair, base: Scenario, settings: Settings) -> list[Case]:
                         **layout,
                         "schedule": {"name": name, **keys},
                         "runs": 4,
+                        "acceptance.name": _acceptance(kind),
                         "workload": {
-                            **_workload(settings, kind),
+                            **_workload(settings, _prompts(kind, turn)),
                             "concurrency": settings.requests if name == "specpipe_db" else 1,
                         },
                     }
@@ -284,11 +306,11 @@ def _layouts(base: Scenario, settings: Settings) -> Iterator[tuple[str, Mapping[
         yield f", {' + '.join(map(str, cut))} layers", {"pipelines": [{"stages": stages}]}
 
 
-def _workload(settings: Settings, kind: str) -> dict[str, Any]:
+def _workload(settings: Settings, prompts: str) -> dict[str, Any]:
     return {
         "requests": settings.requests,
         "new_tokens": settings.new_tokens,
-        "prompts": f"reference:heldout:{kind}",
+        "prompts": prompts,
     }
 
 
@@ -328,15 +350,12 @@ def _finding(pair: Pair, rows: Mapping[str, Repeated]) -> str:
     found = _errors(pair, rows)
     own = [each for key, each in rows.items() if key.startswith(f"{pair.name}/")]
     drifts = [row.drift for each in own for row in each.rows]
-    apart = median(each.apart for each in own)
     middle, worst = found["duration_error/median"], found["duration_error/worst"]
     return (
         f"{pair.name} pair: durations are off by {middle:.1%} in the median and {worst:.1%} at "
         f"worst once the machine's drift is taken off (it ran at {min(drifts):.2f} to "
-        f"{max(drifts):.2f} times the time that its calibration took, and between "
-        f"turns of one schedule the longest "
-        f"measured time is {apart:.2f} of the shortest in the median); the predicted time between "
-        f"tokens by {found['error/median']:.1%} in the median"
+        f"{max(drifts):.2f} times the time that its calibration took); the predicted time "
+        f"between tokens by {found['error/median']:.1%} in the median"
     )
 
 
@@ -354,15 +373,12 @@ def _sheet(rows: Mapping[str, Repeated]) -> Sheet:
             Column("of it durations, drift taken off", shown="+.1%"),
             Column("raw", shown="+.1%"),
             Column("drift", shown=".2f"),
-            Column("longest over shortest turn", shown=".2f"),
         ],
     )
     for key, row in rows.items():
         value = row.predicted
         errors = row.error, row.drifted_duration_error, row.duration_error
-        sheet.add(
-            key, value.mean, value.low, value.high, row.measured, *errors, row.drift, row.apart
-        )
+        sheet.add(key, value.mean, value.low, value.high, row.measured, *errors, row.drift)
     return sheet
 
 
