@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
-from treepipe.results.show import Progress
+from treepipe.results.show import Progress, console
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.message_cost import curve_cost, message_cost, step_cost
@@ -148,8 +147,7 @@ def _print(figures: list[Figure]) -> None:
     table.add_column("aim")
     for each in figures:
         table.add_row(each["name"], f"{each['value']:.4g}", each["unit"], each["aim"])
-    console = Console()
-    (console if console.is_terminal else Console(width=110)).print(table)
+    console(110).print(table)
 
 
 if __name__ == "__main__":

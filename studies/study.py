@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.figure import Figure
-from rich.console import Console
 from rich.table import Table
 
 from treepipe.core.errors import RunError, UserError
@@ -25,10 +24,12 @@ from treepipe.report.page import Chapter, Picture, Report, write_report
 from treepipe.results.plots import save_figure
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet
-from treepipe.results.show import Progress, Say
+from treepipe.results.show import Progress, Say, console
 from treepipe.validation.cells import CALIBRATED_ON
 
 SCHEMA = "treepipe.study/1"
+WIDTH = 150
+"""Of the tables on a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,16 +306,16 @@ def perform(
 
 def show_study(result: StudyResult, out: Path) -> None:
     """Print the tables and findings."""
-    console = _console()
+    shown = console(WIDTH)
     for sheet in result.tables:
-        console.print(sheet.rich())
+        shown.print(sheet.rich())
     for finding in result.findings:
-        console.print(finding, highlight=False)
+        shown.print(finding, highlight=False)
     for heading, sentences in result.sections.items():
-        console.print(heading, style="bold")
+        shown.print(heading, style="bold")
         for sentence in sentences:
-            console.print(f"- {sentence}", highlight=False)
-    console.print(f"tables, plots and figures: {out}/", highlight=False)
+            shown.print(f"- {sentence}", highlight=False)
+    shown.print(f"tables, plots and figures: {out}/", highlight=False)
 
 
 def show_studies(studies: Sequence[Study] = _ALL) -> None:
@@ -324,10 +325,4 @@ def show_studies(studies: Sequence[Study] = _ALL) -> None:
     table.add_column("question")
     for study in studies:
         table.add_row(study.name, study.summary)
-    _console().print(table)
-
-
-def _console() -> Console:
-    """Standard output; on a pipe as wide as our tables."""
-    console = Console()
-    return console if console.is_terminal else Console(width=150)
+    console(WIDTH).print(table)

@@ -116,3 +116,19 @@ def test_a_row_is_in_one_unit_and_the_file_in_milliseconds(content: dict[str, ob
     assert cells[1] == number(metric["mean"] / 60e3)
     if content is both:
         assert cells[2] == f"{number(metric['low'] / 60e3)} … {number(metric['high'] / 60e3)}"
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[red]hot", ":x:"])
+def test_what_a_user_named_is_shown_as_it_is(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Brackets and colons are no styles and no pictures, on either stream."""
+    scenario = tmp_path / "small.toml"
+    scenario.write_text(SCENARIO)
+    assert call(monkeypatch, "simulate", scenario, "--runs", 1, "--set", f'name="{name}"') == 0
+    assert f"{name} (simulation" in capsys.readouterr().out
+    assert call(monkeypatch, "simulate", tmp_path / name) == 2
+    assert f"{name}: there is no such file" in capsys.readouterr().err

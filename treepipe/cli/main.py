@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from typer.core import TyperGroup
 
 from treepipe.cli import calibrate as cli_calibrate
@@ -420,5 +420,5 @@ def _pictures(plot: Path | None, where_time_goes: bool) -> dict[str, Path | None
 
 
 def _complain(sentence: str) -> None:
-    text = f"[red]treepipe:[/red] {escape(sentence)}"
+    text = Text.assemble(("treepipe:", "red"), f" {sentence}")
     Console(stderr=True, highlight=False).print(text, soft_wrap=True)

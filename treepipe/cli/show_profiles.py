@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from treepipe.core.errors import UserError
 from treepipe.profiles.check import check_file
@@ -175,9 +176,9 @@ def _curve_table(title: str, columns: Sequence[tuple[str, Curve]], shown: Shown)
     return table
 
 
-def _cell(curve: Curve, size: int) -> str:
+def _cell(curve: Curve, size: int) -> Text:
     time = f"{curve.ms(size):.4g}"
-    return time if curve.measured(size) else f"[dim]~{time}[/dim]"
+    return Text(time) if curve.measured(size) else Text(f"~{time}", style="dim")
 
 
 def _doubt(shown: Shown) -> str:

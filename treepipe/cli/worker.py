@@ -102,7 +102,8 @@ def _serve(address: str, key_file: Path | None, models: Path | None) -> None:
     logging.getLogger("treepipe.worker").setLevel(logging.INFO)
     with Daemon(host, port, key, None if models is None else models.resolve()) as daemon:
         guarded = "who holds the key" if key is not None else "anybody on this host"
-        Console(stderr=True).print(f"listening on {daemon.address} for {guarded}", highlight=False)
+        listening = f"listening on {daemon.address} for {guarded}"
+        Console(stderr=True, markup=False).print(listening, highlight=False)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd ends it
         with contextlib.suppress(KeyboardInterrupt):
             daemon.serve()

@@ -23,10 +23,13 @@ Say: TypeAlias = Callable[[str, int], None]
 """Progress: what happens now, and how many steps of it there are; ("", 1) is one step done."""
 
 
-def console() -> Console:
-    """Standard output; on a pipe as wide as our tables."""
-    console = Console()
-    return console if console.is_terminal else Console(width=120)
+def console(width: int = 120) -> Console:
+    """Standard output, which shows what users named as they named it: no ``[x]`` is a style.
+
+    Args: ``width``: on a pipe, as wide as the tables.
+    """
+    console = Console(markup=False, emoji=False)
+    return console if console.is_terminal else Console(width=width, markup=False, emoji=False)
 
 
 class Progress:
@@ -38,7 +41,7 @@ class Progress:
     def __init__(self, quiet: bool) -> None:
         console = Console(stderr=True)
         self._bars = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description:<24}"),
+            rich.progress.TextColumn("{task.description:<24}", markup=False),
             rich.progress.BarColumn(),
             rich.progress.MofNCompleteColumn(),
             rich.progress.TimeElapsedColumn(),

@@ -94,7 +94,7 @@ def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
     tables = [times.rich(), _utilization_sheet(rows).rich()]
     text = io.StringIO()
     for table in tables:
-        Console(file=text, width=130).print(table)
+        Console(file=text, width=130, markup=False, emoji=False).print(table)
     with Faults() as faults:
         faults.attempt(write_file, out / "table.txt", text.getvalue(), "--out")
         if not quiet:
