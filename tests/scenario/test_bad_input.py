@@ -194,8 +194,12 @@ ODD_VALUES = [
     ("drafts.0.device={draft_ms={1=1e308}}", "key drafts.0.device.draft_ms.1 = 1e+308: input"),
     ("links.default={latency_ms=1e300}", "key links.default.latency_ms = 1e+300: input should be"),
     (
-        "links.default={latency_ms=1,bandwidth_mbit_s=1e-320}",
-        "the times of devices and links add up beyond all numbers",
+        "links.default={latency_ms=1,bandwidth_mbit_s=1e-300}",
+        "bandwidth_mbit_s = 1e-300: must be between 1e-09 and 1e+15",
+    ),
+    (
+        "links.default={latency_ms=1,jitter_ms=1,jitter='lognormal',jitter_cv=1e200}",
+        "jitter_cv = 1e+200: must be between 1e-09 and 1e+15",
     ),
     ("links.pairs=[{ends=['draft0','nobody']}]", "key links.pairs.0.ends names 'nobody'"),
     ("pipelines.0.stages.0.count=9000000", "key pipelines.0.stages.0.count = 9000000: input"),
