@@ -287,8 +287,8 @@ def perform(
         others = f"{', '.join(some)} and {last}"
         raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
     folder = out or Path(f"treepipe-study-{study.name}")
-    check_outputs({"--json": json, "--report": report}, keep=() if force else ("--report",))
     claim(folder, f"{study.name}.json", f"result of the study {study.name}")
+    check_outputs({"--json": json, "--report": report}, keep=() if force else ("--report",))
     with Progress(quiet) as say:
         result = run_study(study, say, full, measure)
     with Faults() as faults:

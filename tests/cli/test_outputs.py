@@ -55,6 +55,10 @@ REFUSED = [
     ("study", ["--out", "small.toml"], "--out small.toml: is a file, not a folder"),
     ("demo", ["--out", "small.toml"], "--out small.toml: is a file, not a folder"),
     ("demo", ["--out", "/proc/demo"], "--out /proc/demo: cannot be made"),
+    ("simulate", ["--json", "x", "--report", "x"], "--json x: is a folder, not a file"),
+    ("demo", ["--out", "r/index.html", "--report", "r"], "r/index.html: is a folder, not a file"),
+    ("study", ["--out", "x", "--json", "x"], "--json x: is a folder, not a file"),
+    ("validate", ["--timelines", "x", "--json", "x"], "--json x: is a folder, not a file"),
 ]
 OPTIONS = {
     "--trace": ("simulate", "run"),

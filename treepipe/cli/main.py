@@ -339,8 +339,8 @@ def demo(
     from treepipe.results.show import Progress
     from treepipe.validation.demo import claim_folder, demo_report, run_demo, show_demo, write_demo
 
-    check_outputs({"--report": report}, keep=() if force else ("--report",))
     claim_folder(out)
+    check_outputs({"--report": report}, keep=() if force else ("--report",))
     with Progress(quiet) as say:
         rows = run_demo(say)
     with Faults() as faults:

@@ -85,6 +85,8 @@ def check_outputs(
         UserError: a folder is missing, a file cannot be written, must stay or is named twice, or a
             picture's format is not known.
     """
+    if (report := files.get(REPORT)) is not None:
+        claim_folder(Path(report), REPORT)  # first, so that no file takes its name
     taken: dict[str, str] = {}
     read = {os.path.realpath(path) for path in inputs if path is not None}
     for option, given in files.items():
@@ -96,7 +98,6 @@ def check_outputs(
         if option in PICTURES:
             _check_format(path, name)
         if option == REPORT:
-            claim_folder(path, option)
             path, name = path / REPORT_PAGE, f"{option} {path / REPORT_PAGE}"
         place = os.path.realpath(path)
         if place in read:

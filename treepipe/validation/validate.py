@@ -72,13 +72,13 @@ def perform(request: Request) -> dict[str, Any]:
     earlier = None
     if request.earlier is not None:
         earlier = load_validation(request.earlier, "--against")
+    if request.timelines is not None:
+        claim_folder(request.timelines, "--timelines")
     check_outputs(
         {"--json": request.json, "--report": request.report},
         inputs=request.paths,
         keep=() if request.force else ("--report",),
     )
-    if request.timelines is not None:
-        claim_folder(request.timelines, "--timelines")
     cases = [
         Case(label, Scenario.load(path, request.overrides), request.calibrate_on)
         for label, path in _labels(request.paths).items()
