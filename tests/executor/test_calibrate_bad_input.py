@@ -55,6 +55,18 @@ def test_bad_arguments_end_in_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("what", [(), ("links",), ("run", "small.toml")])
+@pytest.mark.parametrize("seconds", ["inf", "nan", "0"])
+def test_seconds_are_a_number_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    what: tuple[str, ...],
+    seconds: str,
+) -> None:
+    assert call(monkeypatch, "calibrate", *what, "--seconds", seconds) == 2
+    assert "--seconds" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_cuda_without_a_gpu_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -13,6 +13,9 @@ from treepipe.extras import need_executor
 
 app = typer.Typer(invoke_without_command=True)
 
+LONGEST_S = 1e6
+"""No measurement takes longer; that it is a number is all that it says."""
+Seconds = Annotated[float, typer.Option(min=1, max=LONGEST_S, help="Time to spend at most.")]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="The profile.")]
 
 
@@ -52,7 +55,9 @@ def device(
         Optional[str],  # noqa: UP045
         typer.Option("--context", metavar="N,N,...", help="Default 0,256,1024,4096."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Time to spend at most.")] = 120.0,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=LONGEST_S, help="Time to spend at most.")
+    ] = 120.0,
     out: Out = Path("calibrated-device.toml"),
     force: Force = False,
     quiet: Quiet = False,
@@ -97,7 +102,7 @@ def links(
             help="Where `treepipe calibrate peer` listens; default a process of this host.",
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Per link, at most.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1, max=LONGEST_S, help="Per link, at most.")] = 20.0,
     together: Annotated[
         bool, typer.Option("--together", help="A scenario's links all at the same time.")
     ] = False,
@@ -244,7 +249,9 @@ def run(
     prompts: Annotated[
         str, typer.Option(metavar="FILE.json", help="A list of texts, or a reference set.")
     ] = "reference:calibration",
-    seconds: Annotated[float, typer.Option(min=1, help="Time to spend at most.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=LONGEST_S, help="Time to spend at most.")
+    ] = 60.0,
     out: Out = Path("calibrated-host.toml"),
     force: Force = False,
     quiet: Quiet = False,
