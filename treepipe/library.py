@@ -220,7 +220,12 @@ def compare(
 
 @dataclass(frozen=True)
 class Validation:
-    """Predictions, runs, and how far apart they are."""
+    """Predictions, runs, and how far apart they are; ``validate`` makes one.
+
+    >>> from treepipe import Validation
+    >>> Validation((), {"schema": "treepipe.validation/1", "scenarios": []}, ()).warnings
+    ()
+    """
 
     rows: tuple[Row, ...]
     content: dict[str, Any]
@@ -324,7 +329,21 @@ def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = sil
 
 @dataclass(frozen=True)
 class Plan:
-    """What a search found: the ranking, and what was refused."""
+    """What a search found: the ranking, and what was refused.
+
+    >>> from treepipe import plan
+    >>> from treepipe.planner.cluster import Cluster
+    >>> found = plan(Cluster.of({
+    ...     "name": "two stages",
+    ...     "runs": 2,
+    ...     "target": {"layers": 4},
+    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
+    ...     "workload": {"new_tokens": 4},
+    ...     "search": {"schedules": ["pp"]},
+    ... }))
+    >>> found.rows[0]["name"], found.metrics["time_between_tokens_ms"].mean > 40
+    ('pp', True)
+    """
 
     found: Found
 

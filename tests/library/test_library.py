@@ -3,6 +3,7 @@ and a tutorial whose code runs."""
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
 import subprocess
@@ -49,6 +50,12 @@ def test_no_public_name_is_a_room_s() -> None:
         assert not (ROOT / "treepipe" / name).exists()
     with pytest.raises(AttributeError, match="simulat'"):
         _ = treepipe.simulat
+
+
+@pytest.mark.parametrize("name", treepipe.__all__)
+def test_every_public_name_has_an_example(name: str) -> None:
+    """They run as doctests; ``docs/api.md`` promises one each."""
+    assert doctest.DocTestFinder(recurse=False).find(getattr(treepipe, name), name)[0].examples
 
 
 def test_rooms_do_not_import_the_face() -> None:

@@ -28,7 +28,12 @@ Source: TypeAlias = Literal["simulation", "execution", "theory"]
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A figure with its 95 % confidence interval; ``low`` and ``high`` are None where one
-    observation gives none."""
+    observation gives none.
+
+    >>> from treepipe import Metric
+    >>> Metric("time_between_tokens_ms", 25.0, 24.0, 26.5, "ms").to_json()
+    {'mean': 25.0, 'low': 24.0, 'high': 26.5, 'unit': 'ms'}
+    """
 
     name: str
     mean: float
@@ -107,6 +112,17 @@ class Result:
         targets: what each pipeline had, by its name and the metric's; of several.
         critical_path: where a token's time goes; of a simulation.
         traces: one per run.
+
+    >>> from treepipe import Scenario, simulate
+    >>> result = simulate(Scenario.of({
+    ...     "name": "plain",
+    ...     "target": {"layers": 4},
+    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
+    ...     "schedule": {"name": "pp"},
+    ...     "workload": {"new_tokens": 4},
+    ... }))
+    >>> sorted(result.utilization), result.complete, result.to_json()["schema"]
+    (['draft0', 'pipeline0.stage1', 'pipeline0.stage2'], True, 'treepipe.result/1')
     """
 
     source: Source

@@ -76,6 +76,18 @@ class Comparison:
         warmup_requests: left out of each run of both.
         differences: by metric that both have.
         utilization_differences: by device that both have.
+
+    >>> from treepipe import Scenario, compare
+    >>> plain = Scenario.of({
+    ...     "name": "plain",
+    ...     "target": {"layers": 4},
+    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
+    ...     "schedule": {"name": "pp"},
+    ...     "workload": {"new_tokens": 4},
+    ... })
+    >>> found = compare(plain, plain.with_(name="again"), runs=2)
+    >>> found.a.scenario, found.b.scenario, found.intervals_over
+    ('plain', 'again', 'runs')
     """
 
     a: Result
