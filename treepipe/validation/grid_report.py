@@ -65,6 +65,11 @@ the cells (column *load*; the grid's own is about 1).
 is *acceptance*: a cell's few prompts differ from those that were calibrated on. Errors are relative
 to the measurement.
 
+What this proves: both worlds do the same, with real text and acceptance, and times are composed
+rightly from their parts. What it does not: emulation waits until a device's time is over, so it
+cannot tell whether that time is a real device's, nor what messages and Python cost below it. That
+is the matter of runs without emulation (`treepipe study real-time`, `docs/figures.md`).
+
 Why stages of 10 and 20 ms: an emulated device cannot be faster than the real work behind it. A step
 of eight stages and a draft costs about 10 ms of two such cores (a layer's pass over 16 tokens 0.5
 ms; a message, its header and waking up about as much again), so faster devices would measure this
