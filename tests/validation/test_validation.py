@@ -13,7 +13,7 @@ import pytest
 from tests.worlds.command_line import assert_sentence, call, run_with
 from tests.worlds.made_runs import judged, made_deployment
 from treepipe.core.errors import UserError
-from treepipe.validation.judgement import METRIC
+from treepipe.validation.judgement import METRIC, Row
 from treepipe.validation.validate import changes, explain
 from treepipe.validation.validation import SCHEMA, against, entry, load_validation, validation
 
@@ -74,6 +74,21 @@ def test_the_explanation_says_so_if_no_work_took_longer() -> None:
     sentences = explain(entry(replace(row, measured_metrics=late)))
     assert any("all work took what its profile says" in each for each in sentences)
     assert any("tokens per round predicted" in each for each in sentences)
+
+
+def test_the_machine_s_drift_is_taken_off_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = judged(made_deployment(SLOW))
+    assert not any("calibrated: with that" in each for each in explain(entry(row)))
+    raw = entry(row)["metrics"][METRIC]["duration_error"]
+    monkeypatch.setattr(Row, "drift", 1.25)
+    found = entry(row)
+    assert found["drift"] == 1.25
+    assert found["metrics"][METRIC]["duration_error"] == raw
+    corrected = 1.25 * (1 + raw) - 1
+    assert found["drifted_duration_error"] == pytest.approx(corrected)
+    (said,) = (each for each in explain(found) if "calibrated: with that" in each)
+    assert said.startswith("this machine took 1.25 times as long")
+    assert f"{corrected:+.1%} by durations" in said
 
 
 def test_many_scenarios_in_a_few_figures() -> None:

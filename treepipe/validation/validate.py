@@ -114,6 +114,12 @@ def explain(scenario: Mapping[str, Any]) -> list[str]:
         f"measured, {abs(time['error']):.1%} too {side}: {time['duration_error']:+.1%} by "
         f"durations, {time['acceptance_error']:+.1%} by acceptance"
     ]
+    if scenario["drift"] != 1:
+        found.append(
+            f"this machine took {scenario['drift']:.2f} times as long as when its host was "
+            f"calibrated: with that taken off, {scenario['drifted_duration_error']:+.1%} by "
+            f"durations"
+        )
     if time["run_low"] is not None:
         inside = time["run_low"] <= time["measured"] <= time["run_high"]
         found.append(

@@ -98,6 +98,8 @@ def entry(row: Row) -> dict[str, Any]:
         "metrics": {name: asdict(each) for name, each in metric_errors(row).items()},
         "utilization": {name: asdict(each) for name, each in busy_shares(row).items()},
         "work": work(row.replay, row.execution),
+        "drift": row.drift,
+        "drifted_duration_error": row.drifted_duration_error,
         "lossless": row.lossless,
         "agreement": None if row.agreement is None else asdict(row.agreement),
         "warnings": list(row.warnings),
