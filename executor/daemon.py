@@ -30,6 +30,7 @@ from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.keys import KeyPair, Porter, is_loopback, tcp
+from treepipe.executor.processor import Processor
 from treepipe.executor.pulse import AT_WORK, starves
 from treepipe.executor.session import (
     FROM_COORDINATOR,
@@ -248,7 +249,8 @@ class Daemon:
         refused = 0 if self._porter is None else self._porter.refused
         up_s = (now_ms() - self._since_ms) / 1e3
         roles = tuple(self._roles)
-        return Status(Versions.here(), up_s, self._sessions, roles, refused, self._dropped)
+        who = Versions.here(), Processor.here()
+        return Status(*who, up_s, self._sessions, roles, refused, self._dropped)
 
     def _send(self, receiver: bytes, record: FromDaemon) -> None:
         self._socket.send_multipart([receiver, FROM_DAEMON.encoded(record)])

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from treepipe.executor.codec import Codec
+from treepipe.executor.processor import Processor
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Of these records and of those in ``control.py``; changed with any of them."""
 ALIVE_S = 0.5
 """Between two signs of life of a coordinator."""
@@ -43,6 +44,14 @@ class Versions:
     def here(cls) -> Versions:
         ours, torch = (importlib.metadata.version(name) for name in ("treepipe", "torch"))
         return cls(ours, PROTOCOL, torch, platform.python_version())
+
+    @property
+    def described(self) -> str:
+        """All of them, in a sentence's words."""
+        return (
+            f"treepipe {self.treepipe} (protocol {self.protocol}), torch {self.torch}, Python "
+            f"{self.python}"
+        )
 
     def fault(self, other: Versions) -> str | None:
         """Why the two cannot work together, naming both sides; None if they can."""
@@ -158,6 +167,7 @@ class Status:
     """What a daemon is at.
 
     Attributes:
+        processor: of its host.
         up_s: how long it has been up.
         sessions: how many it has had, the present one included.
         roles: names of its processes; none where it waits for a coordinator.
@@ -166,6 +176,7 @@ class Status:
     """
 
     versions: Versions
+    processor: Processor
     up_s: float
     sessions: int
     roles: tuple[str, ...]

@@ -580,8 +580,8 @@ def calibrate(
     """Measure this machine, a link, or acceptance; write a profile that scenarios can name.
 
     Args:
-        out: the profile's file, of ``pairs`` (``links`` of a scenario) the folder; None is
-            ``calibrated-WHAT.toml`` in this folder.
+        out: the profile's file, of ``pairs`` (``links`` of a scenario) and of a ``run`` on several
+            hosts the folder; None is ``calibrated-WHAT.toml`` in this folder.
         options: of ``treepipe calibrate`` (of its ``links``, ``acceptance`` and ``run``), by their
             names.
 

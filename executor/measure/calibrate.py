@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,9 @@ from treepipe.executor.measure.peer import (
     local_peer,
     numeric,
 )
-from treepipe.executor.measure.profile_file import claim, write_profile
+from treepipe.executor.measure.profile_file import beside, claim, claim_profiles, write_profile
 from treepipe.executor.measure.progress import Say
-from treepipe.executor.measure.run_request import RunRequest
+from treepipe.executor.measure.run_request import RunRequest, profile_files
 from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
 from treepipe.executor.measure.work import Bench
@@ -261,8 +261,9 @@ def calibrate_pairs(asked: PairsRequest, out: Path, say: Say, *, force: bool = F
         write_file(target, toml_text(with_pairs(scenario, sections), [heading]), "--scenario-out")
 
 
-def _scenario_out(asked: PairsRequest, scenario: Scenario, force: bool) -> Path | None:
-    """Give the file of the scenario with its links; raises ``UserError`` if it may not be there."""
+def _scenario_out(asked: PairsRequest | RunRequest, scenario: Scenario, force: bool) -> Path | None:
+    """Give the file of the scenario with what is measured; raises ``UserError`` if it may not be
+    there."""
     if asked.scenario_out is None:
         return None
     path, option = Path(asked.scenario_out), "--scenario-out"
@@ -311,22 +312,37 @@ def calibrate_acceptance(
             write_profile(profile, f"{profile.draft} guessing {profile.target}.", out)
 
 
-def calibrate_run(asked: RunRequest, out: Path, say: Say, *, force: bool = False) -> None:
-    """Run a scenario's own workers without emulation, and write their host's profile.
+def calibrate_run(asked: RunRequest, out: Path | None, say: Say, *, force: bool = False) -> None:
+    """Run a scenario's own workers without emulation, and write their hosts' profiles.
+
+    Args: ``out``: see ``profile_files``.
 
     Raises:
-        UserError: as ``RunRequest.load``, or the file may not be written.
+        UserError: as ``RunRequest.load``, or a file may not be written.
         RunError: a worker failed.
+        KeyboardInterrupt: what whole turns have measured is written.
     """
-    session = HostSession(asked, asked.load())
-    claim(out, force)
+    scenario = asked.load()
+    session, files = HostSession(asked, scenario), profile_files(scenario, out)
+    target = _scenario_out(asked, scenario, force)
+    claim_profiles(files, force)
     try:
         session.run(say)
     finally:
         if session.rounds:
-            profile = session.profile()
-            heading = f"{profile.origin.hardware} in place, measured by treepipe calibrate run."
-            write_profile(profile, heading, out)
+            for name, profile in session.profiles():
+                heading = f"{profile.origin.hardware} in place, measured by treepipe calibrate run."
+                write_profile(profile, heading, files[name])
+    if target is not None:
+        heading = f"{scenario.path.name} with hosts by treepipe calibrate run."
+        write_file(target, toml_text(_with_hosts(scenario, files), [heading]), "--scenario-out")
+
+
+def _with_hosts(scenario: Scenario, files: Mapping[str, Path]) -> dict[str, Any]:
+    """A scenario's content with these hosts' profiles."""
+    named = {name: {"profile": beside(scenario.path, file)} for name, file in files.items()}
+    content = scenario.content
+    return {**content, "hosts": {**content.get("hosts", {}), **named}}
 
 
 CALIBRATIONS: dict[str, tuple[type[Any], Callable[..., None]]] = {

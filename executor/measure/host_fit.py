@@ -12,8 +12,9 @@ Law of this file: it knows runs only by their traces, so it cannot tell where th
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log2
 from statistics import harmonic_mean
@@ -25,7 +26,7 @@ from scipy import stats
 from scipy.optimize import least_squares
 
 from treepipe.physics.timing import TimeTable
-from treepipe.results.trace import Kind, Span, Trace
+from treepipe.results.trace import Kind, Span, Trace, gauges_ms
 from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -95,7 +96,7 @@ class FittedHost:
 
 @dataclass(slots=True)
 class Observed:
-    """What is taken from the traces, one after another."""
+    """What is taken of one host from the traces, one after another."""
 
     passes: list[Piece] = field(default_factory=list)
     messages: list[Piece] = field(default_factory=list)
@@ -106,29 +107,34 @@ class Observed:
     gauges: list[float] = field(default_factory=list)
     tables: dict[str, TimeTable] = field(default_factory=dict)
 
-    def add(self, trace: Trace, deployment: Deployment) -> None:
-        """Args: ``deployment``: that was run; all of its roles are on one host."""
-        own = {name: [s for s in trace.spans if s.device == name] for name in trace.devices}
+    def add(self, trace: Trace, deployment: Deployment, roles: Collection[str]) -> None:
+        """Args: ``deployment``: that was run; ``roles``: names of those on the host."""
+        own = {name: [s for s in trace.spans if s.device == name] for name in roles}
         for spans in own.values():
             spans.sort(key=lambda span: span.start_ms)
         company = Company(own.values())
-        packing = Packing([span for span in trace.spans if span.kind == "send"])
+        packing = Packing([s for s in itertools.chain(*own.values()) if s.kind == "send"])
         sent: dict[str, list[tuple[float, int]]] = {name: [] for name in own}
         heard: dict[str, list[tuple[float, int]]] = {name: [] for name in own}
+        strange: dict[str, list[tuple[float, bool]]] = {name: [] for name in own}
         for span in trace.spans:
             if span.kind == "transfer":
                 sender, receiver = span.device.split("->")
                 row_bytes = ROW_BYTES + deployment.sent_row_bytes(sender)
                 size = HEADER_BYTES + span.tokens * row_bytes
-                sent[sender].append((span.start_ms, size))
-                heard[receiver].append((span.end_ms, size))
-        self.gauges += trace.gauges_ms
+                if sender in own:
+                    sent[sender].append((span.start_ms, size))
+                if receiver in own:
+                    heard[receiver].append((span.end_ms, size))
+                    strange[receiver].append((span.end_ms, sender not in own))
+        self.gauges += gauges_ms(itertools.chain(*own.values()))
         for placed in (*deployment.drafts, *sum(deployment.pipelines, ())):
             name, times = placed.name, placed.times
+            if name not in own:
+                continue
             self.wakes += [
                 max(0.0, span.length_ms - packing.at(span.start_ms))
-                for span in own[name]
-                if span.kind == "wake"
+                for span in _woken(own[name], strange[name])
             ]
             tables = {"stage": times.stage, "draft": times.draft, "evaluate": times.evaluate}
             self.tables |= {f"{kind} {name}": table for kind, table in tables.items()}
@@ -232,6 +238,18 @@ class Company:
         """Milliseconds between two moments with 1, 2, ... roles at work."""
         ends = np.array([start_ms, end_ms])
         return np.array([np.diff(np.interp(ends, self._times, row))[0] for row in self._spent])
+
+
+def _woken(spans: Sequence[Span], arrived: Sequence[tuple[float, bool]]) -> Iterator[Span]:
+    """Wakings by messages of the same host: another one's were on their way meanwhile, which is
+    the link's. Args: ``arrived``: when messages did, and whether they are of another host."""
+    arrived = sorted(arrived)
+    times = [at for at, _ in arrived]
+    for span in spans:
+        if span.kind == "wake":
+            place = bisect_left(times, span.end_ms - EDGE_MS)
+            if place == len(arrived) or not arrived[place][1]:
+                yield span
 
 
 def _passes(spans: Sequence[Span]) -> Iterator[tuple[str, int, float, float, int]]:

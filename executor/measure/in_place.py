@@ -1,25 +1,27 @@
-"""Measuring a host in place: a scenario's own workers on their own devices, without emulation.
+"""Measuring hosts in place: a scenario's own workers on their own devices, without emulation.
 
 Plain decoding (one role at work at a time) and static trees' segments (all of them at once) are
-run in turns until the time is up; what the workers were at tells the host's terms
+run in turns until the time is up; what the workers of a host were at tells its terms
 (``host_fit.py``). At the end of a turn a worker is lost, to see how long it takes to replace it.
 """
 
 from __future__ import annotations
 
 import datetime
-import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from treepipe.executor.controller import Controller
+from treepipe.executor.keys import KeyPair
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.host_fit import Observed, spread_of
-from treepipe.executor.measure.machine import hardware, software
+from treepipe.executor.measure.machine import software
 from treepipe.executor.measure.progress import Say
 from treepipe.executor.measure.run_request import REQUESTS, RunRequest
+from treepipe.executor.processor import Processor
+from treepipe.executor.remote import status
 from treepipe.profiles.schema import HostFit, HostProfile, MeasuredOrigin
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Injected
@@ -36,20 +38,36 @@ NEW_TOKENS = 48
 
 
 @dataclass(slots=True)
+class Host:
+    """One of a scenario's hosts, and what was seen of it.
+
+    Attributes:
+        roles: names of those on it.
+        threads: of the one that computes with most.
+        versions: of what is installed there.
+    """
+
+    roles: Sequence[str]
+    threads: int
+    processor: Processor
+    versions: str
+    observed: Observed = field(default_factory=Observed)
+
+
+@dataclass(slots=True)
 class HostSession:
-    """The runs so far."""
+    """The runs so far, and what was seen of each host."""
 
     asked: RunRequest
     scenario: Scenario
-    observed: Observed = field(default_factory=Observed)
+    hosts: dict[str, Host] = field(default_factory=dict)
     rounds: int = 0
-    processors: int = 1
     restarts_ms: list[float] = field(default_factory=list)
 
     def run(self, say: Say) -> None:
         """All of these in turns until the time is up, at least once each."""
         launches = [self._launch(schedule) for schedule in RUNS]
-        self.processors = _processors(launches[0].deployment)
+        self.hosts = _hosts(launches[0].deployment)
         say("seconds", round(self.asked.seconds))
         spent = begun = 0.0
         while not self.rounds or spent < self.asked.seconds:
@@ -69,7 +87,8 @@ class HostSession:
         deployment = launch.deployment
         controller.run(replace(deployment, requests=deployment.requests[:1]), lambda: None)
         trace, _ = controller.run(deployment, lambda: None)
-        self.observed.add(trace, deployment)
+        for host in self.hosts.values():
+            host.observed.add(trace, deployment, host.roles)
 
     def _launch(self, schedule: Mapping[str, object]) -> Launch:
         content = self.scenario.content
@@ -84,17 +103,21 @@ class HostSession:
         )
         return prepare(scenario)
 
-    def profile(self) -> HostProfile:
-        """What was seen so far."""
-        found = self.observed.fit()
+    def profiles(self) -> Iterator[tuple[str, HostProfile]]:
+        """What was seen so far, host by host."""
+        for name, host in self.hosts.items():
+            yield name, self._profile(host)
+
+    def _profile(self, host: Host) -> HostProfile:
+        found = host.observed.fit()
         spread = {key: _rounded(each) for key, each in found.spread.items() if each}
         if differ := spread_of(self.restarts_ms):
             spread["restart_ms"] = _rounded({1: differ})
         origin = MeasuredOrigin(
             source="treepipe calibrate run",
             date=datetime.date.today(),
-            hardware=hardware("cpu", 1),
-            versions=software("torch", "transformers", "pyzmq"),
+            hardware=host.processor.described(1),
+            versions=host.versions,
             note=f"{self.rounds} rounds of {' and '.join(SCHEDULES)} on {self.asked.prompts}",
         )
         return HostProfile(
@@ -108,7 +131,7 @@ class HostSession:
             evaluate_factor=_rounded(found.factors["evaluate"]),
             draft_cold=_rounded(found.cold),
             together=_rounded(found.together),
-            processors=self.processors,
+            processors=max(1, host.processor.cores // host.threads),
             variation=round(found.variation, 4),
             restart_ms=round(statistics.median(self.restarts_ms), 1),
             iqr=spread,
@@ -116,10 +139,23 @@ class HostSession:
         )
 
 
-def _processors(deployment: Deployment) -> int:
-    """Roles that can compute at once, each with as many threads as the one with most."""
-    roles = (*deployment.drafts, *sum(deployment.pipelines, ()))
-    return max(1, (os.cpu_count() or 1) // max(role.compute.threads for role in roles))
+def _hosts(deployment: Deployment) -> dict[str, Host]:
+    """Raises ``RunError`` if the worker of one does not answer."""
+    key = None if deployment.key is None else KeyPair.load(deployment.key)
+    placed = {each.name: each for each in (*deployment.drafts, *sum(deployment.pipelines, ()))}
+    found = {}
+    for machine in deployment.machines:
+        roles = [placed[name] for name in machine.roles]
+        threads, worker = max(role.compute.threads for role in roles), roles[0].worker
+        if worker is None:
+            versions = software("torch", "transformers", "pyzmq")
+            found[machine.name] = Host(machine.roles, threads, Processor.here(), versions)
+        else:
+            there = status(worker, key)
+            found[machine.name] = Host(
+                machine.roles, threads, there.processor, there.versions.described
+            )
+    return found
 
 
 def restart_ms(controller: Controller, deployment: Deployment) -> float:

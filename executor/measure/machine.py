@@ -9,13 +9,13 @@ import resource
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias
 
 import torch
 
 import treepipe
 from treepipe.executor.measure.timing import Probe
+from treepipe.executor.processor import Processor
 
 Peak: TypeAlias = tuple[str, int]
 """What is timed, and its floating-point operations ("matmul") or bytes ("stream")."""
@@ -29,32 +29,12 @@ def hardware(device: str, threads: int) -> str:
     """Name of what is measured."""
     if device == "cuda":
         return str(torch.cuda.get_device_name())
-    return f"{_processor()}, {threads} of {os.cpu_count()} cores, {platform.machine()}"
+    return Processor.here().described(threads)
 
 
 def is_this_machine(named: str) -> bool:
     """Whether ``hardware`` names this machine's processor so, however many of its cores compute."""
-    return named.startswith(f"{_processor()}, ")
-
-
-def _processor() -> str:
-    """The processor's name; Arm boards name themselves in the device tree instead."""
-    fields = _first_processor(Path("/proc/cpuinfo"))
-    board = Path("/proc/device-tree/model")
-    if "model name" in fields:
-        numbers = [f"{key} {fields[key]}" for key in ("cpu family", "model") if key in fields]
-        return f"{fields['model name']} ({', '.join(numbers)})"
-    if board.exists():
-        return board.read_text(encoding="utf-8").rstrip("\0")
-    return platform.processor() or "unknown processor"
-
-
-def _first_processor(path: Path) -> dict[str, str]:
-    if not path.exists():
-        return {}
-    block = path.read_text(encoding="utf-8").split("\n\n")[0]
-    pairs = [line.split(":", 1) for line in block.splitlines() if ":" in line]
-    return {key.strip(): value.strip() for key, value in pairs}
+    return named.startswith(f"{Processor.here().name}, ")
 
 
 def versions(device: str, dtype: str, threads: int) -> str:

@@ -6,7 +6,6 @@ where others can reach them, a key of their own, so that a message costs what it
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from treepipe.executor.control import (
 from treepipe.executor.fleet import Fleet
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.measure.link import link_profile
+from treepipe.executor.measure.profile_file import beside
 from treepipe.executor.measure.timing import Effort
 from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.profiles.schema import LinkProfile
@@ -84,12 +84,12 @@ def pair_sections(deployment: Deployment, files: Mapping[HostPair, Path]) -> lis
     Args:
         files: each link's profile.
     """
-    base, sections = deployment.path.resolve().parent, list[dict[str, Any]]()
+    sections: list[dict[str, Any]] = []
     for pair, file in files.items():
         for ends in pair.roles:
             before = deployment.link(*ends)
             section: dict[str, Any] = {"ends": list(ends)}
-            section["profile"] = Path(os.path.relpath(file.resolve(), base)).as_posix()
+            section["profile"] = beside(deployment.path, file)
             if before.half_duplex:
                 section["duplex"] = "half"
             if before.medium is not None:

@@ -5,9 +5,11 @@ What it says is in ``device_file.py``, ``link.py`` and ``acceptance.py``.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from treepipe.files.outputs import check_outputs, write_file
+from treepipe.files.outputs import check_outputs, claim_folder, write_file
 from treepipe.files.section import Section
 from treepipe.files.toml_file import toml_text
 
@@ -18,6 +20,19 @@ DIGITS = 5
 def claim(out: Path, force: bool) -> None:
     """Raises ``UserError`` if ``--out`` may not or cannot be written; asked before measuring."""
     check_outputs({"--out": out}, keep=() if force else ("--out",))
+
+
+def claim_profiles(files: Mapping[str, Path], force: bool) -> None:
+    """The same of several, in the folder that they are in; of one, which is ``--out`` itself."""
+    if len(files) > 1:
+        claim_folder(next(iter(files.values())).parent, "--out")
+    for file in files.values():
+        claim(file, force)
+
+
+def beside(scenario: Path, file: Path) -> str:
+    """A profile's file, as a scenario's file names it."""
+    return Path(os.path.relpath(file.resolve(), scenario.resolve().parent)).as_posix()
 
 
 def write_profile(profile: Section, heading: str, out: Path) -> None:

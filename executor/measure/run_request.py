@@ -11,6 +11,7 @@ from pathlib import Path
 from treepipe.core.errors import UserError
 from treepipe.executor.prompts import REFERENCE_SET, load_texts
 from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import DraftSection, Stage, endpoint
 
 REQUESTS = 4
 """Texts that are continued in each turn."""
@@ -24,11 +25,13 @@ class RunRequest:
         scenario: a scenario's file; its workers are measured, whatever its schedule is.
         prompts: that are continued; others than the runs that are to be predicted.
         seconds: time to spend at most, once the workers have started.
+        scenario_out: where to write the scenario with these hosts' profiles; None is nowhere.
     """
 
     scenario: str
     prompts: str = "reference:calibration"
     seconds: float = 60.0
+    scenario_out: Path | str | None = None
 
     @property
     def place(self) -> str:
@@ -40,20 +43,51 @@ class RunRequest:
         """Give the scenario.
 
         Raises:
-            UserError: it is wrong, its roles are not all on one host, or there are too few prompts.
+            UserError: it is wrong, a role names no host, or there are too few prompts.
         """
         scenario = Scenario.load(self.scenario)
-        hosts = {draft.host for draft in scenario.drafts}
-        hosts |= {stage.host for pipeline in scenario.pipelines for stage in pipeline.stages}
-        if len(hosts) != 1 or None in hosts:
-            named = ", ".join(sorted(str(host) for host in hosts if host is not None)) or "none"
-            raise UserError(
-                f"{scenario.path}: calibrate run measures one host, on which all draft servers and "
-                f"stages are (key host of each); named are {named}"
-            )
+        hosts(scenario)
         count = len(load_texts(self.prompts, Path(), "--prompts"))
         if count < REQUESTS:
             raise UserError(
                 f"--prompts {self.prompts}: holds {count} texts; calibrate run continues {REQUESTS}"
             )
         return scenario
+
+
+def hosts(scenario: Scenario) -> list[str]:
+    """Give the names of the hosts that the scenario's roles are on.
+
+    Raises:
+        UserError: a role names none, or two addresses have one name.
+    """
+    workers: dict[str, str | None] = {}
+    roles: list[DraftSection | Stage] = [*scenario.drafts]
+    roles += [stage for pipeline in scenario.pipelines for stage in pipeline.stages]
+    for role in roles:
+        if role.host is None:
+            raise UserError(
+                f"{scenario.path}: calibrate run measures hosts by name, so each draft server and "
+                f"stage must have a key host"
+            )
+        address = None if role.worker is None else endpoint(role.worker)[0]
+        if workers.setdefault(role.host, address) != address:
+            raise UserError(
+                f"{scenario.path}: host = {role.host!r} is the name of two machines: "
+                f"{workers[role.host] or 'this one'} and {address or 'this one'}"
+            )
+    return list(workers)
+
+
+def profile_files(scenario: Scenario, out: Path | None) -> dict[str, Path]:
+    """Give each host's file: ``out``, or one in the folder ``out`` if there are several.
+
+    Raises:
+        UserError: as ``hosts``, or ``out`` is no name for a folder.
+    """
+    names = hosts(scenario)
+    if len(names) == 1:
+        return {names[0]: out or Path("calibrated-host.toml")}
+    if out is not None and out.suffix == ".toml":
+        raise UserError(f"--out {out}: must be a folder, of profiles of {', '.join(names)}")
+    return {name: (out or Path("calibrated-hosts")) / f"{name}.toml" for name in names}

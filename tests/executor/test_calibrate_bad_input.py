@@ -174,6 +174,43 @@ def test_prompts_that_are_too_few_are_refused_by_their_option(
     assert_sentence(capsys.readouterr().err, sentence)
 
 
+DRAFT, STAGES = "[[drafts]]\n", "stages = [{ "
+AT = 'worker = "10.0.0.{}:5600"'
+
+
+@pytest.mark.parametrize(
+    ("draft", "stages", "sentence"),
+    [
+        ("", 'host = "box"', "each draft server and stage must have a key host"),
+        ('host = "a"', 'host = "b"', "--out one.toml: must be a folder, of profiles of a, b"),
+        (
+            'host = "a"',
+            'host = "a", ' + AT.format(2),
+            "host = 'a' is the name of two machines: this one and 10.0.0.2",
+        ),
+        (
+            'host = "a"\n' + AT.format(1),
+            'host = "a", ' + AT.format(2),
+            "host = 'a' is the name of two machines: 10.0.0.1 and 10.0.0.2",
+        ),
+    ],
+)
+def test_hosts_are_told_by_their_names(
+    draft: str,
+    stages: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = SCENARIO.replace(DRAFT, f"{DRAFT}{draft}\n").replace(STAGES, f"{STAGES}{stages}, ")
+    (tmp_path / "named.toml").write_text(text)
+    assert call(monkeypatch, "calibrate", "run", "named.toml", "--out", "one.toml") == 2
+    assert_sentence(capsys.readouterr().err, sentence)
+    assert not (tmp_path / "one.toml").exists()
+
+
 def test_prompts_are_found_from_where_the_command_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

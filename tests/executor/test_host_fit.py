@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.worlds.theory_scenarios import Written
@@ -52,19 +54,25 @@ def as_noted_by_workers(trace: Trace) -> Trace:
         return {n: iter([span for span in kept if span.device == n]) for n in trace.devices}
 
     packed, read = of("send"), of("receive")
-    begun = {round(each.end_ms, 6): each.start_ms for each in trace.spans if each.kind == "send"}
+    begun: dict[float, float] = {}
     spans = []
     for span in trace.spans:
-        if span.kind == "wake":
-            span = replace(span, start_ms=begun.get(round(span.start_ms, 6), span.start_ms))
         if span.kind == "transfer":
             sender, receiver = span.device.split("->")
             before, after = next(packed[sender]), next(read[receiver], None)
+            begun[round(span.end_ms, 6)] = before.start_ms
             if after is None:
                 continue
             span = replace(span, start_ms=before.start_ms, end_ms=after.end_ms)
         spans.append(span)
-    return replace(trace, spans=spans)
+    woken = {span: begun.get(round(span.start_ms, 6)) for span in spans if span.kind == "wake"}
+    return replace(
+        trace,
+        spans=[
+            span if (start := woken.get(span)) is None else replace(span, start_ms=start)
+            for span in spans
+        ],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +85,8 @@ def fit(tmp_path_factory: pytest.TempPathFactory) -> FittedHost:
         bare = Written(folder, "pp", *BOX, *settings)
         known = Written(folder, "pp", *BOX, *settings, 'hosts.box.profile="./box.toml"')
         (trace,) = known.simulated()
-        observed.add(as_noted_by_workers(trace), deploy(bare.scenario))
+        deployment = deploy(bare.scenario)
+        observed.add(as_noted_by_workers(trace), deployment, deployment.devices)
     return observed.fit()
 
 
@@ -118,3 +127,39 @@ def test_without_any_run_there_is_no_term() -> None:
     nothing = Observed().fit()
     assert nothing.together == {1: 1.0}
     assert not nothing.pieces
+
+
+# --- several hosts -------------------------------------------------------------------------------
+
+TWO = (
+    f"target={{layers=6,hidden_size={WIDTH}}}",
+    'drafts=[{host="front",device={draft_ms={1=2.0,16=3.0}}}]',
+    "pipelines=[{stages=["
+    '{host="front",device={stage_ms={1=5.0,16=9.0}}},'
+    '{host="back",device={stage_ms={1=7.0,16=8.0}},count=2}]}]',
+    "links={default={latency_ms=4.0},local={latency_ms=0.0}}",
+    *BOX[4:],
+)
+BACK = TRUE.replace("wake_ms = 0.3", "wake_ms = 0.9").replace("1.5, 8 = 1.2", "0.8, 8 = 0.6")
+
+
+def test_each_host_has_its_own_terms(tmp_path: Path) -> None:
+    """Of the time that a message takes from one host to another, neither counts any as its own."""
+    (tmp_path / "front.toml").write_text(TRUE)
+    (tmp_path / "back.toml").write_text(BACK)
+    named = [f'hosts.{host}.profile="./{host}.toml"' for host in ("front", "back")]
+    found = {"front": Observed(), "back": Observed()}
+    for schedule in RUNS:
+        settings = [f"schedule.{key}={value}" for key, value in schedule.items()]
+        deployment = deploy(Written(tmp_path, "pp", *TWO, *settings).scenario)
+        (trace,) = Written(tmp_path, "pp", *TWO, *settings, *named).simulated()
+        for machine in deployment.machines:
+            found[machine.name].add(as_noted_by_workers(trace), deployment, machine.roles)
+    for host, wake, first, eighth in (("front", 0.3, 1.5, 1.2), ("back", 0.9, 0.8, 0.6)):
+        fit = found[host].fit()
+        assert fit.wake == pytest.approx(wake, rel=0.06)
+        for rows, factor in fit.factors["stage"].items():
+            assert factor == pytest.approx(np.interp(rows, (1, 8), (first, eighth)), rel=0.05), host
+        assert fit.together[2] == pytest.approx(1.6, rel=0.1)
+        assert bool(fit.factors["draft"]) == (host == "front")
+        assert set(fit.messages) == {"send", "receive"}

@@ -55,9 +55,7 @@ def device(
         Optional[str],  # noqa: UP045
         typer.Option("--context", metavar="N,N,...", help="Default 0,256,1024,4096."),
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=1, max=LONGEST_S, help="Time to spend at most.")
-    ] = 120.0,
+    seconds: Seconds = 120.0,
     out: Out = Path("calibrated-device.toml"),
     force: Force = False,
     quiet: Quiet = False,
@@ -249,27 +247,33 @@ def run(
     prompts: Annotated[
         str, typer.Option(metavar="FILE.json", help="A list of texts, or a reference set.")
     ] = "reference:calibration",
-    seconds: Annotated[
-        float, typer.Option(min=1, max=LONGEST_S, help="Time to spend at most.")
-    ] = 60.0,
-    out: Out = Path("calibrated-host.toml"),
+    seconds: Seconds = 60.0,
+    scenario_out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="FILE.toml", help="Write the scenario with its measured hosts."),
+    ] = None,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", metavar="FILE.toml|DIR", help="The profile, or the folder of all."),
+    ] = None,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a scenario's own workers, not emulated: what their host adds to its devices' times."""
+    """Run a scenario's own workers, not emulated: what hosts add to their devices' times."""
     need_executor("treepipe calibrate")
-    from treepipe.executor.measure.profile_file import claim
-    from treepipe.executor.measure.run_request import RunRequest
+    from treepipe.executor.measure.profile_file import claim_profiles
+    from treepipe.executor.measure.run_request import RunRequest, profile_files
     from treepipe.results.show import Progress
 
-    asked = RunRequest(scenario, prompts, seconds)
-    asked.load()  # at once: what comes next loads PyTorch, which takes seconds
-    claim(out, force)
+    asked = RunRequest(scenario, prompts, seconds, scenario_out)
+    files = profile_files(asked.load(), out)  # at once: what comes next loads PyTorch
+    claim_profiles(files, force)
     from treepipe.executor.measure.calibrate import calibrate_run
 
     with Progress(quiet) as say:
         calibrate_run(asked, out, say, force=force)
-    _show(out, quiet)
+    for file in files.values():
+        _show(file, quiet)
 
 
 def _refuse_options(context: typer.Context, command: str) -> None:

@@ -83,12 +83,10 @@ def _show_status(address: str, key_file: Path | None) -> None:
     parse_address(address, "--status")
     found = status(address, None if key_file is None else KeyPair.load(key_file))
     at = f"at work as {', '.join(found.roles)}" if found.roles else "free"
-    versions = found.versions
     typer.echo(
         f"{address}: {at}; up for {found.up_s:.0f} s, {found.sessions} sessions so far; "
-        f"{found.refused} strangers refused, {found.dropped} messages dropped; treepipe "
-        f"{versions.treepipe} (protocol {versions.protocol}), torch {versions.torch}, Python "
-        f"{versions.python}"
+        f"{found.refused} strangers refused, {found.dropped} messages dropped; "
+        f"{found.versions.described}; {found.processor.cores} cores of {found.processor.name}"
     )
 
 

@@ -99,13 +99,8 @@ class Trace:
         """The harmonic mean of the times of the workers' fixed piece of work; None where none was
         timed. It is what the machine's speed comes to over a run: timed now and then, a slow
         moment counts by how long it lasts."""
-        times = self.gauges_ms
+        times = gauges_ms(self.spans)
         return harmonic_mean(times) if times else None
-
-    @property
-    def gauges_ms(self) -> list[float]:
-        """How long each of these pieces of work took; those before them, to warm up, hold none."""
-        return [span.length_ms for span in self.spans if span.kind == "gauge" and span.tokens]
 
     def dumps(self) -> str:
         """The whole trace as JSON text; equal runs give equal text, byte for byte."""
@@ -113,6 +108,12 @@ class Trace:
 
 
 # --- Chrome and Perfetto trace events ---------------------------------------------------------
+
+
+def gauges_ms(spans: Iterable[Span]) -> list[float]:
+    """How long each of the workers' fixed pieces of work took; those before them, to warm up, hold
+    no tokens."""
+    return [span.length_ms for span in spans if span.kind == "gauge" and span.tokens]
 
 
 @dataclass(frozen=True, slots=True)
