@@ -146,9 +146,9 @@ class Daemon:
 
     def __enter__(self) -> Daemon:
         """Load what its processes run, with PyTorch behind it: only now that it has its address."""
+        fork_server()  # which loads the same meanwhile
         import treepipe.executor.worker  # noqa: F401
 
-        fork_server()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -26,11 +26,7 @@ from pathlib import Path
 from treepipe.core.errors import RunError
 from treepipe.interruption import children_shielded
 
-WORKERS_MODULES = (
-    "treepipe.executor.stage_worker",
-    "treepipe.executor.draft_worker",
-    "treepipe.executor.families",
-)
+WORKERS_MODULES = ("treepipe.executor.libraries",)
 """What workers import. A process has one fork server, which imports when it starts and never after:
 what starts first has to ask for what all need, or each worker imports it itself, for seconds."""
 PR_SET_PDEATHSIG = 1
@@ -55,6 +51,12 @@ def fork_server(preload: Sequence[str] = WORKERS_MODULES) -> ForkServerContext:
     with children_shielded():
         forkserver.ensure_running()
     return context
+
+
+def import_ahead() -> None:
+    """Let the fork server import while this process does; one that has PyTorch need not hurry."""
+    if "torch" not in sys.modules:
+        fork_server()
 
 
 def start(process: BaseProcess) -> None:

@@ -20,19 +20,20 @@ from treepipe.core.recovery import FaultKind
 from treepipe.executor.controller import Controller, RunEndedError
 from treepipe.executor.remote import status
 from treepipe.executor.stage_model import StageModel
+from treepipe.executor.station import RoleSettings
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.faults import FaultPlan, Injected
 
 pytestmark = pytest.mark.processes
 
-ASKED = (RequestSpec(PROMPT[:20], 20), RequestSpec(PROMPT[:9], 100))
+ASKED = (RequestSpec(PROMPT[:20], 12), RequestSpec(PROMPT[:9], 60))
 """The first is over while the second has some tokens and wants many more."""
 AWAY = "pipeline0.stage2", "pipeline0.stage3"
 """The stages of the first host; all other roles are on this one."""
 
 
-TIMEOUT_MS, LATE_MS = 2000.0, 500.0
+TIMEOUT_MS, LATE_MS = 1000.0, 1000.0
 """A worker may be silent for so long; a busy host may look so much later."""
 
 
@@ -63,6 +64,14 @@ def hosts(tmp_path: Path) -> Iterator[list[_Host]]:
         yield [stack.enter_context(_host(tmp_path / name)) for name in ("first", "second")]
 
 
+def _roles(
+    pair: tuple[Path, Path], plain: Deployment, deployment: Deployment
+) -> list[RoleSettings]:
+    """Those of the plain deployment, as the other one places them."""
+    roles = worker_roles(pair, plain, emulate=False, timeout_ms=TIMEOUT_MS)
+    return roles_at(roles, deployment)
+
+
 def _assert_greedy(trace: Trace, deployment: Deployment, target: Path) -> None:
     for request, spec in zip(trace.requests, deployment.requests, strict=True):
         assert list(request.tokens) == greedy(target, list(spec.prompt), spec.max_new_tokens)
@@ -78,7 +87,7 @@ def test_a_spare_on_another_host_takes_the_place_of_what_is_lost(
     plan = FaultPlan(spares=1, spare_workers=(spare.address,))
     plain = replace(small_deployment("specpipe_db", clients=2), requests=ASKED, faults=plan)
     deployment = at(plain, dict.fromkeys(AWAY, first.address))
-    roles = roles_at(worker_roles(pair, plain, emulate=False), deployment)
+    roles = _roles(pair, plain, deployment)
     done = 0
 
     with Controller(roles, deployment) as running:
@@ -121,7 +130,7 @@ def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(
     with ExitStack() as stack:
         first = stack.enter_context(_host(tmp_path))
         deployment = at(plain, {"draft0": first.address})
-        roles = roles_at(worker_roles(pair, plain, emulate=False), deployment)
+        roles = _roles(pair, plain, deployment)
         done, port = 0, int(first.address.rpartition(":")[2])
         with Controller(roles, deployment) as running:
 
@@ -157,7 +166,7 @@ def test_what_fails_over_there_is_named_in_time_and_leaves_nothing(
     plain = replace(small_deployment("pp", clients=2), requests=ASKED)
     with _host(tmp_path) as host:
         deployment = at(plain, dict.fromkeys(AWAY, host.address))
-        roles = roles_at(worker_roles(pair, plain, emulate=False), deployment)
+        roles = _roles(pair, plain, deployment)
         for kind in kinds:
             plan = FaultPlan(injected=(Injected(AWAY[1], kind, 60.0),))
             with (
@@ -200,7 +209,7 @@ def test_a_long_pass_over_there_is_no_silence(pair: tuple[Path, Path], tmp_path:
     plain = replace(small_deployment("pp"), requests=ASKED[:1])
     with _host(tmp_path, _hold_the_interpreter) as host:
         deployment = at(plain, {AWAY[0]: host.address})
-        roles = roles_at(worker_roles(pair, plain, emulate=False), deployment)
+        roles = _roles(pair, plain, deployment)
         with Controller(roles, deployment) as running:
             trace, _ = running.run(deployment)
     _assert_greedy(trace, deployment, pair[0])

@@ -30,7 +30,7 @@ from treepipe.scenario.scenario import Scenario
 
 pytestmark = pytest.mark.processes
 
-SHORT, LONG = RequestSpec(PROMPT[:20], 20), RequestSpec(PROMPT[:9], 180)
+SHORT, LONG = RequestSpec(PROMPT[:20], 12), RequestSpec(PROMPT[:9], 60)
 """The first is over while the others have some tokens and want many more."""
 
 
@@ -71,7 +71,7 @@ def _lose(pair: tuple[Path, Path], name: str, lost: str, how: int) -> None:
 
 def test_a_message_that_is_lost_on_its_way_takes_a_spare(pair: tuple[Path, Path]) -> None:
     """One comes that says so many were sent before it: those do not come, so its link is broken."""
-    asked = (replace(LONG, max_new_tokens=220),)
+    asked = (replace(LONG, max_new_tokens=150),)
     deployment = replace(small_deployment("pp"), requests=asked, faults=FaultPlan(spares=1))
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
@@ -139,7 +139,7 @@ def test_what_ends_by_itself_loses_nobody(pair: tuple[Path, Path]) -> None:
 
 def test_layers_are_dealt_anew_where_no_spare_is_left(pair: tuple[Path, Path]) -> None:
     """Two stages are lost one after the other: two are left, of two layers each."""
-    asked = tuple(RequestSpec(PROMPT[n : n + 9], 6 * 5**n) for n in range(3))
+    asked = tuple(RequestSpec(PROMPT[n : n + 9], 6 * 3**n) for n in range(3))
     scenario = Scenario.of(
         {
             "name": "four stages",
@@ -200,7 +200,7 @@ def _drafted(trace: Trace, since_ms: float, until_ms: float = inf) -> bool:
 def test_without_its_draft_a_run_is_decoded_plainly(pair: tuple[Path, Path]) -> None:
     """The draft's process is killed, no spare is left: this run and the next one go on without,
     until a run has a spare for it."""
-    deployment = _stood_in("flowspec", (SHORT, *[replace(LONG, max_new_tokens=50)] * 2))
+    deployment = _stood_in("flowspec", (SHORT, *[replace(LONG, max_new_tokens=30)] * 2))
     with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
 
         def kill() -> None:
@@ -227,11 +227,10 @@ def test_without_its_draft_a_run_is_decoded_plainly(pair: tuple[Path, Path]) -> 
         _assert_plain(each, deployment, pair[0])
 
 
-@pytest.mark.parametrize("name", ["specpipe_db", "starsd"])
-def test_a_draft_that_is_back_drafts_again(pair: tuple[Path, Path], name: str) -> None:
+def test_a_draft_that_is_back_drafts_again(pair: tuple[Path, Path]) -> None:
     """It stands still for so long that it is lost; when that is over, all start anew once more."""
-    asked = (replace(LONG, max_new_tokens=260),) * 2
-    deployment = _stood_in(name, asked, pipelines=2 if name == "starsd" else 1)
+    asked = (replace(LONG, max_new_tokens=160),) * 2
+    deployment = _stood_in("starsd", asked, pipelines=2)
     stopped = Injected("draft0", "stop", 60.0, for_ms=LASTS_MS)
     plan = FaultPlan(1000.0, injected=(stopped,))
     roles = worker_roles(pair, deployment, emulate=False, timeout_ms=1000.0)

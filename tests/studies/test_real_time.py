@@ -7,18 +7,22 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.written_studies import few_prompts, say, written
+from treepipe.executor.measure import in_place
+from treepipe.studies import real_time
 from treepipe.studies.real_time import LIGHT, Settings, study
 
 
 @pytest.mark.processes
-def test_end_to_end(tmp_path: Path) -> None:
-    prompts = few_prompts(tmp_path, 4)
+def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real_time, "ROWS", (1, 4, 16, 64))
+    monkeypatch.setattr(in_place, "NEW_TOKENS", 16)
+    prompts = few_prompts(tmp_path)
     settings = Settings(
         [LIGHT],
         ("pp",),
         ("code",),
         3,
-        40,
+        16,
         1.0,
         1.0,
         plans=0,

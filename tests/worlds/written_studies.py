@@ -18,10 +18,10 @@ def say(what: str, steps: int) -> None:
     assert what or steps
 
 
-def few_prompts(folder: Path, count: int = 9) -> str:
+def few_prompts(folder: Path) -> str:
     """A file of some of the prompts that studies calibrate on; all take minutes."""
     file = folder / "prompts.json"
-    file.write_text(json.dumps(load_texts("reference:calibration", folder)[:count]))
+    file.write_text(json.dumps(load_texts("reference:calibration", folder)[:4]))
     return str(file)
 
 

@@ -271,6 +271,9 @@ def run(
         keep=() if force else ("--report", "--where-time-goes"),
     )
     loaded = admitted(Scenario.load(scenario, changes(settings, seed, runs)))
+    from treepipe.executor.fork_server import import_ahead
+
+    import_ahead()
     from treepipe.executor.execute import execute  # with PyTorch behind it: now that all is checked
 
     with Progress(quiet) as say:
