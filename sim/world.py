@@ -48,6 +48,9 @@ class Simulation(FrontOffice):
         # What a fault cuts short released nothing, so there are no paths across it.
         untold = record_paths and bool(deployment.faults.injected)
         self.clock = ListeningClock() if record_paths and not untold else Clock()
+        self._away = deployment.faults.away_at_first(deployment.seed)
+        if self._away is not None:
+            deployment = deployment.without_draft(self._away[0]) or deployment
         self.deployment, self._source = deployment, source
         self._front = deployment.front_desk()
         self.trace = Trace(
@@ -71,6 +74,9 @@ class Simulation(FrontOffice):
         self._open(self._front.start(self.clock.now))
         self._await_arrival()
         self._await_fault()
+        if self._away is not None:
+            draft, back_ms = self._away
+            self.clock.after(back_ms, partial(self._come_back, draft))
         try:
             while not self._over:
                 self.clock.step()

@@ -144,6 +144,20 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Away:
+    """A draft server that is away when some runs begin, without a spare.
+
+    Attributes:
+        odds: of that, to a beginning with all draft servers there.
+        most_ms: it is decoded plainly for so long at most; any moment of it may be the beginning.
+    """
+
+    draft: str
+    odds: float
+    most_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class FaultPlan:
     """What a deployment is started with of them; fields as in the scenario's section.
 
@@ -151,6 +165,7 @@ class FaultPlan:
         spares: how many.
         spare_workers: addresses of these; empty: a lost worker is replaced on its own host.
         first_within_ms: the first fault at a rate comes before this time; None: whenever it does.
+        away: each run begins with one of these draft servers away; empty: with all there.
     """
 
     timeout_ms: float = DEFAULT_TIMEOUT_MS
@@ -159,6 +174,7 @@ class FaultPlan:
     injected: tuple[Injected, ...] = ()
     spare_workers: tuple[str, ...] = ()
     first_within_ms: float | None = None
+    away: tuple[Away, ...] = ()
 
     @property
     def rate_per_ms(self) -> float:
@@ -173,6 +189,14 @@ class FaultPlan:
         since = first[0].at_ms if first else 0.0  # exponential times do not remember
         streams = [_times(*each, since) for each in zip(self.injected, seeds, strict=True)]
         return heapq.merge(first, *streams, key=lambda each: each.at_ms)
+
+    def away_at_first(self, seed: int) -> tuple[str, float] | None:
+        """The draft server that is away when a run begins, and when it is back; None: none is."""
+        if not self.away:
+            return None
+        rng, odds = np.random.default_rng([seed, *b"away"]), np.array([e.odds for e in self.away])
+        lost = self.away[rng.choice(len(odds), p=odds / odds.sum())]
+        return lost.draft, float(rng.uniform(0.0, lost.most_ms))
 
     def _first(self, seed: np.random.SeedSequence) -> Planned:
         """The first fault at a rate of a run that has one in time: whose it is does not depend on
