@@ -165,13 +165,20 @@ class Simulation(FrontOffice):
     def _notice(self, planned: Planned, _: object) -> None:
         """The loss takes a spare, or the pipeline that lacks the worker."""
         if self._spares:
-            self._spares -= 1
+            self._take_spare(planned.worker)
         elif not self._decode_plainly(planned):
             why = self._deal_anew(planned.worker)
             if why is not None:
                 self._give_up(planned, why)
                 return
         self._restart(partial(self._recover, planned, self.clock.now))
+
+    def _take_spare(self, lost: str) -> None:
+        """The next spare takes a lost worker's place, at its own links if it has an address."""
+        named = self.deployment.faults.spare_workers
+        if named:
+            self.deployment = self.deployment.at_spare(lost, named[-self._spares])
+        self._spares -= 1
 
     def _decode_plainly(self, planned: Planned) -> bool:
         """Let a stand-in take a lost draft server's place; returns whether it does."""

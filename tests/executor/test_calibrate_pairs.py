@@ -98,6 +98,42 @@ def test_the_coordinators_own_host_is_one_of_them(tmp_path: Path) -> None:
     assert found.file == f"draft0-{STAGES[1]}.toml"
 
 
+def test_a_spare_is_measured_to_every_host_and_to_other_spares(tmp_path: Path) -> None:
+    """It may take any role's place, so its peers may be anywhere; and two may be at work."""
+    spares, file = ("10.0.0.8:5600", "10.0.0.9:5600"), scenario_at(tmp_path, None, A, A, B)
+    before = resolve(Scenario.load(file, [f"faults.spares={list(spares)}"]))
+    others = [(None, ("draft0",)), (A, STAGES[:2]), (B, STAGES[2:])]
+    found = host_pairs(before)[len(host_pairs(resolve(Scenario.load(file)))) :]
+    assert found == [
+        *(
+            HostPair((spare, host), tuple((spare, role) for role in roles))
+            for spare in spares
+            for host, roles in others
+        ),
+        HostPair(spares, (spares,)),
+    ]
+    assert found[0].file == "10.0.0.8-5600-draft0.toml"
+
+
+def test_a_spare_has_its_own_links_where_they_are_described(tmp_path: Path) -> None:
+    spares, file = ("10.0.0.8:5600", "10.0.0.9:5600"), scenario_at(tmp_path, None, A, A, B)
+    scenario = Scenario.load(file, [f"faults.spares={list(spares)}"])
+    before, files = resolve(scenario), dict[HostPair, Path]()
+    for number, pair in enumerate(host_pairs(before)):
+        files[pair] = tmp_path / f"link{number}.toml"
+        files[pair].write_text(
+            f"latency_ms = {100 + number}\n"
+            '[origin]\nsource = "a test"\ndate = 2026-01-01\nhardware = "-"\nversions = "-"\n'
+        )
+    latency = {frozenset(pair.hosts): 100 + number for number, pair in enumerate(files)}
+    measured = Scenario.of(with_pairs(scenario, pair_sections(before, files)), scenario.path)
+    after = resolve(measured).at_spare(STAGES[0], spares[0]).at_spare(STAGES[2], spares[1])
+    hosts = dict(zip(("draft0", *STAGES), (None, spares[0], A, spares[1]), strict=True))
+    for sender, receiver in after.connections:
+        both = frozenset((hosts[sender], hosts[receiver]))
+        assert after.link(sender, receiver).latency_ms == latency[both]
+
+
 @given(st.lists(st.sampled_from((A, B, C, None)), min_size=4, max_size=4))
 def test_every_message_between_hosts_has_the_measured_link_and_no_other_one(
     tmp_path_factory: pytest.TempPathFactory, workers: list[str | None]

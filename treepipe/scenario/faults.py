@@ -86,6 +86,11 @@ class FaultsSection(Section):
     )
     inject: tuple[InjectedFault, ...] = Field((), description="what fails, and when")
 
+    @property
+    def spare_workers(self) -> tuple[str, ...]:
+        """Addresses of the spares; none where there is but a number of them."""
+        return () if isinstance(self.spares, int) else self.spares
+
     @model_validator(mode="before")
     @classmethod
     def _short(cls, given: Any) -> Any:
@@ -108,7 +113,7 @@ class FaultsSection(Section):
             Injected(each.worker, each.kind, each.at_ms, each.rate_per_hour, each.for_ms)
             for each in self.inject
         )
-        named = () if isinstance(self.spares, int) else self.spares
+        named = self.spare_workers
         spares = self.spares if isinstance(self.spares, int) else len(named)
         restart_ms = self.restart_ms
         if measured_ms is not None and "restart_ms" not in self.model_fields_set:
