@@ -6,7 +6,6 @@ import datetime
 import os
 import threading
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from tests.worlds.command_line import assert_sentence, call
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.messages import Close
-from treepipe.executor import remote
+from treepipe.executor import fleet
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import ANSWERS, ORDERS, LinkEnd, Measure, RoundTrips
 from treepipe.executor.keys import KeyPair
@@ -216,7 +215,7 @@ def test_what_cannot_be_measured_is_one_sentence(
 def test_a_host_that_is_not_there_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(remote, "ask", partial(remote.ask, within_s=0.1))
+    monkeypatch.setattr(fleet, "CONNECT_S", 0.1)
     path, out = scenario_at(tmp_path, "127.0.0.1:1", None, None, None), tmp_path / "links"
     assert call(monkeypatch, "calibrate", "links", path, "--out", out, "--quiet") == 1
     assert_sentence(capsys.readouterr().err, "worker 127.0.0.1:1 does not answer within 0.1 s")
@@ -226,9 +225,9 @@ def test_a_host_that_is_not_there_is_named(
 class _Met:
     """Hosts that are there."""
 
-    def __init__(self, roles: object, addresses: list[str]) -> None:
+    def __init__(self, roles: object, *, others: list[str]) -> None:
         assert not roles
-        assert set(addresses) == {A, B, C}
+        assert set(others) == {A, B, C}
 
     def meet(self, key: Path | None) -> None:
         """All of them answer."""
