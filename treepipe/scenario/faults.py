@@ -22,8 +22,8 @@ from treepipe.scenario.schema import WorkerAddress
 
 DEFAULT_TIMEOUT_MS = 2000.0
 """How long a worker may be silent in a run."""
-DEFAULT_RESTART_MS = 320.0
-"""What starting the five workers of the bundled pair took on two cores."""
+DEFAULT_RESTART_MS = 230.0
+"""What starting five workers of small models took on two cores (``docs/faults.md``)."""
 MS_PER_HOUR = 3.6e6
 MOST_SPARES = 1000
 Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
