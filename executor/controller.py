@@ -84,7 +84,7 @@ class Controller:
         """
         opened = self.crew.deployment
         assert deployment.ends == opened.ends  # workers are opened for one of both
-        deployment = replace(deployment, plain=opened.plain)
+        deployment = replace(deployment, plain=opened.plain, links=opened.links)
         if deployment.layers != opened.layers:  # a run before lost a stage
             deployment = fitting(replace(deployment, pipelines=opened.pipelines))
         run = RunRequests(self.crew, deployment, self._sessions, progress)

@@ -114,7 +114,10 @@ class Crew:
 
     def _move(self, names: Collection[str], spare: str) -> None:
         self._fleet.move(names, spare)
+        for name in names:
+            self.deployment = self.deployment.at_spare(name, spare)
         self.roles = [role.at(spare) if role.placed.name in names else role for role in self.roles]
+        self.make_anew(self.deployment)
 
     def _come_here(self, names: Collection[str]) -> None:
         self._fleet.leave(names)
@@ -153,7 +156,8 @@ class Crew:
 
     def make_anew(self, deployment: Deployment) -> None:
         """Start the roles of this deployment from the next time on."""
-        self.deployment, there = deployment, {*deployment.devices, SWITCH}
+        self.deployment = replace(deployment, links=self.deployment.links)  # maybe a spare's
+        there = {*deployment.devices, SWITCH}
         self.roles = [role.moved(deployment) for role in self.roles if role.placed.name in there]
 
     def give_up(self, pipeline: int) -> None:

@@ -18,7 +18,7 @@ from treepipe.executor.fork_server import fork_server, start
 from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.manifest import Manifest, ModelFiles
-from treepipe.executor.remote import RemoteHost
+from treepipe.executor.remote import CONNECT_S, RemoteHost, SilentHostError
 from treepipe.executor.seeker import Seeker
 from treepipe.executor.session import Versions
 from treepipe.executor.station import RoleSettings
@@ -26,6 +26,9 @@ from treepipe.executor.transport import LOOPBACK
 from treepipe.executor.worker import worker_main
 from treepipe.results.trace import Span
 from treepipe.scenario.schema import endpoint
+
+SPARE_S = 2.0
+"""How long a run waits for the first answer of a spare before it begins without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +63,24 @@ class Clocks:
 class Fleet:
     """The hosts that a deployment's roles name, and those that wait to take a lost one's place."""
 
-    def __init__(self, roles: Sequence[RoleSettings], spares: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        roles: Sequence[RoleSettings],
+        spares: Sequence[str] = (),
+        others: Sequence[str] = (),
+    ) -> None:
         """Raises ``UserError`` if one of them is on a loopback that another one cannot reach.
 
-        Args: ``spares``: addresses of workers that wait.
+        Args:
+            spares: addresses of workers that wait.
+            others: those of further workers that must be there.
         """
         self._places = {
             role.placed.name: role.placed.worker for role in roles if role.placed.worker is not None
         }
         self._spares = [*spares]
-        self._addresses = sorted({*self._places.values(), *spares})
+        self._needed = {*self._places.values(), *others}
+        self._addresses = sorted({*self._needed, *spares})
         hosts = {address: endpoint(address)[0] for address in self._addresses}
         self._open = any(not is_loopback(host) for host in hosts.values())
         inner = next((a for a, host in hosts.items() if is_loopback(host)), None)
@@ -92,11 +103,11 @@ class Fleet:
         return KeyPair.new() if self._open else None
 
     def meet(self, key_file: Path | None) -> None:
-        """Open a session with every host.
+        """Open a session with every host; a spare that does not answer is looked for.
 
         Raises:
             UserError: there is no key where one is needed, or it cannot be read.
-            RunError: a host does not answer, or refuses.
+            RunError: a host that is needed does not answer, or any refuses.
         """
         if self._open and key_file is None:
             raise UserError(
@@ -105,7 +116,16 @@ class Fleet:
             )
         self._key = None if key_file is None or not self._addresses else KeyPair.load(key_file)
         for address in self._addresses:
-            self._hosts[address] = RemoteHost(address, self._key)
+            needed = address in self._needed
+            try:
+                within_s = CONNECT_S if needed else SPARE_S
+                self._hosts[address] = RemoteHost(address, self._key, within_s)
+            except SilentHostError:
+                if needed:
+                    raise
+                self._gone_spares += [each for each in self._spares if each == address]
+                self._seek(address)
+        self._spares = [each for each in self._spares if each in self._hosts]
 
     def start(self, address: str | None, name: str, lines: ControlLines) -> None:
         """Start a worker there (None: on this host), which is told what it is by ``lines``."""
@@ -126,6 +146,7 @@ class Fleet:
     def spares(self, within_ms: float) -> list[str]:
         """Addresses of the workers that wait; one not heard of within this time waits no more until
         it is found again."""
+        self.look()
         gone = [each for each in self._spares if not self._hosts[each].answers(within_ms)]
         self._spares = [each for each in self._spares if each not in gone]
         self._gone_spares += gone
@@ -167,7 +188,8 @@ class Fleet:
         return address is None or address in self._hosts
 
     def _seek(self, address: str) -> None:
-        self._hosts.pop(address).close()
+        if (host := self._hosts.pop(address, None)) is not None:
+            host.close()
         self._sought[address] = Seeker(address, self._key)
 
     def manifests(self, role: RoleSettings) -> tuple[Manifest, ...]:
@@ -214,7 +236,11 @@ class Fleet:
 
     def run_ends(self, start_ms: float) -> Clocks:
         """What the spans of the run that began with ``run_begins`` are aligned by."""
-        end_ms, drifts, warnings = now_ms(), dict[str, float](), [*self._other_torches()]
+        end_ms, drifts, warnings = (
+            now_ms(),
+            dict[str, float](),
+            [*self._other_torches(), *self._absent()],
+        )
         for address in sorted(set(self._places.values())):
             before, unsure = self._ahead[address]
             after, unsure_after = self._hosts[address].clock.at(end_ms)
@@ -235,6 +261,10 @@ class Fleet:
                     f"worker {address} has torch {theirs}, this host {ours}; sums may "
                     f"differ in the last bits, and a text where two tokens are almost as likely"
                 )
+
+    def _absent(self) -> Iterator[str]:
+        for address in dict.fromkeys(self._gone_spares):
+            yield f"worker {address} does not answer; it is a spare as soon as it does"
 
     def close(self) -> None:
         """End all sessions."""

@@ -61,6 +61,10 @@ FIRST_READINGS = 9
 Wanted = TypeVar("Wanted", bound=FromDaemon)
 
 
+class SilentHostError(RunError):
+    """A host does not answer."""
+
+
 class Line:
     """The control line of a process on another host, as the controller holds it.
 
@@ -155,8 +159,9 @@ class RemoteHost:
         clock: how far it is ahead of ours.
     """
 
-    def __init__(self, address: str, key: KeyPair | None) -> None:
-        """Raises ``RunError`` if it does not answer, or refuses."""
+    def __init__(self, address: str, key: KeyPair | None, within_s: float = CONNECT_S) -> None:
+        """Raises ``SilentHostError`` if it does not answer ``within_s``, ``RunError`` if it
+        refuses."""
         self.address, (self.host, _) = address, endpoint(address)
         self.clock = Offset()
         self._context = zmq.Context()
@@ -167,7 +172,7 @@ class RemoteHost:
         self._thread = threading.Thread(target=self._serve, name=f"host {address}", daemon=True)
         try:
             self._socket = connection(self._context, address, key)
-            self.versions = self._meet()
+            self.versions = self._meet(within_s)
         except BaseException:
             self._context.destroy(linger=0)
             raise
@@ -175,9 +180,9 @@ class RemoteHost:
         self._bell.setblocking(False)
         self._thread.start()
 
-    def _meet(self) -> Versions:
+    def _meet(self, within_s: float) -> Versions:
         ours = Versions.here()
-        welcome = ask(self._socket, self.address, Hello(ours), Welcome)
+        welcome = ask(self._socket, self.address, Hello(ours), Welcome, within_s)
         for _ in range(FIRST_READINGS):
             asked = now_ms()
             self._note(ask(self._socket, self.address, Alive(asked), TimeIs))
@@ -315,7 +320,8 @@ def ask(
     answer: type[Wanted],
     within_s: float = CONNECT_S,
 ) -> Wanted:
-    """What a daemon answers. Raises ``RunError`` if it refuses or says nothing."""
+    """What a daemon answers. Raises ``RunError`` if it refuses, ``SilentHostError`` if it says
+    nothing."""
     socket.send(FROM_COORDINATOR.encoded(question))
     until = now_ms() + 1e3 * within_s
     while socket.poll(max(0.0, until - now_ms())):
@@ -327,7 +333,7 @@ def ask(
             raise RunError(f"worker {address} refuses: {found.sentence}")
         if isinstance(found, answer):
             return found
-    raise RunError(
+    raise SilentHostError(
         f"worker {address} does not answer within {within_s:g} s: it is not there, or holds "
         f"another key"
     )

@@ -143,11 +143,11 @@ def _simulate(
     """Args: ``fingerprint``: of everything else that the outcome depends on, for the cache;
     ``path``: of the scenario, for the names in it; ``cut``: to the steady part; ``rare``: faults
     are."""
-    scenario, disturbed = Scenario.of(json.loads(content), path), None
+    scenario = Scenario.of(json.loads(content), path)
     if rare:
         traces, disturbed = predict_rare(scenario, paths=paths)
     else:
-        traces = predict(scenario, paths=paths)
+        traces, disturbed = predict(scenario, paths=paths), ()
     if cut:
         traces = [steady(trace) for trace in traces]
     estimates = observe(traces, scenario.workload.warmup_requests, disturbed=disturbed)

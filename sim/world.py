@@ -48,6 +48,9 @@ class Simulation(FrontOffice):
         # What a fault cuts short released nothing, so there are no paths across it.
         untold = record_paths and bool(deployment.faults.injected)
         self.clock = ListeningClock() if record_paths and not untold else Clock()
+        self._away = deployment.faults.away_at_first(deployment.seed)
+        if self._away is not None:
+            deployment = deployment.without_draft(self._away[0]) or deployment
         self.deployment, self._source = deployment, source
         self._front = deployment.front_desk()
         self.trace = Trace(
@@ -71,6 +74,9 @@ class Simulation(FrontOffice):
         self._open(self._front.start(self.clock.now))
         self._await_arrival()
         self._await_fault()
+        if self._away is not None:
+            draft, back_ms = self._away
+            self.clock.after(back_ms, partial(self._come_back, draft))
         try:
             while not self._over:
                 self.clock.step()
@@ -159,13 +165,20 @@ class Simulation(FrontOffice):
     def _notice(self, planned: Planned, _: object) -> None:
         """The loss takes a spare, or the pipeline that lacks the worker."""
         if self._spares:
-            self._spares -= 1
+            self._take_spare(planned.worker)
         elif not self._decode_plainly(planned):
             why = self._deal_anew(planned.worker)
             if why is not None:
                 self._give_up(planned, why)
                 return
         self._restart(partial(self._recover, planned, self.clock.now))
+
+    def _take_spare(self, lost: str) -> None:
+        """The next spare takes a lost worker's place, at its own links if it has an address."""
+        named = self.deployment.faults.spare_workers
+        if named:
+            self.deployment = self.deployment.at_spare(lost, named[-self._spares])
+        self._spares -= 1
 
     def _decode_plainly(self, planned: Planned) -> bool:
         """Let a stand-in take a lost draft server's place; returns whether it does."""

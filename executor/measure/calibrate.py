@@ -242,7 +242,7 @@ def calibrate_pairs(asked: PairsRequest, out: Path, say: Say, *, force: bool = F
     done: dict[HostPair, LinkProfile] = {}
     say("links", len(pairs))
     try:
-        with contextlib.closing(Fleet((), hosts)) as fleet:
+        with contextlib.closing(Fleet((), others=hosts)) as fleet:
             fleet.meet(deployment.key)
             session = PairsSession(fleet, deployment.faults.timeout_ms, scenario.base_port)
             for group in [pairs] if asked.together else [[pair] for pair in pairs]:

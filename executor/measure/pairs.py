@@ -6,6 +6,7 @@ where others can reach them, a key of their own, so that a message costs what it
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ class HostPair:
 
     Attributes:
         hosts: addresses of their workers; None is the coordinator's own host.
-        roles: who sends to whom between the two, either way; the first two name the link.
+        roles: who sends to whom between the two, either way; the first two name the link. A spare
+            that has no role yet goes by its address.
     """
 
     hosts: tuple[str | None, str | None]
@@ -48,14 +50,15 @@ class HostPair:
     @property
     def file(self) -> str:
         """The name of its profile."""
-        return f"{'-'.join(self.roles[0])}.toml"
+        return f"{'-'.join(self.roles[0]).replace(':', '-')}.toml"
 
     def __str__(self) -> str:
         return " to ".join(host or "this host" for host in self.hosts)
 
 
 def host_pairs(deployment: Deployment) -> list[HostPair]:
-    """All pairs of hosts that a run's messages travel between, in the order of its roles.
+    """All pairs of hosts that a run's messages travel between, in the order of its roles; then
+    those of spares, each of which may take any role's place.
 
     Raises:
         UserError: all roles are on one host.
@@ -63,7 +66,10 @@ def host_pairs(deployment: Deployment) -> list[HostPair]:
     places = {placed.name: placed.worker for placed in deployment.placed}
     hosts: dict[frozenset[str | None], tuple[str | None, str | None]] = {}
     roles: dict[frozenset[str | None], dict[frozenset[str], tuple[str, str]]] = {}
-    for ends in deployment.connections:
+    spares = deployment.faults.spare_workers
+    connections = [*deployment.connections, *itertools.product(spares, places)]
+    places |= {spare: spare for spare in spares}
+    for ends in (*connections, *itertools.combinations(spares, 2)):
         sender, receiver = places[ends[0]], places[ends[1]]
         if sender != receiver:
             both = frozenset((sender, receiver))

@@ -6,7 +6,6 @@ import datetime
 import os
 import threading
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from tests.worlds.command_line import assert_sentence, call
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.messages import Close
-from treepipe.executor import remote
+from treepipe.executor import fleet
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import ANSWERS, ORDERS, LinkEnd, Measure, RoundTrips
 from treepipe.executor.keys import KeyPair
@@ -96,6 +95,42 @@ def test_the_coordinators_own_host_is_one_of_them(tmp_path: Path) -> None:
     assert found.roles == (("draft0", STAGES[1]), STAGES[:2], STAGES[1:])
     assert str(found) == f"this host to {A}"
     assert found.file == f"draft0-{STAGES[1]}.toml"
+
+
+def test_a_spare_is_measured_to_every_host_and_to_other_spares(tmp_path: Path) -> None:
+    """It may take any role's place, so its peers may be anywhere; and two may be at work."""
+    spares, file = ("10.0.0.8:5600", "10.0.0.9:5600"), scenario_at(tmp_path, None, A, A, B)
+    before = resolve(Scenario.load(file, [f"faults.spares={list(spares)}"]))
+    others = [(None, ("draft0",)), (A, STAGES[:2]), (B, STAGES[2:])]
+    found = host_pairs(before)[len(host_pairs(resolve(Scenario.load(file)))) :]
+    assert found == [
+        *(
+            HostPair((spare, host), tuple((spare, role) for role in roles))
+            for spare in spares
+            for host, roles in others
+        ),
+        HostPair(spares, (spares,)),
+    ]
+    assert found[0].file == "10.0.0.8-5600-draft0.toml"
+
+
+def test_a_spare_has_its_own_links_where_they_are_described(tmp_path: Path) -> None:
+    spares, file = ("10.0.0.8:5600", "10.0.0.9:5600"), scenario_at(tmp_path, None, A, A, B)
+    scenario = Scenario.load(file, [f"faults.spares={list(spares)}"])
+    before, files = resolve(scenario), dict[HostPair, Path]()
+    for number, pair in enumerate(host_pairs(before)):
+        files[pair] = tmp_path / f"link{number}.toml"
+        files[pair].write_text(
+            f"latency_ms = {100 + number}\n"
+            '[origin]\nsource = "a test"\ndate = 2026-01-01\nhardware = "-"\nversions = "-"\n'
+        )
+    latency = {frozenset(pair.hosts): 100 + number for number, pair in enumerate(files)}
+    measured = Scenario.of(with_pairs(scenario, pair_sections(before, files)), scenario.path)
+    after = resolve(measured).at_spare(STAGES[0], spares[0]).at_spare(STAGES[2], spares[1])
+    hosts = dict(zip(("draft0", *STAGES), (None, spares[0], A, spares[1]), strict=True))
+    for sender, receiver in after.connections:
+        both = frozenset((hosts[sender], hosts[receiver]))
+        assert after.link(sender, receiver).latency_ms == latency[both]
 
 
 @given(st.lists(st.sampled_from((A, B, C, None)), min_size=4, max_size=4))
@@ -180,7 +215,7 @@ def test_what_cannot_be_measured_is_one_sentence(
 def test_a_host_that_is_not_there_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(remote, "ask", partial(remote.ask, within_s=0.1))
+    monkeypatch.setattr(fleet, "CONNECT_S", 0.1)
     path, out = scenario_at(tmp_path, "127.0.0.1:1", None, None, None), tmp_path / "links"
     assert call(monkeypatch, "calibrate", "links", path, "--out", out, "--quiet") == 1
     assert_sentence(capsys.readouterr().err, "worker 127.0.0.1:1 does not answer within 0.1 s")
@@ -190,9 +225,9 @@ def test_a_host_that_is_not_there_is_named(
 class _Met:
     """Hosts that are there."""
 
-    def __init__(self, roles: object, addresses: list[str]) -> None:
+    def __init__(self, roles: object, *, others: list[str]) -> None:
         assert not roles
-        assert set(addresses) == {A, B, C}
+        assert set(others) == {A, B, C}
 
     def meet(self, key: Path | None) -> None:
         """All of them answer."""

@@ -17,6 +17,7 @@ from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.hosts import as_it_is, at, daemon_process, free_port, roles_at
 from tests.worlds.tiny_models import greedy
 from treepipe.core.recovery import FaultKind
+from treepipe.executor import fleet
 from treepipe.executor.controller import Controller, RunEndedError
 from treepipe.executor.remote import status
 from treepipe.executor.stage_model import StageModel
@@ -118,6 +119,37 @@ def test_a_spare_on_another_host_takes_the_place_of_what_is_lost(
     _assert_greedy(again, deployment, pair[0])
     assert not again.faults
     assert len([w for w in again.warnings if "are aligned" in w]) == 3 - len(moved)
+
+
+def test_a_spare_that_is_there_only_later_takes_a_place(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its daemon starts when the run has begun without it, and then a stage is lost."""
+    monkeypatch.setattr(fleet, "SPARE_S", 0.2)
+    port = free_port()
+    plan = FaultPlan(spares=1, spare_workers=(f"127.0.0.1:{port}",))
+    deployment = replace(small_deployment("pp", clients=2), requests=ASKED, faults=plan)
+    roles, late = worker_roles(pair, deployment, emulate=False), list[int]()
+    with ExitStack() as stack, Controller(roles, deployment) as running:
+        assert not running.crew.spares()
+
+        def once() -> None:
+            if late:
+                return  # the second request is over
+            late.append(port)
+            stack.enter_context(_host(tmp_path, port=port))
+            until = time.monotonic() + 30
+            while not running.crew.spares():
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            running.crew.lines.processes[AWAY[0]].kill()
+
+        trace, _ = running.run(deployment, once)
+        assert status(plan.spare_workers[0], None).roles == AWAY[:1]
+    (fault,) = trace.faults
+    assert (fault.worker, fault.kind) == (AWAY[0], "kill")
+    assert any("took its place" in each for each in trace.warnings)
+    _assert_greedy(trace, deployment, pair[0])
 
 
 def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(

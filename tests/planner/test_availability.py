@@ -16,7 +16,9 @@ from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import read_toml, toml_text
+from treepipe.planner.availability import time_shares
 from treepipe.planner.break_even import axis_of, break_even
+from treepipe.planner.cluster import Cluster
 from treepipe.planner.report import plan_content, verdict, write_best
 from treepipe.planner.sensitivity import sensitivities
 from treepipe.results.estimates import observe
@@ -60,6 +62,16 @@ ARRIVING = {
     "workload.requests": 40,
     "workload.arrivals": {"process": "poisson", "rate_per_s": 0.7},
 }
+
+
+AWAY: dict[str, Any] = {
+    **BASE,
+    "schedule": {"name": "chain", "branching": [1] * 5},
+    "acceptance": {"source": "bernoulli", "beta": 1.0},
+    "workload": {"requests": 20, "new_tokens": 18, "warmup_requests": 0},
+}
+STOPPED = {"worker": "draft0", "kind": "stop"}
+"""Without a spare: noticed after 800 ms, and each restart takes 300."""
 
 
 def weighed(scenario: Scenario) -> dict[str, Interval]:
@@ -122,6 +134,57 @@ def test_a_promise_is_kept_by_requests_without_a_loss() -> None:
     assert told["goodput_requests_s"].mean == pytest.approx(0.94 / per_request_s, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("for_ms", "per_hour", "requests", "by_hand"),
+    [(20e3, 180.0, 900, 0.02), (2e3, 900.0, 900, 0.1)],
+)
+def test_a_draft_that_is_away_leaves_plain_decoding(
+    for_ms: float, per_hour: float, requests: int, by_hand: float
+) -> None:
+    """A run takes 10 s, and the draft is away for longer, or for a part of one: the plan's figures
+    against one long run with as many losses, and against the closed form, which knows rates of
+    tokens alone, and not that a loss has a request's prompt and text read again, twice."""
+    once = {**STOPPED, "for_ms": for_ms, "rate_per_hour": per_hour}
+    faults = {"timeout_ms": 1000, "restart_ms": 300, "spares": 0, "inject": [once]}
+    plan = Scenario.of(AWAY)
+    (trace,) = predict(plan.with_(runs=1, faults=faults, **{"workload.requests": requests}))
+    end_ms, losses = max(each.finished_ms for each in trace.requests), len(trace.faults)
+    away_ms = sum((e.plain_until_ms or end_ms) - (e.at_ms or 0.0) for e in trace.faults)
+    rate = losses / (end_ms - away_ms)
+    had = {**faults, "inject": [{**once, "rate_per_hour": rate * MS_PER_HOUR}]}
+    told, whole = weighed(plan.with_(faults=had, runs=16)), observe([trace]).intervals[0]
+    for goal in GOALS:
+        assert told[goal].mean == pytest.approx(whole[goal].mean, rel=0.06), goal
+
+    drafted, _ = observe(predict(plan.with_(runs=8))).intervals
+    plainly, _ = observe(predict(plan.with_(runs=2, schedule={"name": "pp"}))).intervals
+    per_s, plain_ms = "throughput_tokens_s", for_ms - 800 - 300
+    tokens = drafted[per_s].mean + rate * plain_ms * plainly[per_s].mean
+    closed = tokens / (1 + rate * plain_ms + rate * (800 + 2 * 300))
+    assert told[per_s].mean == pytest.approx(closed, rel=by_hand)
+    assert drafted[per_s].mean > 1.08 * closed > 1.08 * 0.8 * plainly[per_s].mean
+
+    cluster = Cluster.of({**AWAY, "search": {"schedules": ["chain"]}, "faults": had})
+    shares = time_shares(cluster, plan)
+    down = rate * (800 + 2 * 300)
+    assert shares.plain == pytest.approx(rate * plain_ms / (1 + rate * plain_ms + down))
+    assert shares.up == pytest.approx(1 - down / (1 + rate * plain_ms + down))
+
+
+def test_a_plan_that_drafts_goes_on_without_a_spare_and_one_that_does_not_is_refused() -> None:
+    once = {**STOPPED, "for_ms": 3.6e6, "rate_per_hour": 0.1}
+    faults = {"timeout_ms": 1000, "restart_ms": 300, "inject": [once]}
+    schedule, acceptance = AWAY["schedule"], AWAY["acceptance"]
+    changes = {"schedule": schedule, "acceptance": acceptance, "search.schedules": ["chain", "pp"]}
+    each = found(faults=faults, **changes)
+    assert [refused.schedule for refused in each.refused] == ["pp"]
+    assert "loss of draft0 ends the service" in each.refused[0].reason
+    entry = plan_content(each)["ranking"][0]
+    assert entry["plain_share"] == pytest.approx(0.1 / 1.1, rel=0.01)
+    assert entry["up_share"] > 0.9999
+    assert any("decoding plainly, 9.0" in line for line in verdict(each))
+
+
 def test_runs_with_and_without_a_fault_have_together_as_many_as_come() -> None:
     """A Poisson process in 4000 runs: numbers and moments, of each worker, against its mean."""
     length, runs = 0.7 * MS_PER_HOUR, 4000
@@ -174,7 +237,19 @@ def test_a_worker_that_a_plan_lacks_does_not_fail() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"spares": 0}, "without a spare"),
+        ({"spares": 0}, "the first loss of draft0 ends the service"),
+        (
+            {"spares": 0, "inject": [{**STOPPED, "rate_per_hour": 1}]},
+            "leaves plain decoding for ever; for_ms",
+        ),
+        (
+            {
+                "spares": 0,
+                "plain_without_draft": False,
+                "inject": [{**STOPPED, "for_ms": 5e3, "rate_per_hour": 1}],
+            },
+            "the first loss of draft0 ends the service",
+        ),
         (
             {"inject": [{"worker": "draft7", "kind": "kill", "rate_per_hour": 1}]},
             "no plan has such",
@@ -189,10 +264,13 @@ def test_faults_that_cannot_be_weighed_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    drafting = {"schedule": AWAY["schedule"], "acceptance": AWAY["acceptance"]}
+    if change.get("spares") == 0 and "inject" in change:
+        drafting["search"] = {"schedules": ["chain"]}
     with pytest.raises(UserError, match=sentence):
-        found(faults={**FAULTS, **change})
+        found(faults={**FAULTS, **change}, **drafting)
     path = tmp_path / "cluster.toml"
-    path.write_text(toml_text({**CLUSTER, "faults": {**FAULTS, **change}}, []))
+    path.write_text(toml_text({**CLUSTER, **drafting, "faults": {**FAULTS, **change}}, []))
     assert call(monkeypatch, "plan", path) == 2
     assert_sentence(capsys.readouterr().err, sentence)
     assert read_toml(path)["faults"] != FAULTS

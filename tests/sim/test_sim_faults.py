@@ -18,6 +18,7 @@ from tests.worlds.any_section import SCHEDULES
 from tests.worlds.timed_pipeline import (
     DECIDE,
     EVALUATE,
+    HOP,
     flowspec,
     gaps,
     make_deployment,
@@ -28,7 +29,7 @@ from treepipe.core.errors import RunError, UserError
 from treepipe.core.recovery import TELL_MS, Fault, FaultKind
 from treepipe.core.schedules import systems
 from treepipe.physics.host import Factor, HostTimes
-from treepipe.physics.timing import TimeTable
+from treepipe.physics.timing import LinkTimes, TimeTable
 from treepipe.results.result import make_result
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
@@ -139,6 +140,29 @@ def test_recovery_by_hand(lost: str, kind: FaultKind) -> None:
     expected = times[:kept] + [recovered_ms + first_ms + n * lap for n in range(left)]
     assert [at for at, _ in after.requests[0].emitted] == pytest.approx(expected)
     assert after.requests[0].tokens == request.tokens
+
+
+def test_a_spare_with_an_address_has_its_own_links() -> None:
+    """Two stages in a row are lost, one after the other: then a token takes a lap to the first
+    spare and on, then one to it, to the second one and on, which is far from the first."""
+    first, second, far, between = "10.0.0.8:5600", "10.0.0.9:5600", 11.0, 40.0
+    alone = make_deployment(plain, tokens=60)
+    links = {(spare, role): far for spare in (first, second) for role in alone.devices}
+    links[first, second] = between
+    both_ways = {
+        ends: LinkTimes(latency) for pair, latency in links.items() for ends in (pair, pair[::-1])
+    }
+    lost = (Injected("stage1", "kill", 1000.0), Injected("stage2", "kill", 3500.0))
+    faults = FaultPlan(TIMEOUT_MS, 2, RESTART_MS, lost, (first, second))
+    (request,) = run(replace(alone, links=both_ways, faults=faults), 0.5).requests
+    times = [at for at, _ in request.emitted]
+    found = [
+        {round(b - a, 6) for a, b in itertools.pairwise(times) if since < a and b < until}
+        for since, until in ((0.0, 1000.0), (1700.0, 3500.0), (4200.0, math.inf))
+    ]
+    (lap,) = {round(gap, 6) for gap in gaps(run(alone, 0.5).requests[0])}
+    detour = 2 * (far - HOP)
+    assert found == [{lap}, {lap + detour}, {lap + detour + between - HOP}]
 
 
 def test_a_fault_that_nobody_notices_any_more_is_told() -> None:

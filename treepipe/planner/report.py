@@ -15,7 +15,7 @@ from rich.table import Table
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
-from treepipe.planner.availability import faults_content, up_share
+from treepipe.planner.availability import faults_content, time_shares
 from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.capacity import Capacity
 from treepipe.planner.cluster import Cluster, published_price
@@ -89,7 +89,7 @@ def _uncertain_inputs(found: Found, cases: Cases) -> dict[str, Any]:
 
 def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
     candidate, outcome, goal = ranked.candidate, ranked.outcome, cluster.search.goal
-    share = up_share(cluster, candidate.scenario)
+    shares = time_shares(cluster, candidate.scenario) if cluster.faults.inject else None
     return {
         "schedule": candidate.schedule,
         "settings": dict(candidate.settings),
@@ -108,7 +108,8 @@ def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
             for miss in ranked.misses
         ],
         **{name: candidate.prices.get(name) for name in ("price_usd", "price_usd_per_hour")},
-        "up_share": share if cluster.faults.inject else None,
+        "up_share": None if shares is None else shares.up,
+        "plain_share": None if shares is None else shares.plain,
         "lossless": candidate.scenario.sampling.lossless,
         "metrics": {name: value.as_dict() for name, value in outcome.metrics.items()},
         "utilization": {name: value.as_dict() for name, value in outcome.utilization.items()},
@@ -314,10 +315,11 @@ def _by_faults(found: Found) -> list[str]:
     cluster = found.cluster
     if not cluster.faults.inject:
         return []
-    share = up_share(cluster, found.best.candidate.scenario)
+    shares = time_shares(cluster, found.best.candidate.scenario)
+    plainly = f" (without a draft server, decoding plainly, {100 * shares.plain:.4g} %)"
     return [
-        f"with the cluster's faults it is at work {100 * share:.4g} % of the time, which all "
-        f"figures count"
+        f"with the cluster's faults it is at work {100 * shares.up:.4g} % of the time"
+        f"{plainly if shares.plain else ''}, which all figures count"
     ]
 
 

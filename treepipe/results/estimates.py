@@ -190,7 +190,7 @@ def observe(
     traces: Sequence[Trace],
     warmup: int | None = None,
     batches: int | None = None,
-    disturbed: Disturbed | None = None,
+    disturbed: Sequence[Disturbed] = (),
 ) -> Estimates:
     """Estimates of the runs' metrics: over runs if there are several, else over batches of one.
 
@@ -198,7 +198,7 @@ def observe(
         traces: one per run, of equal requests.
         warmup: requests to leave out of each run; None: found in the runs (``find_warmup``).
         batches: of a single run; None: as many as it allows (``possible_batches``).
-        disturbed: each of several runs, of the same requests, in the case that is weighed.
+        disturbed: each of several runs, of the same requests, in the cases that are weighed.
 
     Raises ``UserError`` if ``warmup`` leaves no request.
     """
@@ -318,12 +318,11 @@ def _latency_per_token(trace: Trace) -> Floats:
 
 
 def _parts(
-    traces: Sequence[Trace], disturbed: Disturbed | None, count: int, warmup: int
+    traces: Sequence[Trace], disturbed: Sequence[Disturbed], count: int, warmup: int
 ) -> list[list[Part]]:
     """What each run is made of, cut into ``count`` windows."""
-    sides = [(traces, 1.0)]
-    if disturbed is not None:
-        sides = [(traces, 1.0 - disturbed.share), (disturbed.traces, disturbed.share)]
+    rest = 1.0 - sum(each.share for each in disturbed)
+    sides = [(traces, rest), *((each.traces, each.share) for each in disturbed)]
     cut = [[(t, Windows.of(t, count, warmup), share) for t in side] for side, share in sides]
     return [list(run) for run in zip(*cut, strict=True)]
 

@@ -151,7 +151,8 @@ class Deployment:
     the one of a run.
 
     Attributes:
-        default_link, links: link times, by (sender, receiver) where they differ.
+        default_link, links: link times, by (sender, receiver) where they differ; a spare's, too, by
+            its address.
         local_link: between roles of one machine.
         row_bytes: bytes of one row's hidden state between stages.
         dtype: in a run, what the target is computed in, and its states travel in.
@@ -230,6 +231,13 @@ class Deployment:
     def with_draft(self, back: str) -> Deployment:
         """The deployment in which a draft server drafts, whether or not it did before."""
         return replace(self, plain=self.plain - {back})
+
+    def at_spare(self, role: str, spare: str) -> Deployment:
+        """The deployment with a role at the spare of this address, whose links it has, as far as
+        they are known."""
+        ends = {pair: tuple(role if e == spare else e for e in pair) for pair in self.links}
+        own = {(to[0], to[1]): self.links[pair] for pair, to in ends.items() if to != pair}
+        return replace(self, links={**self.links, **own})
 
     def schedule_of(self, draft: int) -> NewSchedule:
         """What gives the schedules of a draft server's requests."""

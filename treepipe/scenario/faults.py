@@ -22,8 +22,8 @@ from treepipe.scenario.schema import WorkerAddress
 
 DEFAULT_TIMEOUT_MS = 2000.0
 """How long a worker may be silent in a run."""
-DEFAULT_RESTART_MS = 320.0
-"""What starting the five workers of the bundled pair took on two cores."""
+DEFAULT_RESTART_MS = 230.0
+"""What starting five workers of small models took on two cores (``docs/faults.md``)."""
 MS_PER_HOUR = 3.6e6
 MOST_SPARES = 1000
 Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -86,6 +86,11 @@ class FaultsSection(Section):
     )
     inject: tuple[InjectedFault, ...] = Field((), description="what fails, and when")
 
+    @property
+    def spare_workers(self) -> tuple[str, ...]:
+        """Addresses of the spares; none where there is but a number of them."""
+        return () if isinstance(self.spares, int) else self.spares
+
     @model_validator(mode="before")
     @classmethod
     def _short(cls, given: Any) -> Any:
@@ -108,7 +113,7 @@ class FaultsSection(Section):
             Injected(each.worker, each.kind, each.at_ms, each.rate_per_hour, each.for_ms)
             for each in self.inject
         )
-        named = () if isinstance(self.spares, int) else self.spares
+        named = self.spare_workers
         spares = self.spares if isinstance(self.spares, int) else len(named)
         restart_ms = self.restart_ms
         if measured_ms is not None and "restart_ms" not in self.model_fields_set:
@@ -144,6 +149,20 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Away:
+    """A draft server that is away when some runs begin, without a spare.
+
+    Attributes:
+        odds: of that, to a beginning with all draft servers there.
+        most_ms: it is decoded plainly for so long at most; any moment of it may be the beginning.
+    """
+
+    draft: str
+    odds: float
+    most_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class FaultPlan:
     """What a deployment is started with of them; fields as in the scenario's section.
 
@@ -151,6 +170,7 @@ class FaultPlan:
         spares: how many.
         spare_workers: addresses of these; empty: a lost worker is replaced on its own host.
         first_within_ms: the first fault at a rate comes before this time; None: whenever it does.
+        away: each run begins with one of these draft servers away; empty: with all there.
     """
 
     timeout_ms: float = DEFAULT_TIMEOUT_MS
@@ -159,6 +179,7 @@ class FaultPlan:
     injected: tuple[Injected, ...] = ()
     spare_workers: tuple[str, ...] = ()
     first_within_ms: float | None = None
+    away: tuple[Away, ...] = ()
 
     @property
     def rate_per_ms(self) -> float:
@@ -173,6 +194,14 @@ class FaultPlan:
         since = first[0].at_ms if first else 0.0  # exponential times do not remember
         streams = [_times(*each, since) for each in zip(self.injected, seeds, strict=True)]
         return heapq.merge(first, *streams, key=lambda each: each.at_ms)
+
+    def away_at_first(self, seed: int) -> tuple[str, float] | None:
+        """The draft server that is away when a run begins, and when it is back; None: none is."""
+        if not self.away:
+            return None
+        rng, odds = np.random.default_rng([seed, *b"away"]), np.array([e.odds for e in self.away])
+        lost = self.away[rng.choice(len(odds), p=odds / odds.sum())]
+        return lost.draft, float(rng.uniform(0.0, lost.most_ms))
 
     def _first(self, seed: np.random.SeedSequence) -> Planned:
         """The first fault at a rate of a run that has one in time: whose it is does not depend on

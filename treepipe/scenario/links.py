@@ -48,10 +48,10 @@ def pair_links(scenario: Scenario, names: Collection[str]) -> dict[tuple[str, st
     """The links of the pairs that the scenario lists, by (sender, receiver).
 
     Args:
-        names: of all roles.
+        names: of all roles, and the addresses of the spares.
 
     Raises:
-        UserError: a pair's end is no role, or its profile does not exist.
+        UserError: a pair's end is neither, or its profile does not exist.
     """
     links, path = dict[tuple[str, str], LinkTimes](), scenario.path
     for index, pair in enumerate(scenario.links.pairs):

@@ -80,7 +80,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         ),
         requests=(),
         default_link=named_link(scenario, scenario.links.default, "links.default"),
-        links=pair_links(scenario, names),
+        links=pair_links(scenario, {*names, *scenario.faults.spare_workers}),
         local_link=named_link(scenario, scenario.links.local, "links.local"),
         row_bytes=placement.row_bytes if opened is None else opened.row_bytes,
         dtype=FULL if opened is None else opened.dtype,

@@ -186,9 +186,9 @@ def _shares(deployment: Deployment) -> bool:
 
 
 def _links(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
-    used = set(deployment.connections)
+    used, spares = set(deployment.connections), set(scenario.faults.spare_workers)
     for index, pair in enumerate(scenario.links.pairs):
-        if not used & set(pair.directions):
+        if not (used & set(pair.directions) or spares & set(pair.ends)):
             between = " to ".join(pair.ends) if pair.one_way else " and ".join(pair.ends)
             preposition = "from" if pair.one_way else "between"
             yield f"key links.pairs.{index} has no effect: no message goes {preposition} {between}"
