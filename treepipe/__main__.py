@@ -1,6 +1,5 @@
 """``treepipe`` and ``python -m treepipe``: the command line, and Ctrl-C before it is imported."""
 
-import gc
 import sys
 
 from treepipe.interruption import Interruption
@@ -8,9 +7,6 @@ from treepipe.interruption import Interruption
 
 def main() -> None:
     """Entry point of the console script."""
-    # Else the million objects that imports leave are looked through again and again while they are
-    # made, which takes a quarter of the start.
-    gc.set_threshold(100_000, 50, 50)
     with Interruption.noted() as interruption:
         try:
             from treepipe.cli.main import main as command_line
