@@ -420,6 +420,8 @@ def _figure(rows: Mapping[str, Repeated]) -> Figure:
     panel.set_yticks(list(places), list(rows), size=8)
     panel.set_ylim(len(rows) - 0.4, -0.6)
     panel.set_xscale("log")
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.xaxis.set_minor_formatter("{x:g}")
     panel.set_xlabel("time between tokens (ms): round, predicted (95 %); square, measured")
     clean(panel, axis="x")
     return figure
