@@ -36,6 +36,7 @@ from treepipe.executor.session import (
     FROM_COORDINATOR,
     FROM_DAEMON,
     MOST_ORDER_BYTES,
+    MOST_ORDERS,
     MOST_ROLES,
     NAME,
     SILENT_S,
@@ -127,6 +128,7 @@ class Daemon:
         for option, value in (
             (zmq.LINGER, 0),
             (zmq.MAXMSGSIZE, MOST_ORDER_BYTES),
+            (zmq.RCVHWM, MOST_ORDERS),
             (zmq.ROUTER_HANDOVER, 1),  # a coordinator that connects again is the same one
             (zmq.IPV6, ":" in host),
         ):
@@ -206,7 +208,13 @@ class Daemon:
                 raise BrokenRecordError("is not one frame")
             self._obey(sender, FROM_COORDINATOR.decoded(frames[0]))
         except BrokenRecordError:
-            self._dropped += 1
+            self._drop("no order")
+
+    def _drop(self, what: str) -> None:
+        """Count a message; of many, fewer and fewer are logged."""
+        self._dropped += 1
+        if not self._dropped & (self._dropped - 1):
+            LOG.warning("dropped %s: message %d that was none for us", what, self._dropped)
 
     def _obey(self, sender: bytes, order: FromCoordinator) -> None:
         if isinstance(order, HowAreYou):
@@ -216,7 +224,7 @@ class Daemon:
             self._open(sender, order)
             return
         if sender != self._coordinator:
-            self._dropped += 1
+            self._drop("an order of nobody's session")
             return
         self._heard_ms = now_ms()
         match order:

@@ -27,6 +27,8 @@ MOST_ROLES = 64
 MOST_ORDER_BYTES, MOST_ANSWER_BYTES = 2**26, 2**30
 """Of one message to a daemon, and from one (all spans of a long run); a connection that announces
 more is cut."""
+MOST_ORDERS = 16
+"""Messages of one connection that wait in a daemon's memory; more stay with the coordinator."""
 NAME = re.compile(r"[a-z0-9.]{1,40}")
 """Of a role."""
 

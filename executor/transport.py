@@ -44,6 +44,8 @@ HORIZON_MS = 86_400_000.0
 """No link delivers a message more than a day from now."""
 READ_AT_ONCE = 256
 """So many messages are read before the next one is served, however many more come in."""
+MOST_WAITING = 64
+"""Messages of one connection that wait in memory until they are read; more stay with the sender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,7 @@ class Inbox:
         """
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, MOST_WAITING)
         self._socket.setsockopt(zmq.IPV6, ":" in host)
         if key is not None:
             key.open(self._socket)

@@ -28,6 +28,7 @@ from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import (
     KINDS,
     LOOPBACK,
+    MOST_WAITING,
     TOKEN_BYTES,
     Envelope,
     Gate,
@@ -224,6 +225,23 @@ def test_a_ping_is_for_measured_links_only(context: Any) -> None:
     assert received is not None
     assert received.envelope.body == Ping("answer")
     peer.close()
+
+
+def test_a_port_holds_so_many_messages_of_a_connection(context: Any) -> None:
+    """More stay with who sends them, however fast that is."""
+    gate = a_gate()
+    inbox, longest = Inbox(context, 0, "stage1", gate=gate), bytes(gate.most_bytes)
+    with context.socket(zmq.PUSH) as flood:
+        flood.setsockopt(zmq.SNDHWM, 1)
+        flood.setsockopt(zmq.LINGER, 0)
+        flood.connect(inbox.address)
+        sent = 0
+        while flood.poll(500, zmq.POLLOUT):
+            flood.send(longest)
+            sent += 1
+            assert sent < 2 * MOST_WAITING
+    assert sent >= MOST_WAITING
+    inbox.close()
 
 
 def test_outside_a_run_a_broken_message_is_dropped_too(context: Any) -> None:

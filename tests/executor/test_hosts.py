@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -318,6 +319,16 @@ def test_a_daemon_drops_noise(data: bytes, frames: int) -> None:
     made._porter, made._since_ms = None, now_ms()
     made.take(b"one", [data] * frames)
     assert made._dropped + len(getattr(made, "answers", [])) == 1
+
+
+def test_noise_is_logged_now_and_then_and_without_a_word_of_it(
+    daemon: _Heard, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        daemon.take(b"one", [b"a secret"])
+    numbers = [int(found) for found in re.findall(r"message (\d+)", caplog.text)]
+    assert numbers == [1, 2, 4, 8, 16, 32, 64]
+    assert "secret" not in caplog.text
 
 
 def test_an_address_of_the_network_needs_a_key() -> None:
