@@ -291,9 +291,10 @@ def test_a_draft_that_is_away_changes_no_text(name: str, faults: list[DrawnFault
     undisturbed = simulate(deployment, POOL)
     end_ms = max(request.finished_ms for request in undisturbed.requests)
     draft = deployment.devices[0]
-    injected = [Injected(draft, "stop", 0.3 * end_ms, for_ms=TIMEOUT_MS)]
+    always: DrawnFault = (0.3, 0, "stop", TIMEOUT_MS)
+    injected = []
     # One of those that strike a worker at one moment: the first decides how long it is away.
-    for share, worker, kind, for_ms in {each[:2]: each for each in faults}.values():
+    for share, worker, kind, for_ms in {each[:2]: each for each in [*faults, always]}.values():
         if worker < 3:  # one stage is left at least
             lasts = None if kind == "kill" or worker else for_ms
             at_ms = share * end_ms
