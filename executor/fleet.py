@@ -236,11 +236,8 @@ class Fleet:
 
     def run_ends(self, start_ms: float) -> Clocks:
         """What the spans of the run that began with ``run_begins`` are aligned by."""
-        end_ms, drifts, warnings = (
-            now_ms(),
-            dict[str, float](),
-            [*self._other_torches(), *self._absent()],
-        )
+        end_ms, drifts = now_ms(), dict[str, float]()
+        warnings = [*self._other_torches(), *self._absent()]
         for address in sorted(set(self._places.values())):
             before, unsure = self._ahead[address]
             after, unsure_after = self._hosts[address].clock.at(end_ms)

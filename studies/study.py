@@ -25,7 +25,7 @@ from treepipe.results.plots import save_figure
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet
 from treepipe.results.show import Progress, Say, console
-from treepipe.validation.cells import CALIBRATED_ON
+from treepipe.validation.calibration import CALIBRATION
 
 SCHEMA = "treepipe.study/1"
 WIDTH = 150
@@ -125,7 +125,7 @@ class Measuring:
     prompts: int = 6
     new_tokens: int = 40
     runs: int = 8
-    calibrated_on: str = CALIBRATED_ON
+    calibrated_on: str = CALIBRATION
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class Observed:
                     heard[receiver].append((span.end_ms, size))
                     strange[receiver].append((span.end_ms, sender not in own))
         self.gauges += gauges_ms(itertools.chain(*own.values()))
-        for placed in (*deployment.drafts, *sum(deployment.pipelines, ())):
+        for placed in deployment.placed:
             name, times = placed.name, placed.times
             if name not in own:
                 continue

@@ -142,7 +142,7 @@ class HostSession:
 def _hosts(deployment: Deployment) -> dict[str, Host]:
     """Raises ``RunError`` if the worker of one does not answer."""
     key = None if deployment.key is None else KeyPair.load(deployment.key)
-    placed = {each.name: each for each in (*deployment.drafts, *sum(deployment.pipelines, ()))}
+    placed = {each.name: each for each in deployment.placed}
     found = {}
     for machine in deployment.machines:
         roles = [placed[name] for name in machine.roles]

@@ -107,13 +107,13 @@ class Trace:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-# --- Chrome and Perfetto trace events ---------------------------------------------------------
-
-
 def gauges_ms(spans: Iterable[Span]) -> list[float]:
     """How long each of the workers' fixed pieces of work took; those before them, to warm up, hold
     no tokens."""
     return [span.length_ms for span in spans if span.kind == "gauge" and span.tokens]
+
+
+# --- Chrome and Perfetto trace events ---------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

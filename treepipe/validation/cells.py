@@ -16,11 +16,10 @@ from typing import Any
 from treepipe.core.schedules import systems
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
+from treepipe.validation.calibration import CALIBRATION
 from treepipe.validation.comparison import Case
 
 SCENARIO = Path(__file__).parents[1] / "studies" / "scenarios" / "demo.toml"
-CALIBRATED_ON = "reference:calibration"
-"""Instead of the acceptance that the file names."""
 SYSTEMS: tuple[str, ...] = tuple(systems())
 EXTRA: Mapping[str, Mapping[str, Any]] = {
     "pipedec": {"schedule.groups": 2},  # as its paper does with 14 stages
@@ -88,7 +87,7 @@ class Size:
     plain_requests: int = 3
     new_tokens: int = 40
     runs: int | None = 8
-    calibrated_on: str = CALIBRATED_ON
+    calibrated_on: str = CALIBRATION
 
     def requests_of(self, schedule: str) -> int:
         """Prompts of a cell."""
