@@ -57,7 +57,8 @@ validate: setup
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p treepipe
+	$(BIN)/mypy -p treepipe --python-version 3.10
+	$(BIN)/mypy -p treepipe --python-version 3.13
 
 setup: $(READY)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from multiprocessing.process import BaseProcess
 
@@ -48,6 +49,7 @@ class Crew:
         journal: what draft servers told of the open requests.
         given_up: pipelines that lost a worker.
         back_ms: of the draft servers that are away, when each is back by itself.
+        replaced: losses before any run, each of which took a spare.
     """
 
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
@@ -59,6 +61,7 @@ class Crew:
         self._renew_secrets()
         self.journal, self.given_up = Journal(), set[int]()
         self.back_ms: dict[str, float | None] = {}
+        self.replaced = list[LostWorkerError]()
         self._homes: dict[str, Placed] = {}  # of draft servers whose host is gone
         self.lines = ControlLines(
             roles[0].timeout_ms,
@@ -77,9 +80,40 @@ class Crew:
     # --- beginning and end -----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Meet the other hosts, and start all workers; raises what ``Fleet.meet`` raises."""
+        """Meet the other hosts, and start all workers. Raises what ``Fleet.meet`` raises, and the
+        loss of a worker if no spare is left for it."""
         self._fleet.meet(self.deployment.key)
-        self._start_all()
+        self.persist(self._start_all, self._replaced)
+
+    def persist(
+        self, start: Callable[[], None], replaced: Callable[[LostWorkerError], str | None]
+    ) -> None:
+        """Start the workers, with a spare for each one that is lost meanwhile.
+
+        Args:
+            start: the first attempt.
+            replaced: takes a spare for a lost worker and gives its address, if it has one; raises
+                the loss if no spare is left.
+        """
+        before: LostWorkerError | None = None
+        while True:
+            try:
+                start()
+            except LostWorkerError as lost:
+                if lost is before:
+                    raise
+                before, start = lost, partial(self.start_anew, lost, replaced(lost))
+            else:
+                return
+
+    def _replaced(self, lost: LostWorkerError) -> str | None:
+        """Take a spare for a worker that is lost before any run."""
+        faults = self.deployment.faults
+        spares = self.spares() if faults.spare_workers else [None]
+        if len(self.replaced) >= faults.spares or not spares:
+            raise lost
+        self.replaced.append(lost)
+        return spares[0]
 
     def spares(self) -> list[str]:
         """Addresses of the workers that wait to take a lost one's place, and answer."""
@@ -212,14 +246,14 @@ class Crew:
             lines.watch.serves(name)
 
     def _peers(self, name: str) -> list[str]:
-        """Whom a worker sends to: a draft to all stages, a stage to the next or to the drafts."""
+        """Whom a worker sends to: a draft to all stages, a stage to the next and to the drafts."""
         pipelines = [[stage.name for stage in stages] for stages in self.deployment.pipelines]
         if name == SWITCH:
             return [*self.deployment.devices]
         if name in self.drafts:
             return [stage for stages in pipelines for stage in stages]
         stages = next(stages for stages in pipelines if name in stages)
-        return stages[stages.index(name) + 1 :][:1] or self.drafts
+        return [*stages[stages.index(name) + 1 :][:1], *self.drafts]
 
     # --- faults ----------------------------------------------------------------------------------
 

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
-import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import zmq
@@ -28,7 +25,9 @@ from treepipe.core.errors import RunError, UserError
 from treepipe.core.recovery import MOST_BEAT_MS
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
-from treepipe.executor.fork_server import fork_server, start
+from treepipe.executor.descriptors import Descriptors
+from treepipe.executor.fork_server import end_process, fork_server, start_worker
+from treepipe.executor.frames import Frames
 from treepipe.executor.keys import KeyPair, Porter, is_loopback, tcp
 from treepipe.executor.processor import Processor
 from treepipe.executor.pulse import AT_WORK, starves
@@ -61,36 +60,12 @@ from treepipe.executor.session import (
 
 LOOK_S = 0.25
 """How often it looks whether its coordinator is still there."""
+HANDSHAKE_MS = 5_000
+"""How long a connection gets to say who it is; then it is closed, and its descriptor free."""
+MOST_LEFT_BYTES = MOST_ORDER_BYTES
+"""Of orders that wait for a process which does not take them; with more it is ended."""
 LOG = logging.getLogger("treepipe.worker")
 """What it was asked to do and by how many strangers; never what a message says."""
-
-
-class OrderWriter:
-    """What a process is told, by a thread of its own: one that is stopped takes nothing more."""
-
-    def __init__(self, control: Connection) -> None:
-        """Args: ``control``: our end of its line."""
-        self._control = control
-        self._waiting: SimpleQueue[bytes | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
-        self._thread.start()
-
-    def put(self, data: bytes) -> None:
-        """Returns at once."""
-        self._waiting.put(data)
-
-    def _tell(self) -> None:
-        with suppress(OSError):  # its end is heard soon
-            while (data := self._waiting.get()) is not None:
-                self._control.send_bytes(data)
-
-    def close(self) -> None:
-        """Close the line, even amid an order."""
-        with suppress(OSError), socket.socket(fileno=os.dup(self._control.fileno())) as line:
-            line.shutdown(socket.SHUT_RDWR)
-        self._waiting.put(None)
-        self._thread.join()
-        self._control.close()
 
 
 @dataclass(slots=True)
@@ -98,9 +73,8 @@ class _Role:
     """A process of the session, our ends of its lines, and when it last showed itself."""
 
     process: BaseProcess
-    control: Connection
+    control: Frames
     pulse: Connection
-    orders: OrderWriter
     shown_ms: float = field(default_factory=now_ms)
 
 
@@ -122,6 +96,7 @@ class Daemon:
                 f"(treepipe worker --make-key FILE makes one)"
             )
         self._models, self._since_ms = models, now_ms()
+        self._versions, self._processor = Versions.here(), Processor.here()  # reading files
         self._context = zmq.Context()
         self._porter = None if key is None else Porter(self._context, key)
         self._socket = self._context.socket(zmq.ROUTER)
@@ -131,6 +106,7 @@ class Daemon:
             (zmq.RCVHWM, MOST_ORDERS),
             (zmq.ROUTER_HANDOVER, 1),  # a coordinator that connects again is the same one
             (zmq.IPV6, ":" in host),
+            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
         ):
             self._socket.setsockopt(option, value)
         if key is not None:
@@ -148,6 +124,7 @@ class Daemon:
 
     def __enter__(self) -> Daemon:
         """Load what its processes run, with PyTorch behind it: only now that it has its address."""
+        self._descriptors = Descriptors()
         fork_server()  # which loads the same meanwhile
         import treepipe.executor.worker  # noqa: F401
 
@@ -178,7 +155,8 @@ class Daemon:
         for name, role in self._roles.items():
             for line, speaks in ((role.control, True), (role.pulse, False)):
                 lines[line.fileno()] = name, speaks
-                poller.register(line.fileno(), zmq.POLLIN)
+                left = zmq.POLLOUT if speaks and role.control.left_bytes else 0
+                poller.register(line.fileno(), zmq.POLLIN | left)
         ready = dict(poller.poll(round(1e3 * wait_s)))
         if self._socket in ready:
             self._read()
@@ -231,8 +209,7 @@ class Daemon:
             case Start(name):
                 self._start(name)
             case Told(name, data):
-                if name in self._roles:
-                    self._roles[name].orders.put(data)
+                self._pass_on(name, data)
             case EndProcess(name, now):
                 self._end(name, now)
             case Alive(sent_ms):
@@ -241,7 +218,7 @@ class Daemon:
                 self._over("its coordinator left")
 
     def _open(self, sender: bytes, hello: Hello) -> None:
-        ours = Versions.here()
+        ours = self._versions
         if self._coordinator is not None and sender != self._coordinator:
             self._send(sender, Declined("it is at work for another coordinator"))
         elif ours.fault(hello.versions) is None:
@@ -257,7 +234,7 @@ class Daemon:
         refused = 0 if self._porter is None else self._porter.refused
         up_s = (now_ms() - self._since_ms) / 1e3
         roles = tuple(self._roles)
-        who = Versions.here(), Processor.here()
+        who = self._versions, self._processor
         return Status(*who, up_s, self._sessions, roles, refused, self._dropped)
 
     def _send(self, receiver: bytes, record: FromDaemon) -> None:
@@ -275,27 +252,36 @@ class Daemon:
             return
         from treepipe.executor.worker import worker_main  # with PyTorch behind it: not at the top
 
-        context = fork_server()
-        ours, theirs = context.Pipe()
-        look, beat = context.Pipe(duplex=False)
-        process = context.Process(
-            target=worker_main, args=(theirs, beat, True, self._models), name=name, daemon=True
-        )
         try:
-            with theirs, beat:
-                start(process)
+            with self._descriptors.all_of_them():
+                started = start_worker(fork_server(), worker_main, name, True, self._models)
         except RunError as error:
             self._tell(Declined(str(error)))
             return
-        self._roles[name] = _Role(process, ours, look, OrderWriter(ours))
+        self._roles[name] = _Role(started.process, started.control, started.look)
         LOG.info("session %d: %s begins", self._sessions, name)
 
+    def _pass_on(self, name: str, order: bytes) -> None:
+        """Give a process an order; one that takes none of many is of no more use."""
+        if (role := self._roles.get(name)) is None:
+            return
+        if role.control.left_bytes + len(order) > MOST_LEFT_BYTES:
+            LOG.warning("session %d: %s takes no orders", self._sessions, name)
+            self._end(name, now=True)
+            return
+        with suppress(ConnectionError):  # its end is heard soon
+            role.control.put(order)
+
     def _hear(self, name: str, speaks: bool) -> None:
-        """Hand on what a process says, or its signs of life."""
+        """Hand on what a process says, or its signs of life; it gets what is left of its orders."""
         role = self._roles[name]
         try:
             if speaks:
-                self._tell(Said(name, role.control.recv_bytes()))
+                role.control.read()
+                while (said := role.control.take()) is not None:
+                    self._tell(Said(name, said))
+                with suppress(ConnectionError):
+                    role.control.flush()
             else:
                 role.shown_ms = now_ms()
                 self._tell(Beats(name, _beats(role.pulse)))
@@ -314,18 +300,16 @@ class Daemon:
         role = self._roles.pop(name, None)
         if role is None:
             return
-        role.orders.close()  # a worker ends when its control line does
+        role.control.close()  # a worker ends when its control line does
         role.pulse.close()
         role.process.join(0.0 if now else 1.0)
-        if role.process.is_alive():
-            role.process.kill()
-        role.process.join()
-        self._tell(Ended(name, role.process.exitcode or 0))
-        LOG.info("session %d: %s ended (exit code %s)", self._sessions, name, role.process.exitcode)
+        exit_code = end_process(role.process)
+        self._tell(Ended(name, exit_code))
+        LOG.info("session %d: %s ended (exit code %s)", self._sessions, name, exit_code)
 
     def _over(self, why: str) -> None:
         for role in self._roles.values():
-            role.orders.close()  # of all first, so that they end together
+            role.control.close()  # of all first, so that they end together
         for name in [*self._roles]:
             self._end(name, now=False)
         self._tell(Declined(why))

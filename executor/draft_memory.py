@@ -1,7 +1,7 @@
 """A draft whose distributions are kept for the verification rules, and drawn from.
 
 The rejection rule judges a drawn child by the distribution it was drawn from (SpecInfer, section
-5.2), the relaxed and the adaptive rules compare draft and target: both ask here.
+5.2), the adaptive rule compares draft and target: both ask here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch
 from treepipe.core.verification import Sampling, draw_without_replacement, target_distribution
 from treepipe.executor.draft_source import DraftSource, Passes, best_candidates
-
-KEPT_CONTEXTS = 2
-"""A tree may be verified while the draft has read on; older contexts are never asked for."""
 
 
 def stream(seed: int, session: int, concern: int) -> list[int]:
@@ -72,29 +69,43 @@ class RememberingDraft(DraftSource):
         self, session: int, text: Sequence[int], path: tuple[int, ...]
     ) -> npt.NDArray[np.float64] | None:
         """[vocabulary] at the node below ``text`` (prompt and output, the root last); None if the
-        draft was never asked there."""
+        draft was never asked there. Texts grow: what is not below this one is forgotten."""
         return self._memories[session].find(text, path)
 
 
 class _Memory:
-    """One session's distributions, by tokens read and token path below them."""
+    """One session's distributions, by tokens read and token path below them.
+
+    Those of a context are kept as long as the text may lead to one of its nodes: a tree is verified
+    while the draft has read on, in lock-step by as many tokens as the pipeline holds layers.
+    """
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
         self._scratch = Scratch[None]()
         self._contexts: dict[int, dict[tuple[int, ...], npt.NDArray[np.float64]]] = {}
+        self._length = 0
 
     def remember(self, order: DraftPass, rows: Sequence[npt.NDArray[np.float64]]) -> None:
         paths = self._scratch.follow(order).asked
         context = self._contexts.setdefault(self._scratch.read, {})
         context.update(zip(paths, rows, strict=True))
-        for old in sorted(self._contexts)[:-KEPT_CONTEXTS]:
-            del self._contexts[old]
 
     def find(self, text: Sequence[int], path: tuple[int, ...]) -> npt.NDArray[np.float64] | None:
+        if len(text) > self._length:
+            self._forget(text)
         for read, context in sorted(self._contexts.items(), reverse=True):
-            if read <= len(text):
-                found = context.get((*text[read:], *path))
-                if found is not None:
-                    return found
+            found = context.get((*text[read:], *path))
+            if found is not None:
+                return found
         return None
+
+    def _forget(self, text: Sequence[int]) -> None:
+        """Keep what was answered at the text's last token or below it."""
+        self._length = len(text)
+        for read, context in [*self._contexts.items()]:
+            above = tuple(text[read:])
+            kept = {path: q for path, q in context.items() if path[: len(above)] == above}
+            self._contexts[read] = kept
+            if not kept:
+                del self._contexts[read]

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp
-from treepipe.core.messages import Beat, Close, Flight, Segment, Verified
+from treepipe.core.messages import Beat, Close, Flight, Segment, Through, Verified
 from treepipe.core.protocol import DraftPass, Offer
 from treepipe.core.recovery import Committed, Teller
 from treepipe.core.requests import (
@@ -142,6 +142,9 @@ class DraftWorker:
 
     def _arrive(self, received: Received) -> None:
         body, due_ms = received.message, received.envelope.due_ms
+        if isinstance(body, Through):
+            self._desk.through(body, due_ms)
+            return
         assert isinstance(body, Flight | Verified)
         self._desk.arrive(body if isinstance(body, Flight) else body.flight, received, due_ms)
 
@@ -181,26 +184,27 @@ class DraftWorker:
         if self._observe is not None and hidden is not None:
             self._note_features(flight, hidden, self._observe)
         segments = self._rows(flight, hidden)
-        rows = sum(len(states) for _, states in segments)
+        open_ = self._open.by_session
+        rows = sum(len(states) for segment, states in segments if segment.session in open_)
         answers: list[tuple[int, ...]] = [() for _ in segments]
         if rows:
             with self._station.work("evaluate", session, rows, times.evaluate(rows)):
                 answers = [
                     self._answers(self._verifier, segment, states) for segment, states in segments
                 ]
-        with self._station.work("decide", session, rows, times.decide):
+        with self._station.work("decide", session, rows, times.decide * len(segments)):
             orders = self._desk.returned(flight, answers)
         self._carry_out(orders)
 
     def _rows(
         self, flight: Flight, hidden: torch.Tensor | None
     ) -> list[tuple[Segment, torch.Tensor]]:
-        """The states to be evaluated, a segment each: of committed rows the last one only."""
+        """The states to be evaluated, a segment each: of rows at which the token is taken."""
         if hidden is None:
             return [(segment, torch.empty(0, 0)) for segment in flight.segments]
         split = hidden.split([len(segment.tokens) for segment in flight.segments])
         return [
-            (segment, states[-1:] if segment.committed else states)
+            (segment, states[segment.answered.start :])
             for segment, states in zip(flight.segments, split, strict=True)
         ]
 

@@ -21,6 +21,7 @@ from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.draft_source import DraftSource, Passes
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.stage_model import TargetEnds
+from treepipe.executor.supported import head_size
 
 
 @dataclass(slots=True)
@@ -59,9 +60,8 @@ class EagleDraft(DraftSource):
         self._ends = TargetEnds(target, dtype, device)
         self._embedding, self._dtype, self._device = embedding, dtype, device
         self._capacity = capacity
-        attention: Any = self._head.layers[0].self_attn
-        self._head_size = int(attention.head_dim)
-        self._heads = attention.k_proj.out_features // self._head_size
+        config: Any = self._head.config  # packed layers do not tell their sizes
+        self._heads, self._head_size = int(config.num_key_value_heads), head_size(config)
         self._states: dict[int, _State] = {}
 
     def open(self, session: int) -> None:

@@ -37,6 +37,7 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is untyped here
     def __init__(self, config: Any, *, bias: bool, input_norm: bool) -> None:
         """Args: ``input_norm``: whether the layer norms its input (the published heads do not)."""
         super().__init__()
+        self.config = config
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
         layer = FAMILIES[FAMILY].layer(config, 0)
         if not input_norm:

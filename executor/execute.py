@@ -9,7 +9,7 @@ from pathlib import Path
 
 from treepipe.core.errors import RunError
 from treepipe.executor.controller import Controller, RunEndedError
-from treepipe.executor.launch import prepare
+from treepipe.executor.launch import Launch, prepare
 from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
 from treepipe.results.result import make_incomplete_result, write_json
@@ -48,7 +48,7 @@ def execute(
     traces: list[Trace] = []
     recordings: list[Recording] = []
     say(f"starting {len(launch.roles)} processes", 1)
-    warnings = [*input_warnings(scenario, launch.deployment), *_left_out(scenario)]
+    warnings = run_warnings(scenario, launch)
     with Controller(launch.roles, launch.deployment) as controller:
         say("", 1)
         say("decoding", sum(len(deployment.requests) for deployment in launch.runs))
@@ -68,17 +68,17 @@ def execute(
     return Execution(traces, recordings, memory)
 
 
+def run_warnings(scenario: Scenario, launch: Launch) -> list[str]:
+    """Say what a run's reader must know of its inputs, before it begins."""
+    return [*input_warnings(scenario, launch.deployment, run=True), *_left_out(scenario)]
+
+
 def _left_out(scenario: Scenario) -> Iterator[str]:
     """Warnings of what the scenario says and a run does otherwise."""
     if not scenario.emulate:
         yield (
             "emulate = false: devices, links and hosts of the scenario are not imposed on the run, "
             "which takes this machine's own time"
-        )
-    if "restart_ms" in scenario.faults.model_fields_set:
-        yield (
-            "key faults.restart_ms has no effect on a run, which takes its own time to start "
-            "workers again"
         )
     arrivals = scenario.workload.arrivals
     if isinstance(arrivals, ArrivalTrace):

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from treepipe.core.errors import UserError
+from treepipe.core.errors import RunError, UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import Wanted
 from treepipe.executor.digests import Digests
-from treepipe.executor.fork_server import fork_server, start
+from treepipe.executor.fork_server import fork_server, start_worker
 from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.manifest import Manifest, ModelFiles
@@ -128,20 +128,19 @@ class Fleet:
         self._spares = [each for each in self._spares if each in self._hosts]
 
     def start(self, address: str | None, name: str, lines: ControlLines) -> None:
-        """Start a worker there (None: on this host), which is told what it is by ``lines``."""
+        """Start a worker there (None: on this host), which is told what it is by ``lines``.
+        Raises ``RunError`` if it cannot be started."""
         if address is not None:
-            remote, line, look = self._hosts[address].start(name)
+            try:
+                remote, line, look = self._hosts[address].start(name)
+            except OSError as error:
+                raise RunError(f"{name} cannot be started: {error.strerror}") from None
             lines.add(name, remote, line)
             lines.watch.add(name, look)
             return
-        context = fork_server()
-        ours, theirs = context.Pipe()
-        look, beat = context.Pipe(duplex=False)
-        process = context.Process(target=worker_main, args=(theirs, beat), name=name, daemon=True)
-        lines.add(name, process, ours)
-        with theirs, beat:
-            start(process)
-        lines.watch.add(name, look, process.pid)
+        started = start_worker(fork_server(), worker_main, name)
+        lines.add(name, started.process, started.control)
+        lines.watch.add(name, started.look, started.process.pid)
 
     def spares(self, within_ms: float) -> list[str]:
         """Addresses of the workers that wait; one not heard of within this time waits no more until

@@ -16,19 +16,33 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 from treepipe.core.errors import RunError
+from treepipe.executor.frames import Frames
 from treepipe.interruption import children_shielded
 
 WORKERS_MODULES = ("treepipe.executor.libraries",)
 """What workers import. A process has one fork server, which imports when it starts and never after:
 what starts first has to ask for what all need, or each worker imports it itself, for seconds."""
+START_S = 300.0
+"""How long the fork server, which may still import, gets to start a process."""
+KILLED_S = 10.0
+"""How long a process that was killed may take to be gone."""
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+"""What a closed terminal or ``timeout`` sends to all processes of a command: the fork server stays
+to see the controller's end, as it alone tidies up then."""
 PR_SET_PDEATHSIG = 1
 """Of prctl(2): the signal that a process gets when its parent ends."""
 FOLDER_PREFIX = "pymp-"
@@ -38,8 +52,11 @@ FOLDER_PREFIX = "pymp-"
 def fork_server(preload: Sequence[str] = WORKERS_MODULES) -> ForkServerContext:
     """A context whose processes are forked from a server that has imported ``preload``.
 
-    The server blocks Ctrl-C from its first instruction on, and so do its children: who started
-    them ends them.
+    The server blocks Ctrl-C and ``ENDINGS`` from its first instruction on, and so do its children
+    until ``end_with_fork_server``, which lets ``ENDINGS`` end them.
+
+    Raises:
+        RunError: this host has no room for it.
     """
     # It hands its environment on: one thread per worker unless its role says more, and these sleep
     # while they wait, since workers may have more threads than there are cores.
@@ -47,9 +64,12 @@ def fork_server(preload: Sequence[str] = WORKERS_MODULES) -> ForkServerContext:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *preload])
-    resource_tracker.ensure_running()  # before, since it unblocks Ctrl-C
-    with children_shielded():
-        forkserver.ensure_running()
+    try:
+        resource_tracker.ensure_running()  # before, since it unblocks signals
+        with children_shielded(*ENDINGS):
+            forkserver.ensure_running()
+    except OSError as error:
+        raise RunError(f"the fork server cannot be started: {error.strerror}") from None
     return context
 
 
@@ -60,18 +80,91 @@ def import_ahead() -> None:
 
 
 def start(process: BaseProcess) -> None:
-    """Start a process of such a context. Raises ``RunError`` if the fork server is gone."""
+    """Start a process of such a context. Raises ``RunError`` if the fork server ends, or does not
+    answer within ``START_S``, or if this host has no room for the process."""
+    stuck = Timer(START_S, _kill_fork_server)
+    stuck.start()
     try:
         process.start()
+        return
     except (EOFError, ConnectionError) as error:
-        raise RunError(
-            f"the fork server, from which {process.name} was to be started, ended "
-            f"({type(error).__name__})"
-        ) from None
+        name = type(error).__name__
+        fault = f"the fork server, from which {process.name} was to be started, ended ({name})"
+    except OSError as error:
+        fault = f"{process.name} cannot be started: {error.strerror}"
+    finally:
+        stuck.cancel()
+    raise RunError(fault)  # here, as the other error would keep the start's descriptors open
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLines:
+    """A worker's process, our end of its control line, and that of its pulse."""
+
+    process: BaseProcess
+    control: Frames
+    look: Connection
+
+
+def start_worker(
+    context: Any, body: Callable[..., object], name: str, *more: object
+) -> WorkerLines:
+    """Start a process of a context in ``body``, which gets its ends of two lines to us and then
+    ``more``. Raises as ``start``."""
+    with ExitStack() as ours, ExitStack() as theirs:
+        try:
+            near, far = socket.socketpair()
+            control = ours.enter_context(contextlib.closing(Frames(near)))
+            theirs.enter_context(far)
+            look, beat = context.Pipe(duplex=False)
+            ours.enter_context(look)
+            theirs.enter_context(beat)
+        except OSError as error:
+            raise RunError(f"{name} cannot be started: {error.strerror}") from None
+        process = context.Process(target=body, args=(far, beat, *more), name=name, daemon=True)
+        start(process)
+        ours.pop_all()
+        return WorkerLines(process, control, look)
+
+
+def end_process(process: BaseProcess) -> int:
+    """Kill a process if it still runs, and give its descriptors back; returns its exit code.
+
+    A fork server that does not tell of the end of a process that is gone is stopped: it is killed.
+    """
+    if process.is_alive():
+        process.kill()
+        process.join(KILLED_S)
+    if process.is_alive() and _is_gone(process):
+        _kill_fork_server()
+        process.join(KILLED_S)
+    exit_code = process.exitcode
+    if exit_code is None:
+        return -signal.SIGKILL
+    process.close()
+    return exit_code
+
+
+def _is_gone(process: BaseProcess) -> bool:
+    """Whether a process that was killed has ended, and its parent was not told or does not ask."""
+    try:
+        state = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return True
+    return state == b"Z"
+
+
+def _kill_fork_server() -> None:
+    """End a fork server that does not answer, so that whoever waits for it hears of its end."""
+    pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def end_with_fork_server() -> None:
     """Let this child end with the fork server, and not keep it alive; to be called first."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # Attributes that multiprocessing does not document; without them all is as it was.

@@ -21,6 +21,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from treepipe.core.errors import UserError
+from treepipe.files.reading import read_bytes
 from treepipe.scenario.schema import endpoint
 
 ANY_HOST = "0.0.0.0"
@@ -55,7 +56,7 @@ class KeyPair:
         """Raises ``UserError`` if the file is missing, no key, or open to others."""
         try:
             mode = path.stat().st_mode
-            found = msgspec.toml.decode(path.read_bytes(), type=cls)
+            found = msgspec.toml.decode(read_bytes(path), type=cls)
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from None
         except (msgspec.DecodeError, ValueError, zmq.ZMQError):

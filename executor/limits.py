@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treepipe.core.messages import NO_PARENT, NO_TOKEN, Beat, Close, Flight, Segment, Verified, Word
+from treepipe.core.messages import (
+    NO_PARENT,
+    NO_TOKEN,
+    Beat,
+    Close,
+    Flight,
+    Message,
+    Segment,
+    Through,
+    Verified,
+    Word,
+)
 
 COUNT = 2**60
 """Of sessions, tickets, rounds, words and beats; more are none."""
@@ -34,7 +45,7 @@ class MessageLimits:
     drafts: int
     pipelines: int
 
-    def hold(self, body: Flight | Verified | Beat | Close) -> bool:
+    def hold(self, body: Message) -> bool:
         """Whether all of a message's numbers are within them."""
         match body:
             case Flight():
@@ -44,6 +55,9 @@ class MessageLimits:
             case Beat():
                 counted = _counts(body.number or 0) and 0 <= body.draft < self.drafts
                 return counted and all(self._word(word) for word in body.words)
+            case Through():
+                known = 0 <= body.draft < self.drafts and 0 <= body.pipeline < self.pipelines
+                return known and _counts(body.group, body.beat)
             case Close():
                 return _counts(body.session)
 

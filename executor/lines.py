@@ -1,16 +1,15 @@
 """The workers' control lines: what each is told and what it answers, while all are watched.
 
-Law of this file: whoever waits for one worker, to answer or to take what it is told, hears of the
-end, the failure or the silence of any other.
+Law of this file: whoever waits for one worker hears of the end, the failure or the silence of any
+other; no worker is waited for in the middle of a message, to read it or to write it.
 """
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent import futures
-from concurrent.futures import ThreadPoolExecutor
-from math import inf
-from multiprocessing.connection import Connection, wait
+from contextlib import suppress
+from math import ceil, inf
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,6 +17,8 @@ from treepipe.core.errors import UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import ANSWERS, ORDERS, Ask, Failed, Holdings, Notes, Order
+from treepipe.executor.fork_server import end_process
+from treepipe.executor.frames import Frames
 from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError
 from treepipe.executor.remote import CONNECT_S, Line, RemoteProcess
 
@@ -26,8 +27,6 @@ Asked = TypeVar("Asked", Notes, Holdings)
 Said = TypeVar("Said")
 END_S = 1.0
 """How long a worker gets to end by itself before it is killed."""
-PIPE_TAKES_BYTES = 2**14
-"""What a pipe takes at once though nobody reads it."""
 
 
 class ControlLines:
@@ -43,7 +42,7 @@ class ControlLines:
         self.processes: dict[str, Process] = {}
         self.watch = Watch(timeout_ms)
         self._news = news
-        self._controls: dict[str, Connection | Line] = {}
+        self._controls: dict[str, Frames | Line] = {}
         self._kept: dict[str, list[Any]] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -52,7 +51,7 @@ class ControlLines:
     def __contains__(self, name: str) -> bool:
         return name in self._controls
 
-    def add(self, name: str, process: Process, control: Connection | Line) -> None:
+    def add(self, name: str, process: Process, control: Frames | Line) -> None:
         """A worker is to be started; it is watched when its pulse is."""
         self.processes[name], self._controls[name], self._kept[name] = process, control, []
 
@@ -75,23 +74,18 @@ class ControlLines:
         Args: ``patience_ms``: a host that is silent for longer is waited for no more.
         """
         self.close()
-        started = {
-            name: process
-            for name, process in self.processes.items()
-            if isinstance(process, RemoteProcess) or process.pid is not None
-        }
-        _join(started.values(), END_S)
-        for process in started.values():
+        _join(self.processes.values(), END_S)
+        for process in self.processes.values():
             if process.is_alive():
                 process.kill()  # all first: one on a host that is gone is waited for in vain
-        gone = {
-            name
-            for name, process in started.items()
-            if isinstance(process, RemoteProcess) and not process.answers(patience_ms)
-        }
-        _join((process for name, process in started.items() if name not in gone), CONNECT_S)
+        there = {n: each for n, each in self.processes.items() if isinstance(each, RemoteProcess)}
+        answering = [each for each in there.values() if each.answers(patience_ms)]
+        _join(answering, CONNECT_S)
+        for process in self.processes.values():
+            if isinstance(process, BaseProcess):
+                end_process(process)
         self.processes.clear()
-        return [name for name, each in started.items() if name in gone or each.is_alive()]
+        return [n for n, each in there.items() if each not in answering or each.is_alive()]
 
     def ask(self, name: str, kind: type[Asked]) -> Asked:
         """Ask a worker for a record of this kind."""
@@ -111,48 +105,44 @@ class ControlLines:
         return None if place is None else kept.pop(place)
 
     def order(self, name: str, order: Order) -> None:
-        """Tell a worker something. Raises ``LostWorkerError`` if it is gone or takes nothing."""
-        data, control = ORDERS.encoded(order), self._controls[name]
-        if len(data) < PIPE_TAKES_BYTES or isinstance(control, Line):
-            self._send_bytes(name, control, data)
-            return
-        # The pipe holds no more than a stopped worker could leave in it: watch while it fills.
-        with ThreadPoolExecutor(1) as sender:
-            sending = sender.submit(self._send_bytes, name, control, data)
-            while not futures.wait([sending], self.watch.look_ms / 1e3).done:
-                try:
-                    self.watch.look()
-                except LostWorkerError as silent:
-                    self.processes[silent.name].kill()  # which ends the sending
-                    raise
-            sending.result()
-
-    def _send_bytes(self, name: str, control: Connection | Line, data: bytes) -> None:
-        try:
-            control.send_bytes(data)
-        except ConnectionError:
-            raise self._died(name) from None
+        """Tell a worker something; what its line does not take now, ``listen`` sends. That a worker
+        is gone ``listen`` says, too, since the worker may have said why."""
+        with suppress(ConnectionError):
+            self._controls[name].put(ORDERS.encoded(order))
 
     def listen(self, until_ms: float | None = None) -> None:
         """Read every line that is ready by then, or soon; what belongs to a later turn is kept."""
-        names = {control: name for name, control in self._controls.items()}
-        left = self.watch.look_ms / 1e3
+        left_ms = self.watch.look_ms
         if until_ms is not None:
-            left = min(left, max(0.0, until_ms - now_ms()) / 1e3)
+            left_ms = min(left_ms, max(0.0, until_ms - now_ms()))
         self.watch.look()
-        for control in wait(list[Any](names), left):
-            assert isinstance(control, Connection | Line)
-            name = names[control]
-            said = self._receive(name, control)
-            self._news.get(type(said), self._keep)(name, said)
+        self._exchange(left_ms)
+        for name, control in [*self._controls.items()]:
+            while name in self and (said := self._said(name, control)) is not None:
+                self._news.get(type(said), self._keep)(name, said)
+
+    def _exchange(self, within_ms: float) -> None:
+        """Read what arrives first within this time, and send what was left."""
+        poll, lines = select.poll(), {each.fileno(): each for each in self._controls.values()}
+        for control in lines.values():
+            poll.register(control, select.POLLIN | (select.POLLOUT if control.left_bytes else 0))
+            if control.holds:  # what was read before a failure of another worker
+                within_ms = 0.0
+        for descriptor, events in poll.poll(ceil(within_ms)):
+            lines[descriptor].read()
+            if events & select.POLLOUT:
+                with suppress(ConnectionError):
+                    lines[descriptor].flush()
 
     def _keep(self, name: str, said: Any) -> None:
         self._kept[name].append(said)
 
-    def _receive(self, name: str, control: Connection | Line) -> Any:
+    def _said(self, name: str, control: Frames | Line) -> Any:
+        """The next record that was read; None if there is none."""
         try:
-            said = ANSWERS.decoded(control.recv_bytes())
-        except (EOFError, ConnectionResetError):
+            data = control.take()
+            said = None if data is None else ANSWERS.decoded(data)
+        except EOFError:
             raise self._died(name) from None
         except BrokenRecordError:
             raise WorkerError(name, "said what no worker says") from None

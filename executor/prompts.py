@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import UNREADABLE, reading_fault
-from treepipe.profiles.library import REFERENCE
+from treepipe.files.reading import UNREADABLE, read_text, reading_fault
+from treepipe.profiles.library import REFERENCE, REFERENCE_SET
 
 if TYPE_CHECKING:
     from treepipe.executor.checkpoint import Checkpoint  # with PyTorch behind it
-
-REFERENCE_SET = "reference:"
-"""How the name of prompts begins that are no file."""
 
 
 def load_texts(name: str, base: Path, asked_by: str = "key workload.prompts") -> list[str]:
@@ -31,7 +28,7 @@ def load_texts(name: str, base: Path, asked_by: str = "key workload.prompts") ->
         return _reference_texts(name, asked_by)
     path = base / name
     try:
-        texts = json.loads(path.read_text(encoding="utf-8"))
+        texts = json.loads(read_text(path))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file ({asked_by})") from None
     except UNREADABLE as error:

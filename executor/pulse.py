@@ -95,7 +95,11 @@ class Pulse:
 
 def starves(process: int) -> bool:
     """Whether any thread of a process of this host would run, if there were a processor for it."""
-    return any(_runnable(each) for each in Path(f"/proc/{process}/task").glob("*/stat"))
+    try:
+        threads = [*Path(f"/proc/{process}/task").iterdir()]
+    except OSError:
+        return False  # as below, or no file can be opened here
+    return any(_runnable(each / "stat") for each in threads)
 
 
 def _runnable(state: Path) -> bool:

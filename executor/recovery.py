@@ -33,12 +33,16 @@ class Recovery:
     """
 
     def __init__(self, crew: Crew, run: RunRequests) -> None:
-        self._crew, self._run, self._spares = crew, run, run.deployment.faults.spares
+        self._crew, self._run = crew, run
+        self._spares = run.deployment.faults.spares - len(crew.replaced)
         self.injection = Injection(crew, run.deployment, run.trace.faults)
         self._over = list[Finished]()  # requests that ended before the run knew of it
         self._next_look_ms = 0.0
         if run.deployment.plain:
             run.recording.complete = False  # nobody drafts at first
+        run.trace.warnings += [
+            f"{lost} before the run began; a spare took its place" for lost in crew.replaced
+        ]
         run.trace.warnings += [
             f"{draft} was lost in a run before; its requests are decoded plainly until it is back"
             for draft in sorted(run.deployment.plain)
@@ -149,15 +153,30 @@ class Recovery:
         self._finish()
 
     def _restart(self, start: Callable[[], None]) -> float:
-        """Hand the open requests over to workers that are started anew; returns when that was."""
+        """Hand the open requests over to workers that are started anew, with a spare for each one
+        that is lost meanwhile; returns when that was."""
         crew, run = self._crew, self._run
         self._over += run.heard()
         try:
             crew.collect(run.trace, run.start_ms)
         except LostWorkerError as other:
             run.trace.warnings.append(f"{other}, too; not all of what workers did is known")
-        start()
+        lost_again = list[tuple[LostWorkerError, float]]()
+
+        def replaced(lost: LostWorkerError) -> str | None:
+            if not self._spares_left:
+                raise lost
+            lost_again.append((lost, run.now_ms))
+            return self._take_spare()
+
+        crew.persist(start, replaced)
         recovered_ms = run.now_ms
+        for lost, noticed_ms in lost_again:
+            self.injection.noticed(lost, noticed_ms, recovered_ms)
+            run.trace.warnings.append(
+                f"{lost} after {noticed_ms:.0f} ms, while workers started anew; a spare took its "
+                f"place, too"
+            )
         for held in crew.journal.take_up():
             run.hand_over(held, recovered_ms)
         self.injection.skip(recovered_ms)

@@ -56,6 +56,9 @@ from treepipe.scenario.schema import endpoint
 
 CONNECT_S = 10.0
 """How long a host may take to answer for the first time."""
+LOOK_S, REFUSALS = 0.5, 3
+"""How often a silent host is asked for a plain connection, and how many times it may refuse one
+before no worker is taken to be there; one that is being started has that long."""
 FIRST_READINGS = 9
 """Of its clock, before work begins."""
 Wanted = TypeVar("Wanted", bound=FromDaemon)
@@ -68,9 +71,12 @@ class SilentHostError(RunError):
 class Line:
     """The control line of a process on another host, as the controller holds it.
 
-    It has of a ``Connection`` what the controller uses; while records wait there is a byte in a
-    socket, so that ``multiprocessing.connection.wait`` finds it ready.
+    It has what the controller uses of ``Frames``; while records wait there is a byte in a socket,
+    which a poll finds.
     """
+
+    left_bytes = 0
+    """The host's thread takes all at once."""
 
     def __init__(self, host: RemoteHost, name: str) -> None:
         self._host, self._name = host, name
@@ -82,12 +88,25 @@ class Line:
     def fileno(self) -> int:
         return self._ready.fileno()
 
-    def send_bytes(self, data: bytes) -> None:
-        self._host.say(Told(self._name, bytes(data)))
+    def put(self, data: bytes) -> None:
+        self._host.say(Told(self._name, data))
 
-    def recv_bytes(self) -> bytes:
-        """Raises ``EOFError`` when the process is over."""
+    def flush(self) -> None:
+        """Nothing is ever left."""
+
+    def read(self) -> None:
+        """The host's thread has."""
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._arrived)
+
+    def take(self) -> bytes | None:
+        """Return the next record, None if there is none; raises ``EOFError`` when the process is
+        over."""
         with self._guard:
+            if not self._arrived:
+                return None
             found = self._arrived[0]
             if found is None:
                 raise EOFError  # and stays over
@@ -169,7 +188,7 @@ class RemoteHost:
         self._lines: dict[str, _Lines] = {}
         self.refusal: str | None = None
         self._heard_ms = now_ms()
-        self._thread = threading.Thread(target=self._serve, name=f"host {address}", daemon=True)
+        self._thread = threading.Thread(target=self._attend, name=f"host {address}", daemon=True)
         try:
             self._socket = connection(self._context, address, key)
             self.versions = self._meet(within_s)
@@ -233,6 +252,10 @@ class RemoteHost:
         self._context.destroy(linger=500)
 
     # --- the thread ------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        with suppress(zmq.ZMQError):  # ``close`` has waited in vain, since the host takes nothing
+            self._serve()
 
     def _serve(self) -> None:
         poller = zmq.Poller()
@@ -321,10 +344,18 @@ def ask(
     within_s: float = CONNECT_S,
 ) -> Wanted:
     """What a daemon answers. Raises ``RunError`` if it refuses, ``SilentHostError`` if it says
-    nothing."""
+    nothing, or nobody listens at its address."""
     socket.send(FROM_COORDINATOR.encoded(question))
-    until = now_ms() + 1e3 * within_s
-    while socket.poll(max(0.0, until - now_ms())):
+    until, refused = now_ms() + 1e3 * within_s, 0
+    while (left_ms := until - now_ms()) > 0:
+        if not socket.poll(min(left_ms, 1e3 * LOOK_S)):
+            refused += now_ms() < until and _refuses(address)
+            if refused == REFUSALS:
+                raise SilentHostError(
+                    f"worker {address} does not answer: its host refuses connections to that "
+                    f"port, so no treepipe worker listens there"
+                )
+            continue
         try:
             found = FROM_DAEMON.decoded(socket.recv())
         except BrokenRecordError:
@@ -337,6 +368,17 @@ def ask(
         f"worker {address} does not answer within {within_s:g} s: it is not there, or holds "
         f"another key"
     )
+
+
+def _refuses(address: str) -> bool:
+    """Whether nobody listens there: ZeroMQ tries again and again without a word."""
+    try:
+        sockets.create_connection(endpoint(address), LOOK_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def status(address: str, key: KeyPair | None, within_s: float = CONNECT_S) -> Status:

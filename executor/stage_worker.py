@@ -6,11 +6,12 @@ target's tokens and sends them instead of hidden states.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 
 from treepipe.core.accepted_rows import AcceptedRows
 from treepipe.core.messages import Close, Flight, Segment, Verified
-from treepipe.core.protocol import Offer
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move, Send, StageWork
 from treepipe.executor.computing import DTYPES, Ferry
@@ -18,9 +19,6 @@ from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
 from treepipe.executor.verifier import Verifier
-
-ALONE = Offer((), 0, ())
-"""What a rule is told of a row that can run away from the tree: nothing."""
 
 
 class StageWorker:
@@ -45,8 +43,10 @@ class StageWorker:
         self._ends = ends
         sampling, seed = settings.source.sampling, self._deployment.seed
         self._verifier = Verifier(ends, sampling, seed, None) if verifies else None
+        self._sends_all = bool(following) or self._deployment.reads_states
+        judges = self._verifier is not None and not self._verifier.greedy
         reads = verifies and self._deployment.reads_states
-        self._accepted = AcceptedRows() if reads else None
+        self._accepted = AcceptedRows() if judges or reads else None
 
     @property
     def open_sessions(self) -> int:
@@ -120,12 +120,18 @@ class StageWorker:
         if self._verifier is not None:
             self._verify(self._verifier, flight, hidden)
             return
+        said = self._desk.through(flight)
+        if said is not None:
+            self._station.send(self._deployment.drafts[flight.draft].name, said)
         counts = [len(segment.tokens) for segment in flight.segments]
         if self._desk.computed(flight, () if hidden is None else hidden.split(counts)):
             self._send_on(flight, hidden)
 
     def _send_on(self, flight: Flight, hidden: torch.Tensor | None) -> None:
         receiver = self._successor or self._deployment.drafts[flight.draft].name
+        if not self._sends_all and hidden is not None:
+            hidden = torch.cat(_answered(flight, hidden)) if flight.answered_rows else None
+            flight = flight.going_back
         self._station.send(receiver, flight, None if hidden is None else self._ferry.ashore(hidden))
 
     def _verify(self, verifier: Verifier, flight: Flight, hidden: torch.Tensor | None) -> None:
@@ -136,28 +142,32 @@ class StageWorker:
         answers: list[tuple[int, ...]] = [() for _ in flight.segments]
         states, found = None, list[tuple[int, ...]]()
         if hidden is not None:
-            counts = [len(segment.tokens) for segment in flight.segments]
-            split = hidden.split(counts)
-            rows = sum([1 if each.committed else len(each.tokens) for each in flight.segments])
-            with self._station.work("evaluate", flight.session, rows, times.evaluate(rows)):
-                answers = [
-                    self._answers(verifier, segment, own)
-                    for segment, own in zip(flight.segments, split, strict=True)
-                ]
-            with self._station.work("decide", flight.session, rows, times.decide):
-                if self._accepted is not None:
-                    pairs = zip(flight.segments, answers, strict=True)
-                    found = [self._accepted.of(*pair) for pair in pairs]
+            split = hidden.split([len(segment.tokens) for segment in flight.segments])
+            rows = flight.answered_rows
+            cost = times.evaluate(rows)
+            evaluation = self._station.work("evaluate", flight.session, rows, cost)
+            with evaluation if rows else nullcontext():
+                pairs = zip(flight.segments, split, strict=True)
+                judged = [self._judged(verifier, *pair) for pair in pairs]
+                answers = [tokens for tokens, _ in judged]
+            decide_ms = times.decide * len(flight.segments)
+            with self._station.work("decide", flight.session, rows, decide_ms):
+                if self._deployment.reads_states:
+                    found = [rows for _, rows in judged]
                     picked = [own[list(rows)] for own, rows in zip(split, found, strict=True)]
                     states = self._ends.features(torch.cat(picked))
         states = None if states is None or not len(states) else self._ferry.ashore(states)
-        self._station.send(receiver, Verified(flight, tuple(answers), tuple(found)), states)
+        verified = Verified(flight, tuple(answers), tuple(found))
+        self._station.send(receiver, verified if self._sends_all else verified.going_back, states)
 
-    def _answers(
+    def _judged(
         self, verifier: Verifier, segment: Segment, hidden: torch.Tensor
-    ) -> tuple[int, ...]:
-        states = hidden[-1:] if segment.committed else hidden
-        return verifier.next_tokens(segment.session, states, [ALONE] * len(states))
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The target's tokens of a segment, and its accepted rows where anybody asks for them."""
+        token_at = verifier.tokens(segment.session, hidden[segment.answered.start :])
+        if self._accepted is not None:
+            return self._accepted.of(segment, token_at)
+        return tuple([token_at(row) for row in range(len(segment.answered))]), ()
 
     def _parts(self, move: Move) -> list[Part]:
         """All rows of the flight that are left."""
@@ -173,3 +183,10 @@ class StageWorker:
                 parents = None if segment.committed else segment.parents
                 parts.append(Part(segment.session, states, segment.positions, parents))
         return parts
+
+
+def _answered(flight: Flight, hidden: torch.Tensor) -> list[torch.Tensor]:
+    """Pick, segment by segment, the states of the rows at which the target's token is taken."""
+    split = hidden.split([len(segment.tokens) for segment in flight.segments])
+    pairs = zip(flight.segments, split, strict=True)
+    return [states[segment.answered.start :] for segment, states in pairs]

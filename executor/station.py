@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -24,20 +23,21 @@ import torch
 import zmq
 from torch import nn
 
-from treepipe.core.messages import Beat, Close, Flight, Message, Verified
+from treepipe.core.messages import Beat, Close, Flight, Message, Through, Verified
 from treepipe.core.requests import numbered
 from treepipe.executor.checkpoint import CheckpointSource
 from treepipe.executor.clock import DeviceClock, now_ms
 from treepipe.executor.computing import DTYPES
+from treepipe.executor.frames import Frames
 from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.ledger import Ledger
 from treepipe.executor.limits import MessageLimits
 from treepipe.executor.manifest import everything
 from treepipe.executor.packed import pack
 from treepipe.executor.sources import SourceSettings
-from treepipe.executor.transport import Gate, Inbox, Outbox, Received
+from treepipe.executor.transport import Envelope, Gate, Inbox, Outbox, Ping, Received
 from treepipe.physics.timing import IdleFactor, LinkTimes
-from treepipe.physics.transfers import Wire
+from treepipe.physics.transfers import Port, Wire
 from treepipe.results.trace import Kind, Span
 from treepipe.scenario.computing import ONE_CORE
 from treepipe.scenario.deployment import SWITCH, Deployment, Placed, message_bytes
@@ -164,13 +164,13 @@ class RoleSettings:
         deployment, name = self.deployment, self.placed.name
         drafts = frozenset(draft.name for draft in deployment.drafts)
         receivers = frozenset([name])
-        kinds: tuple[type, ...] = (Flight, Verified, Beat, Close)
+        kinds: tuple[type, ...] = (Flight, Verified, Beat, Through, Close)
         bare = drafts if deployment.ends == "pipeline" else frozenset[str]()
         if self.kind == "switch":
             senders = receivers = frozenset(deployment.devices)
         elif self.kind == "draft":
-            senders = frozenset(stages[-1].name for stages in deployment.pipelines)
-            kinds = (Flight if deployment.ends == "draft" else Verified,)
+            senders = frozenset(deployment.layers)
+            kinds = (Flight if deployment.ends == "draft" else Verified, Through)
         else:
             assert self.pipeline is not None  # as every stage's
             kinds = (Flight, Beat, Close)
@@ -191,7 +191,7 @@ class Station:
     """A worker's place: where messages come in and go out, and where spans are noted."""
 
     settings: RoleSettings
-    control: Connection
+    control: Frames
     inbox: Inbox
     context: Any
     clock: DeviceClock
@@ -206,7 +206,7 @@ class Station:
     _next_gauge_ms: float = -inf
 
     @classmethod
-    def open(cls, settings: RoleSettings, control: Connection, host: str) -> Station:
+    def open(cls, settings: RoleSettings, control: Frames, host: str) -> Station:
         """Args: ``host``: the address to listen on."""
         context, name, key = zmq.Context(), settings.placed.name, settings.key
         porter = None if key is None else Porter(context, key)
@@ -214,6 +214,8 @@ class Station:
         inbox.watch(control.fileno())
         station = cls(settings, control, inbox, context, DeviceClock(settings.emulate), porter)
         inbox.turn_to = station.turn_to
+        if settings.emulate and settings.kind != "switch":
+            inbox.arrives_ms = station._arrives_ms
         return station
 
     def connect(self, addresses: Mapping[str, str], links: Mapping[str, LinkTimes]) -> None:
@@ -221,13 +223,16 @@ class Station:
         seed = np.random.SeedSequence(
             [self.settings.deployment.seed, *self.settings.placed.name.encode()]
         )
+        deployment, own, sending = self.settings.deployment, self.settings.placed.name, Port()
+        # Where transfers wait for each other, the switch lets messages take their time.
+        delayed = self.settings.emulate and not deployment.queues_transfers
         for (name, address), child in zip(
             addresses.items(), seed.spawn(len(addresses)), strict=True
         ):
-            # Where transfers wait for each other, the switch lets messages take their time.
-            delayed = self.settings.emulate and not self.settings.deployment.queues_transfers
-            wire = Wire(links[name], np.random.default_rng(child)) if delayed else None
-            ends = self.settings.placed.name, name
+            wire, ends = None, (own, name)
+            if delayed:
+                port = None if deployment.is_local(*ends) else sending
+                wire = Wire(links[name], np.random.default_rng(child), port)
             token, key = self.settings.token, self.settings.key
             self.outboxes[name] = Outbox(self.context, address, ends, wire, token, key)
 
@@ -253,6 +258,15 @@ class Station:
         size = message_bytes(message, self._row_bytes)
         self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
         self.turn_to("desk")
+
+    def _arrives_ms(self, envelope: Envelope) -> float:
+        """How long a message keeps this device's port busy."""
+        deployment, ends = self.settings.deployment, (envelope.sender, envelope.receiver)
+        if deployment.is_local(*ends) or isinstance(envelope.body, Ping):
+            return 0.0
+        size = message_bytes(envelope.body, deployment.sent_row_bytes(envelope.sender))
+        unscheduled = deployment.unscheduled(envelope.body)
+        return deployment.link_for(*ends, unscheduled=unscheduled).occupied_ms(size)
 
     def wait(self, until_ms: float | None = None) -> Received | None:
         """The next message, when it is due; None if the controller calls, or if there is none by

@@ -8,12 +8,13 @@ link then delivers it.
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 
 import numpy as np
 
 from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
-from treepipe.physics.transfers import Held, TransferQueue, Wire
+from treepipe.physics.transfers import Held, Port, TransferQueue, Wire
 from treepipe.scenario.deployment import message_bytes
 
 
@@ -26,7 +27,8 @@ class SwitchWorker:
         self._station = station
         self._queue: TransferQueue[Received] = TransferQueue()
         self._ends: list[tuple[float, Held]] = []
-        self._wires: dict[tuple[str, str], Wire] = {}
+        self._wires: dict[tuple[str, str, bool], Wire] = {}
+        self._sending: defaultdict[str, Port] = defaultdict(Port)
 
     def serve(self) -> None:
         """Serve until the controller calls."""
@@ -37,7 +39,9 @@ class SwitchWorker:
             if received is not None:
                 station.clock.wake(received.envelope.due_ms)
                 envelope = received.envelope
-                held = station.settings.deployment.held(envelope.sender, envelope.receiver)
+                deployment, ends = station.settings.deployment, (envelope.sender, envelope.receiver)
+                unscheduled = deployment.unscheduled(received.message)
+                held = deployment.held(*ends, unscheduled=unscheduled)
                 self._begin(self._queue.ask(held, received))
             elif self._ends and station.clock.reached(self._ends[0][0]):
                 end_ms, held = heapq.heappop(self._ends)
@@ -49,17 +53,21 @@ class SwitchWorker:
         for held, received in transfers:
             envelope = received.envelope
             size = message_bytes(received.message, deployment.sent_row_bytes(envelope.sender))
-            wire = self._wire(envelope.sender, envelope.receiver)
+            unscheduled = deployment.unscheduled(received.message)
+            wire = self._wire(envelope.sender, envelope.receiver, unscheduled=unscheduled)
             begin, free, due = wire.transfer(now, size)
-            heapq.heappush(self._ends, (due if deployment.central_transfers else free, held))
+            scheduled = deployment.central_transfers and not unscheduled
+            heapq.heappush(self._ends, (due if scheduled else free, held))
             self._station.outboxes[envelope.receiver].hand_on(received, begin, due)
 
-    def _wire(self, sender: str, receiver: str) -> Wire:
+    def _wire(self, sender: str, receiver: str, *, unscheduled: bool) -> Wire:
         """One per link, with random numbers of its own."""
-        wire = self._wires.get((sender, receiver))
+        wire = self._wires.get((sender, receiver, unscheduled))
         if wire is None:
             deployment = self._station.settings.deployment
             seed = [deployment.seed, *f"{sender}->{receiver}".encode()]
-            wire = Wire(deployment.link(sender, receiver), np.random.default_rng(seed))
-            self._wires[sender, receiver] = wire
+            port = None if deployment.is_local(sender, receiver) else self._sending[sender]
+            link = deployment.link_for(sender, receiver, unscheduled=unscheduled)
+            wire = Wire(link, np.random.default_rng(seed), port)
+            self._wires[sender, receiver, unscheduled] = wire
         return wire

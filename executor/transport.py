@@ -2,7 +2,7 @@
 
 An inbox belongs to one worker, everyone else connects an outbox to it. With emulation on, a
 message carries the time at which its link would have delivered it, and the inbox holds it until
-then: the sender's side of a link is busy one message at a time, latency is added behind it.
+then, longer where the receiver's port is busy (``physics/transfers.py`` has the law).
 
 Law of this file: whatever comes in over a socket, an inbox hands out only what its ``Gate`` lets
 in, and raises nothing. All else is counted and dropped.
@@ -25,12 +25,12 @@ import torch
 import zmq
 
 from treepipe.core.errors import UserError
-from treepipe.core.messages import Beat, Close, Flight, Message, Verified
+from treepipe.core.messages import Beat, Close, Flight, Message, Through, Verified
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
 from treepipe.executor.keys import KeyPair, tcp
 from treepipe.executor.limits import MessageLimits
 from treepipe.executor.link_order import LinkOrder
-from treepipe.physics.transfers import Wire
+from treepipe.physics.transfers import Port, Wire
 
 LOOPBACK = "127.0.0.1"
 UNNAMED = sys.platform == "linux"
@@ -60,7 +60,7 @@ class Ping:
     asks: Literal["nothing", "answer", "leave"]
 
 
-Body: TypeAlias = Flight | Verified | Beat | Close | Ping
+Body: TypeAlias = Message | Ping
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Envelope:
     number: int = 0
 
 
-KINDS: tuple[type[Body], ...] = (Flight, Verified, Beat, Close, Ping)
+KINDS: tuple[type[Body], ...] = (Flight, Verified, Beat, Through, Close, Ping)
 """What a body can be; a header begins with its place here, a byte, MessagePack follows."""
 _MARKS = {kind: bytes([place]) for place, kind in enumerate(KINDS)}
 _ENCODE = msgspec.msgpack.Encoder().encode
@@ -250,6 +250,7 @@ class Inbox:
         dropped: how many were not, by the reason.
         idle: True while it waits with nothing in hand.
         turn_to: told when it begins to wait, and to read what has come.
+        arrives_ms: says how long an emulated message keeps the receiver's port busy.
         lacks: told of a message that stays away while later ones of its link are there: its sender,
             its receiver, and how many were sent before it.
     """
@@ -299,9 +300,12 @@ class Inbox:
         self.idle = False
         self.turn_to: Callable[[Literal["wait", "receive"]], object] = lambda kind: None
         self.lacks: Callable[[str, str, int], object] = lambda sender, receiver, number: None
+        self.arrives_ms: Callable[[Envelope], float] = lambda envelope: 0.0
         self._asked_at = 0
         self._gate = gate
         self._held: list[tuple[float, int, Received]] = []
+        self._port = Port()
+        self._coming: list[tuple[float, int, float, Received]] = []
         self._order: LinkOrder[Received] = LinkOrder()
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
@@ -315,11 +319,15 @@ class Inbox:
         watched descriptor woke us."""
         while True:
             self._read()
+            self._take_in(now_ms())
             due = self._held[0][0] if self._held else math.inf
-            alarm = min(due, math.inf if until_ms is None else until_ms)
+            comes = self._coming[0][0] if self._coming else math.inf
+            alarm = min(due, comes, math.inf if until_ms is None else until_ms)
             left = alarm - now_ms()
             if left <= 1.0:
                 wait_until(alarm)
+                if comes <= alarm < due:
+                    continue
                 return heapq.heappop(self._held)[2] if due <= alarm else None
             # Waiting looks up now and then, which shows that this worker is not stuck.
             self.idle = left == math.inf
@@ -338,6 +346,7 @@ class Inbox:
     def get_due(self, now_ms: float) -> Received | None:
         """The next message if it was due by ``now_ms``, else None."""
         self._read()
+        self._take_in(now_ms)
         if self._held and self._held[0][0] <= now_ms:
             return heapq.heappop(self._held)[2]
         return None
@@ -367,7 +376,19 @@ class Inbox:
             due = each.envelope.due_ms
             if self._gate is not None and not self._gate.waits:
                 due = min(due, now_ms())
-            heapq.heappush(self._held, (due, self.count, each))
+            lasts = self.arrives_ms(each.envelope)
+            if lasts:
+                heapq.heappush(self._coming, (due - lasts, self.count, lasts, each))
+            else:
+                heapq.heappush(self._held, (due, self.count, each))
+
+    def _take_in(self, now_ms: float) -> None:
+        """Let what has come to the port by now through it, one message at a time."""
+        while self._coming and self._coming[0][0] <= now_ms:
+            comes, count, lasts, received = heapq.heappop(self._coming)
+            due = max(received.envelope.due_ms, self._port.take(comes, lasts) + lasts)
+            envelope = replace(received.envelope, due_ms=due)
+            heapq.heappush(self._held, (due, count, replace(received, envelope=envelope)))
 
     def _ordered(self, received: Received) -> list[Received] | str:
         """Those whose turn it is; outside a run, whoever comes."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import NO_TOKEN
 from treepipe.core.protocol import Offer
 from treepipe.core.verification import (
@@ -40,6 +41,10 @@ def new_rule(section: SamplingSection, rng: np.random.Generator) -> Rule:
     return exact
 
 
+ALONE = Offer((), 0, ())
+"""What a rule is told of a row that can run away from the tree: nothing."""
+
+
 class Remembers(Protocol):
     """A draft that knows what it answered from."""
 
@@ -48,14 +53,19 @@ class Remembers(Protocol):
 
 @dataclass(slots=True)
 class _Judge:
+    """One session's rule, its text, and where its tokens lead below the text so far."""
+
     rule: Rule
     text: list[int]
+    walk: tuple[int, ...] = ()
 
 
 class Verifier:
     """Reads the target's tokens off hidden states, session by session.
 
-    Plain greedy decoding needs no rule: one argmax over all rows.
+    Plain greedy decoding needs no rule: one argmax over all rows. Any other rule is asked along the
+    walk from the root only: no other row's token is ever looked at, and to make a distribution of
+    the logits of a large vocabulary takes as long as a small projection.
     """
 
     def __init__(
@@ -80,21 +90,35 @@ class Verifier:
 
     def emitted(self, session: int, tokens: Sequence[int]) -> None:
         """These tokens are final: the text that paths hang below grows."""
-        self._judges[session].text += tokens
+        judge = self._judges[session]
+        judge.text += tokens
+        judge.walk = judge.walk[len(tokens) :]
 
     def next_tokens(
         self, session: int, hidden: torch.Tensor, offers: Sequence[Offer | None]
     ) -> tuple[int, ...]:
-        """Token per row of [n, hidden]; ``NO_TOKEN`` at rows that were pruned meanwhile."""
+        """Token per row of [n, hidden]; ``NO_TOKEN`` at rows that were pruned meanwhile, and at
+        those that the tokens above them do not lead to."""
         if self.greedy:
             return self._ends.next_tokens(hidden)
-        logits = self._ends.logits(hidden).double().cpu().numpy()
-        return tuple(
-            [
-                NO_TOKEN if offer is None else self._judge(session, row, offer)
-                for row, offer in zip(logits, offers, strict=True)
-            ]
-        )
+        token_at = self.tokens(session, hidden)
+        judge, found = self._judges[session], list[int]()
+        for row, offer in enumerate(offers):
+            token = NO_TOKEN
+            if offer is not None and (not offer.path or offer.path == judge.walk):
+                token = token_at(row, offer)
+                judge.walk = (*offer.path, token)
+            found.append(token)
+        return tuple(found)
+
+    def tokens(self, session: int, hidden: torch.Tensor) -> Callable[..., int]:
+        """The token at a row of [n, hidden], given its offer; a row that is asked about twice is
+        drawn twice."""
+        if self.greedy:
+            argmax = self._ends.next_tokens(hidden)
+            return lambda row, offer=ALONE: argmax[row]
+        logits = self._ends.logits(hidden).cpu()
+        return lambda row, offer=ALONE: self._judge(session, logits[row].double().numpy(), offer)
 
     def _judge(self, session: int, logits: Any, offer: Offer) -> int:
         judge = self._judges[session]
@@ -102,4 +126,6 @@ class Verifier:
         q = None
         if self._draft is not None:
             q = self._draft.distribution(session, judge.text, offer.path)
+            if q is None and offer.children:
+                raise ProtocolError(f"what the draft answered at {offer.path} is forgotten")
         return judge.rule.next_token(p, offer.children, q)

@@ -10,6 +10,7 @@ import gc
 import os
 import resource
 import signal
+import socket
 import time
 import traceback
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.core.recovery import FaultKind
-from treepipe.executor.clock import LOOK_MS, set_ahead
+from treepipe.executor.clock import set_ahead
 from treepipe.executor.control import (
     ANSWERS,
     ORDERS,
@@ -47,6 +48,7 @@ from treepipe.executor.control import (
     Wanted,
 )
 from treepipe.executor.fork_server import end_with_fork_server
+from treepipe.executor.frames import Frames
 from treepipe.executor.manifest import found_or_received
 from treepipe.executor.pulse import Pulse
 from treepipe.executor.station import RoleSettings, Station
@@ -57,7 +59,7 @@ Told = TypeVar("Told", Chunk, Listen, Connect, Measure)
 
 
 def worker_main(
-    control: Connection,
+    line: socket.socket,
     pulse_pipe: Connection,
     elsewhere: bool = False,
     models: Path | None = None,
@@ -65,11 +67,14 @@ def worker_main(
     """Serve one role, or be an end of a link, until the controller is gone.
 
     Args:
+        line: to the controller.
+        pulse_pipe: on which this process shows that it lives.
         elsewhere: the controller is on another host, whose folders mean nothing here.
         models: this host's folder of checkpoints then.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends us
     end_with_fork_server()
+    control = Frames(line)
     try:
         order = _next(control)
         if isinstance(order, LinkEnd):
@@ -91,7 +96,7 @@ def worker_main(
         _report(control, Failed(f"{type(error).__name__}: {error} ({place})", by_user=False))
 
 
-def _serve_role(role: RoleSettings, control: Connection, pulse: Pulse) -> NoReturn:
+def _serve_role(role: RoleSettings, control: Frames, pulse: Pulse) -> NoReturn:
     from treepipe.executor.computing import use
 
     use(role.placed.compute)
@@ -107,12 +112,14 @@ def _serve_role(role: RoleSettings, control: Connection, pulse: Pulse) -> NoRetu
         gc.freeze()  # the libraries' objects, a million, are not looked through in a run
         _say(control, Loaded())
         while True:
+            while (order := control.take()) is not None:
+                _obey(station, worker, ORDERS.decoded(order))
             worker.serve()
             station.turn_to("control")
-            _obey(station, worker, ORDERS.decoded(control.recv_bytes()))
+            control.read()
 
 
-def _serve_link(named: LinkEnd, control: Connection, pulse_pipe: Connection) -> None:
+def _serve_link(named: LinkEnd, control: Frames, pulse_pipe: Connection) -> None:
     """Answer the other end of a link, and time round trips to it when told."""
     from treepipe.executor.computing import use
     from treepipe.executor.measure.link import round_trips
@@ -131,30 +138,28 @@ def _serve_link(named: LinkEnd, control: Connection, pulse_pipe: Connection) -> 
         _next(control)  # it is of no more use, and its line ends
 
 
-def _report(control: Connection, failure: Failed) -> None:
+def _report(control: Frames, failure: Failed) -> None:
     with contextlib.suppress(OSError):  # nobody may be there to hear it
         _say(control, failure)
 
 
-def _say(control: Connection, answer: object) -> None:
+def _say(control: Frames, answer: object) -> None:
     control.send_bytes(ANSWERS.encoded(answer))
 
 
-def _next(control: Connection) -> Order:
-    """What the controller says next; waiting for it looks up now and then (``pulse.py``)."""
-    while not control.poll(LOOK_MS / 1e3):
-        pass
+def _next(control: Frames) -> Order:
+    """Wait for what the controller says next."""
     order: Order = ORDERS.decoded(control.recv_bytes())
     return order
 
 
-def _told(control: Connection, kind: type[Told]) -> Told:
+def _told(control: Frames, kind: type[Told]) -> Told:
     order = _next(control)
     assert isinstance(order, kind)
     return order
 
 
-def _at_home(become: Become, control: Connection, models: Path | None) -> RoleSettings:
+def _at_home(become: Become, control: Frames, models: Path | None) -> RoleSettings:
     """The role with this host's own checkpoints, and what is missing received; raises
     ``UserError``."""
     from treepipe.executor.computing import fault_of
@@ -221,7 +226,8 @@ def _fail(station: Station, kind: FaultKind, for_ms: float | None) -> None:
     if kind == "cut":
         station.cut()
         while True:
-            station.control.recv_bytes()  # as nobody who is cut off hears; looks up no more
+            # Nobody who is cut off obeys, or shows that it lives.
+            station.control.recv_bytes(look_ms=None)
     os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
 
 

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from scipy.optimize import brentq
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import UNREADABLE, reading_fault
+from treepipe.files.reading import UNREADABLE, read_text, reading_fault
 
 Steps: TypeAlias = Sequence[tuple[int, int]]
 """(Drafted, accepted) tokens of successive steps of a request."""
@@ -77,7 +77,7 @@ def read_export(kind: str, file: Path, model: str | None = None) -> Imported:
     if kind not in KINDS:
         raise UserError(f"profiles import {kind}: there are {', '.join(KINDS)}")
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_text(file, "utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{file}: there is no such file") from None
     except UNREADABLE as error:
@@ -135,8 +135,16 @@ def profile_content(
 # --- counters ---------------------------------------------------------------------------------
 
 
-def _counters(prefix: str) -> Callable[[str, str | None], Imported]:
-    """A reader of an engine's Prometheus counters, whose names begin so."""
+def _counters(
+    prefix: str, generated: str = "", requests: str = ""
+) -> Callable[[str, str | None], Imported]:
+    """Make a reader of an engine's Prometheus counters.
+
+    Args:
+        prefix: how the names of its counters begin.
+        generated: the counter of all tokens; empty where the engine has none that is known.
+        requests: the counter of first tokens, which come with the prompt's pass.
+    """
 
     def read(text: str, model: str | None) -> Imported:
         found = _samples(text, prefix + "spec_decode_num_", model)
@@ -153,14 +161,29 @@ def _counters(prefix: str) -> Callable[[str, str | None], Imported]:
             raise ValueError(f"positions are {sorted(positions)}, not all from 0 on")
         accepted = [positions[place] for place in range(len(positions))]
         drafted = sum(value for _, value in found.samples.get("draft_tokens", ()))
-        notes = []
+        steps, notes = drafts, list[str]()
+        tokens = _total(text, generated, found.model) if generated else None
+        if tokens is None:
+            notes.append(
+                f"the page lacks {generated or 'a counter of all tokens'}, so steps that drafted "
+                f"nothing are not counted: shares are those of steps with a draft"
+            )
+        else:
+            begun = _total(text, requests, found.model) or 0.0
+            nothing = max(0.0, tokens - begun - sum(accepted) - drafts)
+            steps += nothing
+            if nothing:
+                notes.append(
+                    f"{nothing:.0f} of {steps:.0f} steps drafted nothing (tokens less first, "
+                    f"accepted and drafts' own ones): they count as misses"
+                )
         if drafted and abs(drafted / (drafts * len(accepted)) - 1) > ALIKE:
             notes.append(
                 f"draft lengths vary ({drafted / drafts:.3g} of {len(accepted)} on average), and "
                 f"counters do not tell which steps were short: shares of deeper positions are "
                 f"lower bounds"
             )
-        return Imported(_conditional([drafts, *accepted]), int(drafts), found.model, tuple(notes))
+        return Imported(_conditional([steps, *accepted]), int(steps), found.model, tuple(notes))
 
     return read
 
@@ -203,22 +226,35 @@ def _samples(text: str, prefix: str, model: str | None) -> _Samples:
     """Samples of a model whose names begin so, by the rest of the name (without ``_total``)."""
     found = defaultdict[str, list[tuple[Mapping[str, str], float]]](list)
     models = set[str]()
-    for line in text.splitlines():
-        match = SAMPLE.match(line.strip())
-        if match is None or not match[1].startswith(prefix):
-            continue
-        labels = dict(LABEL.findall(match[2] or ""))
-        name = labels.get("model_name", "")
-        if model in (None, name):
-            models.add(name)
-            rest = match[1].removeprefix(prefix).removesuffix("_total")
-            found[rest].append((labels, float(match[3])))
+    for name, labels, value in _each_sample(text):
+        of_model = labels.get("model_name", "")
+        if name.startswith(prefix) and model in (None, of_model):
+            models.add(of_model)
+            rest = name.removeprefix(prefix).removesuffix("_total")
+            found[rest].append((labels, value))
     if not models:
         of = f" of model {model!r}" if model is not None else ""
         raise ValueError(f"there is no sample {prefix}*{of}")
     if len(models) > 1:
         raise ValueError(f"it tells of several models, {', '.join(sorted(models))}; give --model")
     return _Samples(models.pop(), found)
+
+
+def _each_sample(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Name, labels and value of each sample of a page."""
+    for line in text.splitlines():
+        if match := SAMPLE.match(line.strip()):
+            yield match[1], dict(LABEL.findall(match[2] or "")), float(match[3])
+
+
+def _total(text: str, name: str, model: str) -> float | None:
+    """A model's counter, summed over all engines of a server; None where the page lacks it."""
+    values = [
+        value
+        for found, labels, value in _each_sample(text)
+        if found == name and labels.get("model_name", "") == model
+    ]
+    return sum(values) if values else None
 
 
 # --- requests ---------------------------------------------------------------------------------
@@ -301,7 +337,11 @@ def _counted(
     replay: tuple[Steps, ...] = (),
     prompts: tuple[int, ...] = (),
 ) -> Imported:
-    """Shares by depth: of steps that drafted so deep and were right above, those right there."""
+    """Shares by depth: of steps that were right above, those right there.
+
+    A draft that ended above a depth, or proposed nothing, was not right there: so the mean tokens
+    of a step are the engine's own.
+    """
     if not counts:
         raise ValueError("there is no response that tells of speculative decoding")
     if len(names) > 1:
@@ -309,17 +349,31 @@ def _counted(
     wrong = [step for step in counts if not 0 <= step[1] <= step[0]]
     if wrong:
         raise ValueError(f"a step of {wrong[0][0]} drafted tokens has {wrong[0][1]} accepted ones")
-    shares = []
-    for depth in range(max(drafted for drafted, _ in counts)):
-        asked = sum(n for (drafted, right), n in counts.items() if drafted > depth <= right)
-        hits = sum(n for (drafted, right), n in counts.items() if drafted > depth < right)
-        if not asked:
-            break
-        shares.append(hits / asked)
-    if not shares:
+    longest, rounds = max(drafted for drafted, _ in counts), counts.total()
+    if not longest:
         raise ValueError("no step drafted a token")
-    rounds = sum(n for (drafted, _), n in counts.items() if drafted)
-    return Imported(tuple(shares), rounds, names.pop(), tuple(sorted(notes)), replay, prompts)
+    reached = [
+        sum(n for (_, right), n in counts.items() if right >= depth) for depth in range(longest + 1)
+    ]
+    return Imported(
+        _conditional(reached),
+        rounds,
+        names.pop(),
+        (*sorted(notes), *_ended_early(counts, longest)),
+        replay,
+        prompts,
+    )
+
+
+def _ended_early(counts: Counter[tuple[int, int]], longest: int) -> Iterator[str]:
+    """Says how many drafts were shorter than the longest, since they count as misses."""
+    nothing = sum(n for (drafted, _), n in counts.items() if not drafted)
+    shorter = sum(n for (drafted, _), n in counts.items() if 0 < drafted < longest)
+    if nothing or shorter:
+        yield (
+            f"{nothing} of {counts.total()} steps drafted nothing and {shorter} fewer than "
+            f"{longest} tokens: where a draft ended counts as a miss, whatever ended it"
+        )
 
 
 def _blocks(text: str, keys: Sequence[str]) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
@@ -402,7 +456,9 @@ def _conditional(reached: Sequence[float]) -> tuple[float, ...]:
 
 
 KINDS: dict[str, Callable[[str, str | None], Imported]] = {
-    "vllm": _counters("vllm:"),
+    "vllm": _counters(
+        "vllm:", "vllm:generation_tokens_total", "vllm:time_to_first_token_seconds_count"
+    ),
     "llama-cpp": _counters("llamacpp:"),
     "sglang": _gauges,
     "vllm-requests": _vllm_requests,

@@ -40,6 +40,8 @@ Loaded = TypeVar("Loaded")
 LIBRARY = Path(__file__).parent
 REFERENCE = LIBRARY.parent / "executor" / "reference"
 """The bundled checkpoints."""
+REFERENCE_SET = "reference:"
+"""The beginning of the names of bundled prompts."""
 KINDS = ("devices", "links", "models", "acceptance", "hosts")
 _RATES = {"bandwidth_mbit_s", "transfer_ms"}
 """Two ways to say the same of a link."""

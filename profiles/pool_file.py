@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import write_file
-from treepipe.files.reading import UNREADABLE, reading_fault
+from treepipe.files.reading import UNREADABLE, read_bytes, reading_fault
 from treepipe.profiles.hit_ratio import Ranks
 
 SCHEMA = "treepipe.acceptance/1"
@@ -100,7 +100,8 @@ class PoolFile:
     Attributes:
         candidates: log probabilities per position.
         prompts: recorded texts, with equally many guessed depths each.
-        off_path: [n, candidates] log probabilities by steps (1, 2, ...) off the target's text.
+        off_path: [n, candidates] log probabilities by steps (1, 2, ...) off the target's text;
+            recorded ones text after text, one beside every second token.
         target, draft: names of who was recorded; empty where a file does not say it.
         made: how it was recorded.
     """
@@ -120,6 +121,16 @@ class PoolFile:
     def beginnings(self, length: int) -> PoolFile:
         """The same of each text's first ``length`` tokens; what is off the text stays whole."""
         return replace(self, prompts=[prompt.beginning(length) for prompt in self.prompts])
+
+    def of_texts(self, numbers: Sequence[int]) -> PoolFile:
+        """The same of these recorded texts alone, with the vectors that were recorded off them."""
+        counts = [-(-len(prompt.known.ranks) // 2) for prompt in self.prompts]
+        owners = np.repeat(np.arange(len(counts)), counts)
+        off_path = {
+            steps: np.concatenate([rows[owners == number] for number in numbers])
+            for steps, rows in self.off_path.items()
+        }
+        return replace(self, prompts=[self.prompts[n] for n in numbers], off_path=off_path)
 
     def content(self) -> dict[str, Any]:
         """Give it as JSON; ``from_content`` reads it back."""
@@ -143,7 +154,8 @@ class PoolFile:
     def load(cls, path: Path) -> PoolFile:
         """Raises ``UserError`` if the file (JSON, or that in gzip) is missing or no pool."""
         try:
-            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            raw = read_bytes(path)
+            raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
             return cls.from_content(json.loads(raw.decode("utf-8")))
         except FileNotFoundError:
             raise UserError(f"{path}: there is no such acceptance pool") from None

@@ -11,7 +11,16 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from treepipe.files.section import Count, Factor, Milliseconds, Positive, Section, TokenTable
+from treepipe.files.section import (
+    Beside,
+    Count,
+    Factor,
+    Milliseconds,
+    Positive,
+    ReadIf,
+    Section,
+    TokenTable,
+)
 from treepipe.physics.timing import JitterKind, LinkTimes, TimeTable
 from treepipe.profiles.hit_ratio import Shares, check_rising, depths_of
 from treepipe.profiles.shapes import DType, Shape
@@ -81,11 +90,13 @@ class MeasuredTime(Section):
     dtype: DType = Field(description="of the weights")
     ms: ContextTable = Field(description="context length -> { tokens = ms }")
     shape: Shape | None = Field(None, description="of a model that has no profile")
-    iqr_ms: ContextTable | None = Field(
+    iqr_ms: Annotated[ContextTable | None, ReadIf("shown")] = Field(
         None, description="interquartile range of the passes whose median ms holds"
     )
-    fit_error: FitError | None = None
-    source: str | None = Field(None, description="where it differs from the profile's")
+    fit_error: Annotated[FitError | None, ReadIf("shown")] = None
+    source: Annotated[str | None, ReadIf("shown")] = Field(
+        None, description="where it differs from the profile's"
+    )
 
 
 class LayerTime(MeasuredTime):
@@ -118,21 +129,27 @@ class AnyHardware(Section):
     memory_mib: Positive | None = Field(
         None, description="for weights, caches, buffers; a deployment that does not fit is refused"
     )
-    runtime_mib: Annotated[float, Field(ge=0)] | None = Field(
+    runtime_mib: Annotated[Annotated[float, Field(ge=0)] | None, ReadIf("limited")] = Field(
         None, description="of memory_mib, what a role's process takes without any model"
     )
-    decide_ms: Milliseconds = Field(0.0, description="the schedule's work per returned segment")
-    prune_ms: Milliseconds = Field(0.0, description="compacting the caches for one word")
-    idle_factor: GapTable | None = Field(
+    decide_ms: Annotated[Milliseconds, ReadIf("verifying")] = Field(
+        0.0, description="the schedule's work per returned segment"
+    )
+    prune_ms: Annotated[Milliseconds, ReadIf("pruning")] = Field(
+        0.0, description="compacting the caches for one word"
+    )
+    idle_factor: Annotated[GapTable | None, ReadIf("working")] = Field(
         None, description="idle gap before a pass in ms -> factor on its time"
     )
     price_usd_per_hour: Positive | None = None
     power: Power | None = None
-    kind: Literal["cpu", "cuda"] = Field("cpu", description="executor: what a worker computes on")
-    index: Annotated[int, Field(ge=0, le=1000)] = Field(
+    kind: Annotated[Literal["cpu", "cuda"], ReadIf("run")] = Field(
+        "cpu", description="executor: what a worker computes on"
+    )
+    index: Annotated[int, Field(ge=0, le=1000), ReadIf("run")] = Field(
         0, description="executor: of the GPU, for kind cuda"
     )
-    threads: Annotated[int, Field(ge=1, le=1000)] = Field(
+    threads: Annotated[int, Field(ge=1, le=1000), ReadIf("run")] = Field(
         1, description="executor: that a worker's CPU computes with"
     )
 
@@ -146,12 +163,22 @@ class AnyHardware(Section):
 class LayerKeys(AnyHardware):
     """What one layer of a model costs."""
 
-    call_overhead_ms: Milliseconds = Field(0.0, description="once per pass, whatever its size")
-    roofline: Roofline | None = None
-    layer: tuple[LayerTime, ...] = Field((), description="measured decoder layers")
-    head: tuple[MeasuredTime, ...] = Field((), description="measured output projections")
-    embedding: tuple[MeasuredTime, ...] = Field((), description="measured embeddings")
-    draft: tuple[MeasuredTime, ...] = Field((), description="measured whole draft passes")
+    call_overhead_ms: Annotated[Milliseconds, ReadIf("working")] = Field(
+        0.0, description="once per pass, whatever its size"
+    )
+    roofline: Annotated[Roofline | None, ReadIf("working")] = None
+    layer: Annotated[tuple[LayerTime, ...], ReadIf("working")] = Field(
+        (), description="measured decoder layers"
+    )
+    head: Annotated[tuple[MeasuredTime, ...], ReadIf("projecting")] = Field(
+        (), description="measured output projections"
+    )
+    embedding: Annotated[tuple[MeasuredTime, ...], ReadIf("drafting")] = Field(
+        (), description="measured embeddings"
+    )
+    draft: Annotated[tuple[MeasuredTime, ...], ReadIf("drafting")] = Field(
+        (), description="measured whole draft passes"
+    )
 
 
 class Hardware(LayerKeys):
@@ -167,9 +194,15 @@ class Hardware(LayerKeys):
 class RoleKeys(AnyHardware):
     """Milliseconds against tokens of a role's whole work (piecewise linear)."""
 
-    stage_ms: TokenTable = Field({1: 20.0}, description="a pass through the stage's layers")
-    draft_ms: TokenTable = Field({1: 3.0}, description="one draft pass")
-    evaluate_ms: TokenTable = Field({1: 0.0}, description="output projection of returned rows")
+    stage_ms: Annotated[TokenTable, ReadIf("stage")] = Field(
+        {1: 20.0}, description="a pass through the stage's layers"
+    )
+    draft_ms: Annotated[TokenTable, ReadIf("drafting")] = Field(
+        {1: 3.0}, description="one draft pass"
+    )
+    evaluate_ms: Annotated[TokenTable, ReadIf("verifying")] = Field(
+        {1: 0.0}, description="output projection of returned rows"
+    )
 
 
 class Device(RoleKeys):
@@ -270,18 +303,22 @@ class LinkKeys(Section):
         None, description="instead of a bandwidth: bytes -> ms on the wire, besides the latency"
     )
     jitter_ms: Milliseconds = Field(0.0, description="scale of what is added to the latency")
-    jitter: JitterKind = Field(
+    jitter: Annotated[JitterKind, Beside("jitter_ms")] = Field(
         "half_normal", description="|normal(0, jitter_ms)|; the others have the mean jitter_ms"
     )
-    jitter_cv: Positive = Field(1.0, description="lognormal: standard deviation over mean")
+    jitter_cv: Annotated[Positive, Beside("jitter_ms")] = Field(
+        1.0, description="lognormal: standard deviation over mean"
+    )
     loss: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="probability that a message is lost and sent again"
     )
-    retransmit_ms: Milliseconds = Field(
+    retransmit_ms: Annotated[Milliseconds, Beside("loss")] = Field(
         200.0, description="after which a lost message is sent again (Linux: TCP's least timeout)"
     )
-    duplex: Literal["full", "half"] = Field("full", description="half: one direction at a time")
-    medium: Annotated[str, Field(min_length=1)] | None = Field(
+    duplex: Annotated[Literal["full", "half"], ReadIf("occupied")] = Field(
+        "full", description="half: one direction at a time"
+    )
+    medium: Annotated[Annotated[str, Field(min_length=1)] | None, ReadIf("occupied")] = Field(
         None, description="all links that name the same one carry one message at a time"
     )
 

@@ -113,6 +113,18 @@ class ServiceTimes:
         owner = model if target is None else ServedModel(model.name, target, model.dtype)
         return self._call([*parts, (self.head(owner), 1), *self._embedding(model)])
 
+    def projection(self, model: ServedModel, target: Shape | None = None) -> TimeTable | None:
+        """The output projection's part of a draft pass, None if nothing tells it from the rest.
+
+        Args: ``target``: as for ``draft``.
+        """
+        owner = model if target is None else ServedModel(model.name, target, model.dtype)
+        known = self._hardware.roofline is not None or any(
+            HEAD.sizes(self._shape_of(entry)) == HEAD.sizes(owner.shape)
+            for entry in self._hardware.head
+        )
+        return self.evaluation(owner) if known else None
+
     def evaluation(self, model: ServedModel) -> TimeTable:
         """The output projection of returned rows."""
         return self._call([(self.head(model), 1)])
@@ -230,17 +242,19 @@ class ServiceTimes:
         self, part: MeasuredPart, model: ServedModel, tokens: int, context: int
     ) -> float:
         works = part.work(model.shape, model.dtype, tokens, context)
-        return sum(roofline_ms(work, self._roofline(model), model.dtype) for work in works)
+        roofline = self._roofline(model, part.name)
+        return sum(roofline_ms(work, roofline, model.dtype) for work in works)
 
     def _attention_ms(self, model: ServedModel, tokens: int, context: int) -> float:
         work = attention_work(model.shape, model.dtype, tokens, context)
-        return roofline_ms(work, self._roofline(model), model.dtype)
+        return roofline_ms(work, self._roofline(model, "attention over a context"), model.dtype)
 
-    def _roofline(self, model: ServedModel) -> Roofline:
+    def _roofline(self, model: ServedModel, lacking: str) -> Roofline:
+        """Args: ``lacking``: the part of a pass that the tables do not hold."""
         if self._hardware.roofline is None:
             raise UserError(
-                f"device {self._device}: key roofline is missing; its tables do not hold all of "
-                f"{model}, and what they lack is computed from peak figures"
+                f"device {self._device}: key roofline is missing; its tables ([[layer]], [[head]]) "
+                f"do not hold {lacking} of {model}, so it is computed from peak figures"
             )
         return self._hardware.roofline
 

@@ -18,7 +18,6 @@ from treepipe.core.messages import NO_TOKEN, Segment
 from treepipe.core.protocol import Drafted, DraftPass, Schedule
 from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch, ScratchNode
-from treepipe.results.recording import Recorder, Recording
 from treepipe.results.trace import Trace
 from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.pool import Pool
@@ -51,6 +50,8 @@ def next_tokens(
     """
     truth = oracle.truth
     if segment.committed:
+        if not segment.asked:
+            return ()
         index = segment.positions[-1] - prompt_tokens + 1
         return (truth(index) if index >= 0 else NO_TOKEN,)
     answers, text = [], tuple[int, ...]()
@@ -168,7 +169,7 @@ class PoolOracle:
     def _row(self, index: int) -> int:
         """The row for the text's token at ``index``, by how much before it is unverified."""
         self.truth(index)
-        return self._pool.row(self._records[index], index + self._prompt - self._scratch.read)
+        return self._pool.row(self._records[index], index + self._prompt - self._scratch.verified)
 
     def _rows(self, added: list[ScratchNode[tuple[int, int, int]]]) -> list[int]:
         """Rows of the pool that answer for new scratch nodes."""
@@ -202,32 +203,3 @@ def _mix(key: int, value: int) -> int:
     mixed = (key ^ (value + 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
     return mixed ^ (mixed >> 31)
-
-
-class RecordingSource:
-    """Listens to another source, so that a simulated run can be replayed."""
-
-    def __init__(self, inner: AcceptanceSource) -> None:
-        self._inner, self._recorder = inner, Recorder()
-
-    def open(self, session: int, prompt_tokens: int) -> Oracle:
-        return RecordingOracle(self._inner.open(session, prompt_tokens), self._recorder, session)
-
-    def recording(self, trace: Trace) -> Recording:
-        """What was heard in the run of this trace."""
-        for request in trace.requests:
-            self._recorder.finished(request.session, request.prompt_tokens, request.tokens)
-        return self._recorder.recording
-
-
-class RecordingOracle:
-    """Another oracle's answers, noted on the way."""
-
-    def __init__(self, inner: Oracle, recorder: Recorder, session: int) -> None:
-        self._inner, self._recorder, self._session = inner, recorder, session
-        self.truth, self.rewrite = inner.truth, inner.rewrite
-
-    def draft(self, order: DraftPass) -> Drafted:
-        drafted = self._inner.draft(order)
-        self._recorder.drafted(self._session, order, drafted)
-        return drafted

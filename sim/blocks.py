@@ -188,7 +188,8 @@ def _excess(pool: Pool, bounds: Bounds, hit_ratio: Mapping[int, float]) -> Float
             )
         hits = _hits(pool, k)
         excess.append(hits[stops] - hits[firsts] - ratio * (stops - firsts))
-    return np.array(excess, float).T
+    by_block: Floats = np.array(excess, float).T
+    return by_block
 
 
 def _tilt(pool: Pool, bounds: Bounds, hit_ratio: Mapping[int, float]) -> Floats:

@@ -9,6 +9,7 @@ chain stays the same.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,7 +48,7 @@ class ListeningClock(Clock):
     def __init__(self) -> None:
         super().__init__()
         self.cause: Cause | None = None
-        self._wires: dict[str, Cause] = {}
+        self._ports: dict[object, Cause] = {}
         self._ready: dict[tuple[object, ...], float] = {}
 
     def after(self, delay_ms: float, callback: Callback) -> None:
@@ -83,14 +84,38 @@ class ListeningClock(Clock):
             self.waited(place, "compute", max(known))
 
     def transferred(
-        self, link: str, begin_ms: float, free_ms: float, due_ms: float, arrive: Callback
+        self,
+        port: object,
+        link: str,
+        begin_ms: float,
+        free_ms: float,
+        due_ms: float,
+        arrive: Callback,
     ) -> Callback:
         cause, now = self.cause, self.now
         if begin_ms > now:
-            cause = Cause(self._wires[link], link, "transfer", begin_ms, begin_ms, now)
-        self._wires[link] = Cause(cause, link, "transfer", begin_ms, free_ms, begin_ms)
+            cause = Cause(self._ports[port], link, "transfer", begin_ms, begin_ms, now)
+        self._ports[port] = Cause(cause, link, "transfer", begin_ms, free_ms, begin_ms)
         whole = Cause(cause, link, "transfer", begin_ms, due_ms, begin_ms)
         return partial(self._resume, whole, arrive)
+
+    def forget(self, before_ms: float) -> None:
+        """Nobody asks any more what led to this time: keep the work that was under way then, and
+        what let it begin."""
+        self._ready = {key: since for key, since in self._ready.items() if since >= before_ms}
+        at = self.cause
+        while at is not None and (at.begin_ms > before_ms or _hides(at)):
+            at = at.parent
+        if at is not None and at.parent is not None:
+            before = at.parent
+            while before.parent is not None and _hides(before):
+                before = before.parent
+            object.__setattr__(before, "parent", None)
+
+
+def _hides(cause: Cause) -> bool:
+    """Whether the reason for what follows is what came before it."""
+    return cause.kind == "prune" or cause.begin_ms == cause.end_ms
 
 
 def _keys(place: str, flight: Flight) -> Iterator[tuple[object, ...]]:
@@ -109,11 +134,14 @@ def critical_path(
 
     Args:
         edges: times that follow each other (begin and end, ms), and why, unless something waited,
-            the chain is there.
+            the chain is there; none of a request of one token, which has no time between tokens.
     """
-    found = dict[tuple[str, Why], float]()
+    if not edges:
+        return []
+    found, begins = dict[tuple[str, Why], float](), [since for since, _, _ in edges]
     for place, begin, end, waited in _waits(_chain(last, edges[0][0], edges[-1][1])):
-        for since, until, usual in edges:
+        first = max(0, bisect_right(begins, begin) - 1)
+        for since, until, usual in edges[first : bisect_left(begins, end)]:
             inside = min(end, until) - max(begin, since)
             if inside > 0:
                 key = place, waited or usual
@@ -160,7 +188,7 @@ def _waits(chain: Iterator[Cause]) -> Iterator[tuple[str, float, float, Why | No
 
 def _reason(at: Cause) -> Why:
     before = at.parent
-    while before is not None and (before.kind == "prune" or before.begin_ms == before.end_ms):
+    while before is not None and _hides(before):
         before = before.parent
     by_message = before is not None and before.kind == "transfer" and at.kind == "compute"
     return "barrier" if by_message else "queueing"

@@ -68,7 +68,13 @@ class Clock(simpy.Environment):  # type: ignore[misc]
         """Its waiting is over."""
 
     def transferred(
-        self, link: str, begin_ms: float, free_ms: float, due_ms: float, arrive: Callback
+        self,
+        port: object,
+        link: str,
+        begin_ms: float,
+        free_ms: float,
+        due_ms: float,
+        arrive: Callback,
     ) -> Callback:
-        """``arrive`` for a message that is sent now."""
+        """``arrive`` for a message of a link that comes to a port now."""
         return arrive

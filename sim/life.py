@@ -14,12 +14,13 @@ import numpy as np
 from treepipe.core.messages import Flight, Message, Verified
 from treepipe.core.recovery import Committed
 from treepipe.core.requests import RequestTrace, numbered
+from treepipe.physics.transfers import Port
 from treepipe.results.trace import Kind, Span, Trace
 from treepipe.scenario.deployment import Deployment, message_bytes
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import StoppedPlace, places
-from treepipe.sim.link import Claim, SimulatedLink, Traffic
+from treepipe.sim.link import Claim, Ports, SimulatedLink, Traffic
 from treepipe.sim.roles import Answers, DraftServer, StageRole, World
 
 
@@ -75,7 +76,8 @@ class Life(World):
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
         if sender in self.mute:
             return
-        size, links = message_bytes(message, self._row_bytes[sender]), self._links
+        size = message_bytes(message, self._row_bytes[sender])
+        links = self._links[self.deployment.unscheduled(message)]
         for receiver in receivers:
             links[sender, receiver].send(message, size)
 
@@ -110,23 +112,33 @@ class Life(World):
     ) -> None:
         self._trace.spans.append(Span(device, kind, start, end, numbered(session)[1], tokens))
 
-    def _connect(self) -> dict[tuple[str, str], SimulatedLink[Message]]:
-        """One for each of the deployment's connections, with a stream of random numbers each."""
+    def _connect(self) -> dict[bool, dict[tuple[str, str], SimulatedLink[Message]]]:
+        """One for each of the deployment's connections, with a stream of random numbers each; a
+        second one for what passes by a central scheduler."""
         deployment, pairs = self.deployment, self.deployment.connections
         roles = dict(zip(deployment.devices, self.roles, strict=True))
-        seeds = np.random.SeedSequence(deployment.seed).spawn(len(pairs))
-        traffic, links = Traffic(self.clock), dict[tuple[str, str], SimulatedLink[Message]]()
-        for pair, seed in zip(pairs, seeds, strict=True):
-            held, receiver = deployment.held(*pair), roles[pair[1]]
-            links[pair] = SimulatedLink(
-                self.clock,
-                deployment.link(*pair),
-                partial(receiver.hear, self._row_bytes[pair[0]])
-                if deployment.machine(pair[1]).costs
-                else receiver.deliver,
-                np.random.default_rng(seed),
-                Claim(traffic, held, deployment.central_transfers) if held else None,
-                partial(self._note_transfer, "->".join(pair)) if self.records else None,
-                "->".join(pair),
-            )
-        return links
+        seeds = np.random.SeedSequence(deployment.seed).spawn(2 * len(pairs))
+        traffic, found = (
+            Traffic(self.clock),
+            dict[bool, dict[tuple[str, str], SimulatedLink[Message]]](),
+        )
+        sending, receiving = ({name: Port() for name in roles} for _ in range(2))
+        for unscheduled in (False, True) if deployment.central_transfers else (False,):
+            links = found[unscheduled] = {}
+            for pair in pairs:
+                held, receiver = deployment.held(*pair, unscheduled=unscheduled), roles[pair[1]]
+                until_delivered = deployment.central_transfers and not unscheduled
+                local = deployment.is_local(*pair)
+                links[pair] = SimulatedLink(
+                    self.clock,
+                    deployment.link_for(*pair, unscheduled=unscheduled),
+                    partial(receiver.hear, self._row_bytes[pair[0]])
+                    if deployment.machine(pair[1]).costs
+                    else receiver.deliver,
+                    np.random.default_rng(seeds.pop(0)),
+                    Claim(traffic, held, until_delivered) if held else None,
+                    partial(self._note_transfer, "->".join(pair)) if self.records else None,
+                    "->".join(pair),
+                    None if local else Ports(sending[pair[0]], receiving[pair[1]]),
+                )
+        return found

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from treepipe.physics.timing import LinkTimes
-from treepipe.physics.transfers import Held, TransferQueue, Wire
+from treepipe.physics.transfers import Held, Port, TransferQueue, Wire
 from treepipe.sim.clock import Clock
 
 Item = TypeVar("Item")
@@ -68,6 +68,13 @@ class Claim(NamedTuple):
     until_delivered: bool
 
 
+class Ports(NamedTuple):
+    """The ports at a link's two ends."""
+
+    sender: Port
+    receiver: Port
+
+
 class SimulatedLink(Generic[Item]):
     """Messages leave one at a time (bandwidth) and arrive in order after the latency."""
 
@@ -80,11 +87,18 @@ class SimulatedLink(Generic[Item]):
         claim: Claim | None = None,
         note: Callable[[Item, float, float], None] | None = None,
         name: str = "link",
+        ports: Ports | None = None,
     ) -> None:
-        """Args: ``note``: told when each message's transfer begins and is delivered (ms)."""
+        """Make a link on which nothing is under way.
+
+        Args:
+            note: told when each message's transfer begins and is delivered (ms).
+            ports: the ones that it shares with other links; None: it shares none.
+        """
         self._name = name
         self._clock, self._deliver, self._claim, self._note = clock, deliver, claim, note
-        self._wire = Wire(times, rng)
+        self._wire = Wire(times, rng, None if ports is None else ports.sender)
+        self._port = None if ports is None else ports.receiver
         self._under_way: deque[Item] = deque()
         self.send: Callable[[Item, int], object] = self._begin if claim is None else self._ask
         """Send an item of so many bytes now, or as soon as what its transfer needs is free."""
@@ -95,15 +109,34 @@ class SimulatedLink(Generic[Item]):
         self._claim.traffic.ask(self._claim.held, self._name, begin)
 
     def _begin(self, item: Item, size_bytes: int) -> float:
-        clock = self._clock
+        clock, wire = self._clock, self._wire
         now = clock.now
-        begin, free, due = self._wire.transfer(now, size_bytes)
+        begin, free, due = wire.transfer(now, size_bytes)
         self._under_way.append(item)
-        arrive = clock.transferred(self._name, begin, free, due, self._arrive)
-        clock.after(due - now, arrive)
-        if self._note is not None:
-            self._note(item, begin, due)
+        lasts = wire.occupied_ms(size_bytes)
+        if self._port is not None and lasts:
+            reached = due - lasts
+            take_in = partial(self._receive, self._port, item, begin, lasts)
+            receive = clock.transferred(wire.port, self._name, begin, free, reached, take_in)
+            clock.after(max(0.0, reached - now), receive)  # a difference of sums is rounded
+        else:
+            self._due(wire.port, item, begin, begin, free, due)
         return due if self._claim is not None and self._claim.until_delivered else free
+
+    def _receive(self, port: Port, item: Item, sent: float, lasts: float, _: object) -> None:
+        """Take in a message that has come to the receiver's port."""
+        begin = port.take(self._clock.now, lasts)
+        self._due(port, item, sent, begin, begin + lasts, begin + lasts)
+
+    def _due(
+        self, port: Port, item: Item, sent: float, begin: float, free: float, due: float
+    ) -> None:
+        """Deliver a message when it is due."""
+        clock = self._clock
+        arrive = clock.transferred(port, self._name, begin, free, due, self._arrive)
+        clock.after(due - clock.now, arrive)
+        if self._note is not None:
+            self._note(item, sent, due)
 
     def _arrive(self, _: object) -> None:
         """Deliver the oldest message, whichever delay has ended.

@@ -66,6 +66,7 @@ class Outcome:
         observations: of every metric, one per run (or batch of a single run), to compare points
             in pairs.
         path: where a token's time goes, if that was asked for.
+        common: what the observations share of the recorded texts' chance (``Estimates.common``).
     """
 
     metrics: Mapping[str, Interval]
@@ -73,6 +74,7 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     observations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     path: CriticalPath | None = None
+    common: float = 0.0
 
 
 @dataclass(slots=True)
@@ -154,7 +156,8 @@ def _simulate(
     warnings = {*(w for trace in traces for w in trace.warnings), *estimates.warnings}
     observations = {name: tuple(values.tolist()) for name, values in estimates.metrics.items()}
     found = critical_path(traces, estimates.warmup) if paths else None
-    return Outcome(*estimates.intervals, tuple(sorted(warnings)), observations, found)
+    told = tuple(sorted(warnings))
+    return Outcome(*estimates.intervals, told, observations, found, estimates.common)
 
 
 def _memory() -> Memory:

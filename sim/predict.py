@@ -16,13 +16,12 @@ from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.faults import Away
 from treepipe.scenario.fitting import fitting
-from treepipe.scenario.making import making_warnings
+from treepipe.scenario.making import making_warnings, share_warnings, stated_warnings
 from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, PoolSection, Replay
-from treepipe.scenario.unread import computing_warnings, fault_warnings, sampling_warnings
 from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import AcceptanceSource, PoolSource
 from treepipe.sim.blocks import block_length
@@ -77,10 +76,10 @@ def predict(
             traces.append(_simulate(deployment, own, progress, paths=paths))
             traces[-1].redrawn = own.redrawn(traces[-1])
     for trace in traces:
-        trace.warnings += [*of_acceptance, *computing_warnings(deployment)]
+        trace.warnings += of_acceptance
         _refuse_far(deployment, trace)
         trace.warnings += extrapolation_warnings(deployment, trace)
-        trace.warnings += [*input_warnings(scenario, deployment), *fault_warnings(scenario)]
+        trace.warnings += input_warnings(scenario, deployment)
     traces[0].warnings += overload_warnings(scenario, deployment, traces)
     return traces
 
@@ -140,13 +139,9 @@ def acceptance_warnings(scenario: Scenario) -> list[str]:
     if isinstance(acceptance, PoolSection) and scenario.schedule.system.drafts:
         made = acceptance_pool(scenario)[0].made
         return making_warnings(scenario, made) if made is not None else []
-    found, rule = sampling_warnings(scenario), scenario.sampling.rule
-    if acceptance is not None and rule in ("relaxed_top_p", "adaptive"):
-        found.append(
-            f"sampling.rule = {rule!r}: the simulator takes acceptance as key acceptance gives it: "
-            f"it must be of this rule"
-        )
-    return found
+    if not scenario.schedule.system.drafts or isinstance(acceptance, Replay):
+        return []
+    return [*stated_warnings(scenario), *share_warnings(scenario)]
 
 
 def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[RequestSpec, ...]:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from treepipe.core.accepted_rows import AcceptedRows
 from treepipe.core.draft_work import Begin, Draft, Orders, Turn, WarmUp
-from treepipe.core.messages import Close, Flight, Message, Segment, Verified
+from treepipe.core.messages import Close, Flight, Message, Segment, Through, Verified
 from treepipe.core.recovery import Committed, Held, Teller
 from treepipe.core.requests import OpenRequest, OpenRequests, RequestTrace
 from treepipe.core.stage import Prune
@@ -55,6 +55,7 @@ class Verification:
     """Taking the target's tokens of a flight, and the decision, where a role does both.
 
     Attributes:
+        rows: whose tokens are taken.
         done: called when the time for it is over.
     """
 
@@ -62,13 +63,14 @@ class Verification:
     placed: Placed
     place: RolePlace
     flight: Flight
-    answers: Answers
+    rows: int
     done: Callback
 
     def begin(self) -> bool:
         """Returns whether it takes time; nothing is called if it does not."""
-        times, rows = self.placed.times, sum([len(each) for each in self.answers])
-        evaluate, decide = times.evaluate(rows), times.decide
+        times, rows = self.placed.times, self.rows
+        evaluate = times.evaluate(rows)
+        decide = times.decide * len(self.flight.segments)
         if not (evaluate or decide):
             return False
         costs: list[tuple[Kind, float]] = [("evaluate", evaluate), ("decide", decide)]
@@ -171,10 +173,11 @@ class StageRole(Role):
         stages = deployment.pipelines[pipeline]
         super().__init__(world, stages[number - 1], place)
         self._desk = deployment.stage_desk(pipeline, number)
-        drafts = [(draft.name,) for draft in deployment.drafts]
-        self._successors = [(stages[number].name,)] * len(drafts) if stages[number:] else drafts
+        self._drafts = [draft.name for draft in deployment.drafts]
+        self._successor = stages[number].name if stages[number:] else None
         self._by_context = self._placed.times.stage.last_context is not None
         self._verifies = deployment.verifies(pipeline, number)
+        self._sends_all = number < len(stages) or deployment.reads_states
         self._accepted = AcceptedRows() if self._verifies and deployment.reads_states else None
 
     @property
@@ -210,7 +213,7 @@ class StageRole(Role):
                 continue
             self._world.clock.taken(self._placed.name, action.flight)
             if isinstance(action, Send):
-                if self._send(action.flight):
+                if self._post_all(self._onwards(action.flight, action.flight)):
                     return
             elif tokens := action.tokens:
                 duration = times.stage(tokens)
@@ -220,7 +223,7 @@ class StageRole(Role):
                 return
             elif self._verifies:
                 nothing = ((),) * len(action.flight.segments)
-                if self._send(Verified(action.flight, nothing)):
+                if self._post_all(self._onwards(action.flight, Verified(action.flight, nothing))):
                     return
             elif self._pass_on(action.flight):
                 return
@@ -235,36 +238,52 @@ class StageRole(Role):
         if self._verifies:
             answers = self._world.verified(flight)
             done = partial(self._verified, flight, answers)
-            if Verification(self._world, self._placed, self._place, flight, answers, done).begin():
+            rows = flight.answered_rows  # nobody has told it which requests are over
+            if Verification(self._world, self._placed, self._place, flight, rows, done).begin():
                 return
             done(event)
         elif not self._pass_on(flight):
             self._go_on(event)
 
     def _pass_on(self, flight: Flight) -> bool:
-        """Send on what is computed, or hold it; returns whether that takes time of the stage."""
+        """Tell of what is computed, and send it on or hold it; returns whether that takes time of
+        the stage."""
+        said, letters = self._desk.through(flight), list[tuple[str, Message]]()
+        if said is not None:
+            letters.append((self._drafts[flight.draft], said))
         if self._desk.computed(flight):
-            return self._send(flight)
-        self._world.clock.ready(self._placed.name, flight)
-        return False
+            letters += self._onwards(flight, flight)
+        else:
+            self._world.clock.ready(self._placed.name, flight)
+        return bool(letters) and self._post_all(letters)
 
     def _verified(self, flight: Flight, answers: Answers, event: object) -> None:
         """The target's tokens travel back, with the states that a draft reads."""
         states: Answers = ()
         if self._accepted is not None:
-            pairs = zip(flight.segments, answers, strict=True)
-            states = tuple([self._accepted.of(*pair) for pair in pairs])
-        if not self._send(Verified(flight, answers, states)):
+            of = self._accepted.of
+            states = tuple(
+                [  # nobody reads those of a request that was over before its segment was computed
+                    of(segment, known.__getitem__)[1] if len(known) == len(segment.answered) else ()
+                    for segment, known in zip(flight.segments, answers, strict=True)
+                ]
+            )
+        if not self._post_all(self._onwards(flight, Verified(flight, answers, states))):
             self._go_on(event)
 
-    def _send(self, message: Flight | Verified) -> bool:
-        """Returns whether that takes time of the stage, which then goes on by itself."""
-        flight = message.flight if isinstance(message, Verified) else message
-        receivers, costs = self._successors[flight.draft], self._place.costs
+    def _onwards(self, flight: Flight, message: Flight | Verified) -> list[tuple[str, Message]]:
+        """What becomes of a flight, to the next stage or to its draft server."""
+        going = message if self._sends_all else message.going_back
+        return [(self._successor or self._drafts[flight.draft], going)]
+
+    def _post_all(self, letters: list[tuple[str, Message]]) -> bool:
+        """Send; returns whether that takes time of the stage, which then goes on by itself."""
+        costs = self._place.costs
         if costs is None:
-            self._world.send(self._placed.name, receivers, message)
+            for receiver, message in letters:
+                self._world.send(self._placed.name, (receiver,), message)
         else:
-            self._post(deque([(receivers[0], message)]), costs, None)
+            self._post(deque(letters), costs, None)
         return costs is not None
 
 
@@ -286,7 +305,7 @@ class DraftServer(Role):
         self._stages = [[stage.name for stage in stages] for stages in deployment.pipelines]
         self._by_context = self._placed.times.draft.last_context is not None
         self._open = OpenRequests[Oracle]()
-        self._inbox: deque[tuple[Flight | Verified, float]] = deque()
+        self._inbox: deque[tuple[Flight | Verified | Through, float]] = deque()
         self._losses: deque[tuple[int, str]] = deque()
         self._alarm = False
         self._teller = Teller() if deployment.faults.injected else None
@@ -329,7 +348,7 @@ class DraftServer(Role):
     def deliver(self, message: Message) -> None:
         """Take a flight that came back; it joins the queue when the server looks up, as one that
         has waited there since."""
-        assert isinstance(message, Flight | Verified)
+        assert isinstance(message, Flight | Verified | Through)
         self._inbox.append((message, self._world.clock.now))
         self._wake()
 
@@ -347,6 +366,8 @@ class DraftServer(Role):
                 back, arrived_ms = inbox.popleft()
                 if isinstance(back, Verified):
                     desk.arrive(back.flight, back.answers, arrived_ms)
+                elif isinstance(back, Through):
+                    desk.through(back, arrived_ms)
                 else:
                     desk.arrive(back, None, arrived_ms)
             work = desk.next(clock.now)
@@ -406,8 +427,8 @@ class DraftServer(Role):
     def _evaluate(self, flight: Flight) -> bool:
         """Take the target's tokens and serve the flight; returns whether that takes time."""
         answers = self.answers(flight)
-        done = partial(self._evaluated, flight, answers)
-        if Verification(self._world, self._placed, self._place, flight, answers, done).begin():
+        done, rows = partial(self._evaluated, flight, answers), sum(map(len, answers))
+        if Verification(self._world, self._placed, self._place, flight, rows, done).begin():
             return True
         return self._carry_out(self._desk.returned(flight, answers), 1)
 

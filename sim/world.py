@@ -99,6 +99,9 @@ class Simulation(FrontOffice):
     def finished(self, request: RequestTrace) -> None:
         if isinstance(self.clock, ListeningClock):
             self.trace.paths += critical_path(self.clock.cause, request.session, edges(request))
+            left = [each for draft in self._life.drafts for each in draft.requests]
+            oldest = min([each.assignment.asked_ms for each in left], default=self.clock.now)
+            self.clock.forget(oldest)
         self._journal.closed(request.session)
         self._open(self._front.finished(request))
 

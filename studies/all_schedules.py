@@ -22,6 +22,7 @@ from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
 from treepipe.validation.comparison import compared
 from treepipe.validation.judgement import METRIC, Row, faults_of, warnings_of
 from treepipe.validation.row_sheet import row_sheet
+from treepipe.validation.validation import spread
 
 NAME = "all-schedules"
 AIM = 0.08
@@ -115,16 +116,16 @@ def _entries(rows: Mapping[str, Row]) -> list[Entry]:
 
 
 def _findings(rows: Mapping[str, Row]) -> list[str]:
-    errors = {name: abs(row.error) for name, row in rows.items()}
-    if not errors:
+    if not rows:
         return []
-    worst = max(errors, key=errors.__getitem__)
-    inside = sum(error <= AIM for error in errors.values())
-    durations = max(abs(row.duration_error) for row in rows.values())
+    errors = spread({name: row.error for name, row in rows.items()})
+    durations = spread({name: row.duration_error for name, row in rows.items()})
+    inside = sum(abs(row.error) <= AIM for row in rows.values())
     return [
-        f"error of the predicted time between tokens: at most {errors[worst]:.1%} ({worst}), at "
-        f"most {AIM:.0%} for {inside} of {len(errors)} schedules; from durations alone at most "
-        f"{durations:.1%}"
+        f"error of the predicted time between tokens: at most {errors['worst']:.1%} "
+        f"({errors['worst_at']}), at most {AIM:.0%} for {inside} of {len(rows)} schedules, "
+        f"{errors['bias']:+.1%} in the mean; from durations alone at most "
+        f"{durations['worst']:.1%}, {durations['bias']:+.1%} in the mean"
     ]
 
 

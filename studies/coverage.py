@@ -1,11 +1,12 @@
 """How often an interval that was predicted for a run holds what the run then has.
 
-Each cell is a schedule on one of the standard grid's clusters, with one recorded acceptance. Its
-recorded texts are split at random: acceptance is calibrated on two thirds, and runs are made of
-others. A run here is a replay: the simulator goes through recorded texts as they are, request by
-request, so what is tested is how acceptance and workload are drawn, and not durations (those agree
-with real processes in the standard grid, ``docs/validation.md``). With ``measure``, some schedules
-are run on real processes, too.
+Each cell is a schedule on one of the standard grid's clusters, with one recorded acceptance. A
+group of recorded texts is held back: acceptance is calibrated on all others, their vectors off the
+path included, and a run goes through the group's texts as they are, request by request. Groups have
+no text in common, and cells of one group are a cluster: their errors are alike, so intervals are
+made over groups. A run here is simulated, in two worlds: with the durations of the prediction's
+profiles, where acceptance and workload alone are chance, and with durations that vary by a law that
+no profile holds. With ``measure``, some schedules are run on real processes, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from treepipe.core.schedules import systems
+from treepipe.physics.host import Factor, HostTimes
+from treepipe.physics.timing import TimeTable
 from treepipe.profiles.library import LIBRARY
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.results.estimates import summarize
@@ -28,6 +32,7 @@ from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.results.statistics import CONFIDENCE, Interval
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.fitting import fitting
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.schema import ScheduleName
@@ -50,8 +55,14 @@ POOLS = {
     "model, T = 1": "reference-sampled-1",
 }
 """Recorded acceptance by what drafted."""
-CALIBRATED = 2 / 3
-"""Share of the recorded texts that acceptance is calibrated on."""
+PROFILED, VARYING = "profiled", "varying"
+"""Worlds of runs, by their durations."""
+VARIATION = 0.25
+"""Standard deviation over the mean of a single pass, where durations vary: what hosts that were
+measured in place have had."""
+SPEED = 0.06
+"""Standard deviation of the logarithm of a machine's speed in a run, where durations vary: those of
+real runs have been off by about as much (``real-time``)."""
 AIM = (0.90, 0.99)
 RUN = Size(requests=10, new_tokens=16, runs=8)
 """Of a prediction and of a run; texts that ended sooner are left out."""
@@ -59,11 +70,11 @@ RUN = Size(requests=10, new_tokens=16, runs=8)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done: with every drafting schedule, ``splits`` of what was recorded of each of
-    ``drafts``; and ``measured`` schedules on real processes."""
+    """How much is done: every drafting schedule with ``groups`` of the texts that were recorded of
+    each of ``drafts``, as far as there are so many; ``measured`` schedules on real processes."""
 
     schedules: Sequence[ScheduleName] = SYSTEMS
-    splits: int = 2
+    groups: int = 2
     drafts: Sequence[str] = tuple(POOLS)
     size: Size = RUN
     measured: Sequence[ScheduleName] = ()
@@ -74,12 +85,15 @@ class Found:
     """A cell's time between tokens: predicted for a run, and in the run (ms).
 
     Attributes:
+        group: of the run's texts among the draft's.
+        world: by the run's durations.
         mean: the prediction with the interval of its mean; ``run``: with that of a run.
     """
 
     label: str
-    schedule: str
     draft: str
+    group: int
+    world: str
     mean: Interval
     run: Interval
     measured: float
@@ -96,23 +110,29 @@ class Found:
         return self.run.low / self.run.mean, self.run.high / self.run.mean
 
     @property
+    def half_width(self) -> float:
+        """Half of a run's interval, over the prediction."""
+        low, high = self.ends
+        return (high - low) / 2
+
+    @property
     def error(self) -> float:
         return self.run.mean / self.measured - 1
 
 
 def run(say: Say, full: bool, measure: bool) -> StudyResult:
-    """Two splits per schedule and acceptance, in full 8; measured: three schedules, in full 6."""
+    """Two groups of texts per acceptance, in full 6; measured: three schedules, in full 6."""
     measured = SYSTEMS[1 : 7 if full else 4] if measure else ()
-    return study(Settings(splits=8 if full else 2, measured=measured), say)
+    return study(Settings(groups=6 if full else 2, measured=measured), say)
 
 
 def study(settings: Settings, say: Say) -> StudyResult:
     """Predict and replay all cells, and run some of them."""
     cells = list(_cells(settings))
     say("predicting and replaying", len(cells))
-    found = []
-    for number, (cell, draft, pool) in enumerate(cells):
-        found.append(_replayed(cell, draft, pool, settings.size, number))
+    found: list[Found] = []
+    for number, (cell, draft, group) in enumerate(cells):
+        found += _replayed(cell, draft, group, settings.size, number)
         say("", 1)
     rows = list(compare(_cases(settings), say)) if settings.measured else []
     ran = [_executed(row) for row in rows]
@@ -120,7 +140,7 @@ def study(settings: Settings, say: Say) -> StudyResult:
     return StudyResult(
         NAME,
         [*_entries(found), *_run_entries(ran)],
-        [_by_draft(found), _cell_sheet("cells", "Replays", found), *_run_sheets(ran)],
+        [_by_draft(found), _cell_sheet("cells", "Simulated runs", found), *_run_sheets(ran)],
         {NAME: _figure(found)},
         [*_findings(found, ran), *warnings_of(named)],
         faults_of(named),
@@ -129,56 +149,85 @@ def study(settings: Settings, say: Say) -> StudyResult:
 
 
 WHAT = [
-    "a run is a replay of recorded texts through the simulator, and none of them is known to its "
-    "prediction: what is tested is the chance in acceptance and workload; durations are the same "
-    "in prediction and replay",
-    "a text off the target's own is answered from the pool's vectors off the path, in both",
-    "cells of one acceptance share recorded texts, split otherwise each time: they are not wholly "
-    "independent, and the interval of the share (Clopper and Pearson) takes them as if they were",
+    "a run goes through recorded texts in the simulator, and its prediction knows nothing of these "
+    "texts: neither their tokens nor what the draft said off them",
+    f"durations {PROFILED}: they are the same in prediction and run, so what is tested is the "
+    "chance in acceptance and workload",
+    f"durations {VARYING}: each machine is faster or slower than its profile for the whole run "
+    f"(lognormal, {SPEED:.0%}), and each of its passes takes another time (lognormal, "
+    f"{VARIATION:.0%}); a predicted interval knows of neither and promises nothing about them",
+    "cells are not independent: those of one group go through the same texts. Groups of one "
+    "acceptance have no text in common, though what they are calibrated on overlaps, and another "
+    "acceptance may have been recorded along the same texts. Intervals are over groups: of the "
+    "bias Student's t, of the share Clopper and Pearson's with as many cells as the groups' "
+    "variance allows (Korn and Graubard 1998)",
 ]
 
 
-def _cells(settings: Settings) -> Iterator[tuple[Cell, str, str]]:
-    """Each with the name of its acceptance; clusters are the standard grid's in turn."""
+def _cells(settings: Settings) -> Iterator[tuple[Cell, str, int]]:
+    """Each with its acceptance and group of texts; clusters are the standard grid's in turn."""
     places = itertools.cycle(itertools.product(STAGES, LATENCIES_MS, STAGE_MS))
-    for _ in range(settings.splits):
+    for group in range(settings.groups):
         for schedule in settings.schedules:
             if systems()[schedule].drafts:
                 for draft in settings.drafts:
-                    yield Cell(schedule, *next(places)), draft, POOLS[draft]
+                    place = next(places)
+                    if group < len(_long_texts(draft, settings.size)) // settings.size.requests:
+                        yield Cell(schedule, *place), draft, group
 
 
-def _replayed(cell: Cell, draft: str, pool: str, size: Size, number: int) -> Found:
-    """Split the recorded texts, predict from the one part, go through texts of the other."""
+def _replayed(cell: Cell, draft: str, group: int, size: Size, number: int) -> Iterator[Found]:
+    """Predict from all texts but a group's, and go through the group's, in both worlds."""
     (case,) = cases_of([cell], size)
     scenario = case.scenario.with_(seed=number)
-    calibrated, others = _split(_recorded(pool), size, number)
+    calibrated, others = _split(draft, size, group)
     deployment = fitting(resolve(scenario).asked(draw_requests(scenario, number), number))
     predicted = predict_case(
         deployment, scenario, CalibratedAcceptance(calibrated), lambda *_: None, lambda trace: trace
     )
-    metrics, _ = summarize([simulate(deployment, TextSource(others, number))])
-    interval = predicted.of_a_run[METRIC]
-    mean = predicted.metrics[METRIC]
-    return Found(cell.label, cell.schedule, draft, mean, interval, metrics[METRIC].mean)
+    run, mean = predicted.of_a_run[METRIC], predicted.metrics[METRIC]
+    worlds = {PROFILED: deployment, VARYING: _varying(deployment, number)}
+    for world, actual in worlds.items():
+        metrics, _ = summarize([simulate(actual, TextSource(others, number))])
+        yield Found(cell.label, draft, group, world, mean, run, metrics[METRIC].mean)
+
+
+def _varying(
+    deployment: Deployment, seed: int, speed: float = SPEED, variation: float = VARIATION
+) -> Deployment:
+    """The same on machines that are not as fast as their profiles say, nor always alike."""
+    rng, nothing = np.random.default_rng([seed, 1]), TimeTable({1: 0.0})
+    varied = []
+    for machine in dict.fromkeys(map(deployment.machine, deployment.devices)):
+        slower = Factor({1: float(np.exp(rng.normal(0.0, speed)))})
+        costs = HostTimes(nothing, nothing, 0.0, nothing, slower, variation, Factor({}))
+        varied.append(replace(machine, costs=costs))
+    return replace(deployment, machines=tuple(varied))
 
 
 @lru_cache
-def _recorded(pool: str) -> PoolFile:
-    return PoolFile.load(LIBRARY / "acceptance" / f"{pool}.json.gz")
+def _recorded(draft: str) -> PoolFile:
+    return PoolFile.load(LIBRARY / "acceptance" / f"{POOLS[draft]}.json.gz")
 
 
-def _split(file: PoolFile, size: Size, seed: int) -> tuple[Pool, Pool]:
-    """Texts to calibrate on, and as many others as there are requests, each as long as these."""
-    texts = [each.beginning(size.new_tokens) for each in file.prompts]
-    texts = [each for each in texts if len(each.known.ranks) == size.new_tokens]
-    order = np.random.default_rng(seed).permutation(len(texts)).tolist()
-    count = round(CALIBRATED * len(texts))
-    parts = order[:count], order[count : count + size.requests]
-    calibrated, others = (
-        Pool.of(replace(file, prompts=[texts[number] for number in part])) for part in parts
+def _long_texts(draft: str, size: Size) -> list[int]:
+    """Numbers of the texts that are as long as a run's, in an order of their own."""
+    texts = _recorded(draft).prompts
+    order = np.random.default_rng(0).permutation(len(texts)).tolist()
+    return [n for n in order if len(texts[n].known.ranks) >= size.new_tokens]
+
+
+def _split(draft: str, size: Size, group: int) -> tuple[Pool, Pool]:
+    """All texts but a group's, and those of the group, each as long as a run's."""
+    texts = _long_texts(draft, size)
+    first = group * size.requests
+    own = texts[first : first + size.requests]
+    others = [number for number in texts if number not in own]
+    known, held = (
+        Pool.of(_recorded(draft).of_texts(part).beginnings(size.new_tokens))
+        for part in (others, own)
     )
-    return calibrated, others
+    return known, held
 
 
 def _cases(settings: Settings) -> list[Case]:
@@ -187,31 +236,60 @@ def _cases(settings: Settings) -> list[Case]:
 
 def _executed(row: Row) -> Found:
     run = row.of_a_run[METRIC]
-    return Found(row.label, row.schedule, "model", row.predicted, run, row.measured)
+    return Found(row.label, "model", 0, "real processes", row.predicted, run, row.measured)
+
+
+def _groups(found: Sequence[Found]) -> list[list[Found]]:
+    """Cells by their runs' texts."""
+    groups: dict[tuple[str, int], list[Found]] = {}
+    for each in found:
+        groups.setdefault((each.draft, each.group), []).append(each)
+    return list(groups.values())
 
 
 def _share(found: Sequence[Found]) -> Interval:
-    """The share of cells whose run is inside, by Clopper and Pearson."""
-    inside = sum(each.is_covered for each in found)
-    low, high = stats.binomtest(inside, len(found)).proportion_ci(CONFIDENCE)
-    return Interval(inside / len(found), float(low), float(high))
+    """The share of cells whose run is inside, by Clopper and Pearson with as many cells as would
+    say as much if they were independent (Korn and Graubard, Survey Methodology 1998): the share's
+    variance over groups tells, and they are no fewer than groups and no more than cells."""
+    shares = [fmean(each.is_covered for each in group) for group in _groups(found)]
+    share = fmean(each.is_covered for each in found)
+    variance = float(np.var(shares, ddof=1)) / len(shares) if len(shares) > 1 else 0.0
+    alike = share * (1 - share) / variance if variance else 0.0
+    cells = min(max(alike, len(shares)), len(found))
+    inside, outside = share * cells, (1 - share) * cells
+    tail = (1 - CONFIDENCE) / 2
+    low = float(stats.beta.ppf(tail, inside, outside + 1)) if inside else 0.0
+    high = float(stats.beta.ppf(1 - tail, inside + 1, outside)) if outside else 1.0
+    return Interval(share, low, high)
 
 
 def _bias(found: Sequence[Found]) -> Interval:
     """Geometric mean of predictions over runs, less 1: too high and too low by a factor cancel."""
-    logs = Interval.over([np.log(each.run.mean / each.measured) for each in found])
+    logs = Interval.over(
+        [fmean(np.log(each.run.mean / each.measured) for each in group) for group in _groups(found)]
+    )
     ends = (None if end is None else float(np.expm1(end)) for end in (logs.low, logs.high))
     return Interval(float(np.expm1(logs.mean)), *ends)
 
 
+def _worlds(found: Sequence[Found]) -> dict[str, list[Found]]:
+    """Cells by the durations of their runs."""
+    names = dict.fromkeys(each.world for each in found)
+    return {name: [each for each in found if each.world == name] for name in names}
+
+
 def _entries(found: Sequence[Found]) -> list[Entry]:
-    share, bias = _share(found), _bias(found)
-    return [
+    entries = [
         Entry("nominal", "1", CONFIDENCE),
         Entry("cells", "1", len(found)),
-        Entry("covered_share", "1", share.mean, share.low, share.high),
-        Entry("bias", "1", bias.mean, bias.low, bias.high),
+        Entry("groups", "1", len(_groups(found))),
+        Entry("half_width/median", "1", median(each.half_width for each in found)),
     ]
+    for prefix, own in {"": found, **{f"{n}/": own for n, own in _worlds(found).items()}}.items():
+        share, bias = _share(own), _bias(own)
+        entries.append(Entry(f"{prefix}covered_share", "1", share.mean, share.low, share.high))
+        entries.append(Entry(f"{prefix}bias", "1", bias.mean, bias.low, bias.high))
+    return entries
 
 
 def _run_entries(ran: Sequence[Found]) -> list[Entry]:
@@ -225,14 +303,21 @@ def _findings(found: Sequence[Found], ran: Sequence[Found]) -> list[str]:
     share, bias = _share(found), _bias(found)
     low, high = AIM
     verdict = "met" if low <= share.mean <= high else "missed"
-    of_mean = np.mean([each.mean.holds(each.measured) for each in found])
+    of_mean = fmean(each.mean.holds(each.measured) for each in found)
+    each_world = "; ".join(
+        f"durations {world}: {_share(own).mean:.1%}, bias {_bias(own).mean:+.1%}{_ends(_bias(own))}"
+        for world, own in _worlds(found).items()
+    )
     sentences = [
-        f"a run's interval holds the replayed run's time between tokens in {share.mean:.1%} of "
-        f"{len(found)} cells ({share.low:.1%} to {share.high:.1%}) at a nominal {CONFIDENCE:.0%}; "
-        f"aim {low:.0%} to {high:.0%}, {verdict}",
+        f"a run's interval holds the run's time between tokens in {share.mean:.1%}"
+        f"{_ends(share, '.1%')} of {len(found)} cells in {len(_groups(found))} groups of texts at "
+        f"a nominal {CONFIDENCE:.0%}; aim {low:.0%} to {high:.0%}, {verdict}",
+        each_world,
         f"the interval of the mean, which is narrower and promises nothing of one run, does in "
         f"{of_mean:.1%}",
         f"bias: {bias.mean:+.1%}{_ends(bias)}",
+        f"half-widths of a run's interval are {median(e.half_width for e in found):.0%} in the "
+        f"median, so one run would hardly show a bias below that{_noticed(bias)}",
     ]
     if ran:
         inside = sum(each.is_covered for each in ran)
@@ -240,30 +325,40 @@ def _findings(found: Sequence[Found], ran: Sequence[Found]) -> list[str]:
     return sentences
 
 
-def _ends(bias: Interval) -> str:
-    """The interval in words; empty where one cell tells none."""
-    known = bias.low is not None and bias.high is not None
-    return f" ({bias.low:+.1%} to {bias.high:+.1%})" if known else ""
+def _noticed(bias: Interval) -> str:
+    """The bias that all cells together tell from none; empty where one group tells none."""
+    if bias.low is None or bias.high is None:
+        return ""
+    return f"; all cells together, one below {(bias.high - bias.low) / 2:.1%}"
+
+
+def _ends(value: Interval, shown: str = "+.1%") -> str:
+    """The interval in words; empty where one group tells none."""
+    known = value.low is not None and value.high is not None
+    return f" ({value.low:{shown}} to {value.high:{shown}})" if known else ""
 
 
 def _by_draft(found: Sequence[Found]) -> Sheet:
-    columns = [Column("acceptance"), Column("cells", shown="d"), Column("covered", shown=".0%")]
-    columns += [Column("bias", shown="+.1%"), Column("half-width, median", shown=".1%")]
-    sheet = Sheet("acceptance", "By recorded acceptance", columns)
+    columns = [Column("acceptance"), Column("durations"), Column("cells", shown="d")]
+    columns += [Column("covered", shown=".0%"), Column("bias", shown="+.1%")]
+    columns.append(Column("half-width, median", shown=".1%"))
+    sheet = Sheet("acceptance", "By recorded acceptance and durations of the runs", columns)
     for draft in dict.fromkeys(each.draft for each in found):
-        own = [each for each in found if each.draft == draft]
-        half = np.median([(high - low) / 2 for low, high in (each.ends for each in own)])
-        sheet.add(draft, len(own), _share(own).mean, _bias(own).mean, half)
+        for world, own in _worlds([each for each in found if each.draft == draft]).items():
+            half = median(each.half_width for each in own)
+            sheet.add(draft, world, len(own), _share(own).mean, _bias(own).mean, half)
     return sheet
 
 
 def _cell_sheet(name: str, title: str, found: Sequence[Found]) -> Sheet:
-    columns = [Column("cell"), Column("acceptance"), Column("predicted", "ms"), Column("low", "ms")]
+    columns = [Column("cell"), Column("acceptance"), Column("group", shown="d")]
+    columns += [Column("durations"), Column("predicted", "ms"), Column("low", "ms")]
     columns += [Column("high", "ms"), Column("run", "ms"), Column("error", shown="+.1%")]
     sheet = Sheet(name, f"{title}: time between tokens", [*columns, Column("inside")])
     for each in found:
         ends = each.run.mean, each.run.low, each.run.high
-        sheet.add(each.label, each.draft, *ends, each.measured, each.error, each.is_covered)
+        cell = each.label, each.draft, each.group, each.world
+        sheet.add(*cell, *ends, each.measured, each.error, each.is_covered)
     return sheet
 
 

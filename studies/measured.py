@@ -23,6 +23,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.studies.study import Entry, Measuring, StudyResult
 from treepipe.validation.comparison import Case, compared
 from treepipe.validation.judgement import Cut, Row, faults_of
+from treepipe.validation.validation import spread
 
 BUNDLED: Mapping[str, Any] = {
     "emulate": True,
@@ -105,13 +106,13 @@ class MeasuredColumn:
 
     def finding(self) -> str:
         metric, name = next(iter(self.metrics.items()))
-        errors = {value: abs(row.error_of(metric)) for value, row in self.rows.items()}
-        worst = max(errors, key=errors.__getitem__)
-        durations = max(abs(row.duration_error_of(metric)) for row in self.rows.values())
+        errors = spread({str(n): row.error_of(metric) for n, row in self.rows.items()})
+        durations = spread({str(n): row.duration_error_of(metric) for n, row in self.rows.items()})
         return (
             f"run on real processes with the bundled pair, devices emulated: {name} predicted to "
-            f"{errors[worst]:.1%} at worst ({self.axis.key} {worst}), durations alone to "
-            f"{durations:.1%}"
+            f"{errors['worst']:.1%} at worst ({self.axis.key} {errors['worst_at']}), "
+            f"{errors['bias']:+.1%} in the mean; durations alone to {durations['worst']:.1%}, "
+            f"{durations['bias']:+.1%} in the mean"
         )
 
     def warnings(self) -> list[str]:

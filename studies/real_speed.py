@@ -37,7 +37,7 @@ AIMS = {
     "chosen_over_best": 0.95,
     "two_stages_chosen_over_best": 0.95,
 }
-"""Of the ratios of tokens per second, at least."""
+"""Of the ratios of tokens per second, at least; of others there is no aim."""
 SEARCH: Mapping[str, Any] = {
     "cases": 0,
     "schedules": (
@@ -103,6 +103,7 @@ class Speeds:
         plain, found = self.generate[1], {}
         best = {n: max(plans, key=lambda each: each.over(plain)) for n, plans in self.plans.items()}
         found["best_over_generate"] = best[1].over(plain)
+        found["chosen_over_generate"] = self.plans[1][0].over(plain)
         found["best_over_assisted"] = best[1].over(self.assisted)
         found["chosen_over_best"] = self.plans[1][0].over(best[1])
         if 2 in best:
@@ -113,21 +114,22 @@ class Speeds:
     @property
     def entries(self) -> list[Entry]:
         return [
-            Entry(f"speed/{what}", "1", measured=ratio, published=AIMS[what])
+            Entry(f"speed/{what}", "1", measured=ratio, published=AIMS.get(what))
             for what, ratio in self.ratios.items()
         ]
 
     @property
     def finding(self) -> str:
-        """One sentence."""
+        """One sentence. The best is found by the rounds that it is told of, which flatters it."""
         plain, shown = self.generate[1], []
         for stages, plans in self.plans.items():
             best = max(plans, key=lambda each: each.over(plain))
             other = self.generate[stages]
             shown.append(
-                f"{best.label} on {stages} stage{'s' if stages > 1 else ''} decodes "
-                f"{best.over(other):.2f} times as fast as generate() with as many threads "
-                f"(chosen: {plans[0].label}, {plans[0].over(best):.2f} of that)"
+                f"{plans[0].label}, as planned for {stages} stage{'s' if stages > 1 else ''}, "
+                f"decodes {plans[0].over(other):.2f} times as fast as generate() with as many "
+                f"threads; the fastest of {len(plans)} that were run, {best.label}, "
+                f"{best.over(other):.2f} times"
             )
         return "; ".join(shown)
 

@@ -7,6 +7,10 @@ prompts, every schedule is predicted, and continues prompts that no turn before 
 machine's speed changes within seconds, so calibration and runs lie close together. The heavy pair
 is the bundled one opened many times as wide, which says the same and takes milliseconds a pass.
 With it plans are searched, too, and run beside ``generate()`` (``real_speed.py``).
+
+Law of this file: an error is raw, and every turn counts. What is corrected by a figure that the run
+itself told has a name of its own, a schedule that calibration ran is left out of what is summed up,
+and beside every median stands the signed mean.
 """
 
 from __future__ import annotations
@@ -14,9 +18,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -30,6 +34,7 @@ from treepipe.executor.measure.calibrate import (
     calibrate_device,
     calibrate_run,
 )
+from treepipe.executor.measure.in_place import SCHEDULES as CALIBRATED_WITH
 from treepipe.executor.measure.run_request import RunRequest
 from treepipe.executor.prompts import load_texts
 from treepipe.files.toml_file import toml_text
@@ -44,7 +49,7 @@ from treepipe.studies.study import Entry, StudyResult
 from treepipe.validation.calibration import CALIBRATION, HELD_OUT
 from treepipe.validation.comparison import Case, compare
 from treepipe.validation.judgement import Row, faults_of, warnings_of
-from treepipe.validation.validation import busy_shares
+from treepipe.validation.validation import busy_shares, spread
 
 NAME = "real-time"
 SCHEDULES: tuple[str, ...] = tuple(systems())
@@ -68,14 +73,20 @@ CONTEXT = 64
 that is slow for a few seconds else leaves its mark on single points."""
 
 
+FITTED = (
+    f"the host's terms are fitted to runs of {' and '.join(CALIBRATED_WITH)} on other prompts: "
+    f"these schedules are left out of medians, means and worst errors"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """The bundled pair at a weight, and what is wanted of its predictions.
 
     Attributes:
         widen, draft_widen: times as wide feed-forward layers.
-        aims: largest relative errors: of durations in the median and at worst, of the prediction in
-            the median, of a device's busy share at worst; of what is not named there is no aim.
+        aims: largest sizes of errors, by the keys of what is summed up; of what is not named there
+            is no aim.
     """
 
     name: str
@@ -132,10 +143,15 @@ FULL = Settings(device_seconds=90.0, host_seconds=30.0, stages=(2, 3), cuts=((3,
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """One case, predicted and run in several turns: times are means, as turns have prompts of their
-    own, and durations' errors medians, as a turn may be disturbed."""
+    """One case, predicted and run in several turns, each with prompts of its own: times are means
+    over the turns, and errors those of the means."""
 
     rows: Sequence[Row]
+
+    @property
+    def calibrated_with(self) -> bool:
+        """Whether the host's terms were fitted to runs of the same schedule."""
+        return self.rows[0].schedule in CALIBRATED_WITH
 
     @property
     def predicted(self) -> Interval:
@@ -155,25 +171,26 @@ class Repeated:
 
     @property
     def duration_error(self) -> float:
-        return median(row.duration_error for row in self.rows)
+        return fmean(row.replayed for row in self.rows) / self.measured - 1
 
     @property
-    def drifted_duration_error(self) -> float:
-        return median(row.drifted_duration_error for row in self.rows)
+    def drift_corrected_duration_error(self) -> float:
+        return fmean(row.replayed * row.drift for row in self.rows) / self.measured - 1
 
     @property
     def drift(self) -> float:
-        return median(row.drift for row in self.rows)
+        return fmean(row.drift for row in self.rows)
 
     @property
     def utilization_error(self) -> float:
         """Predicted less measured busy share, of the device where they are farthest apart."""
-        turns = [busy_shares(row) for row in self.rows]
-        apart = [
-            median(turn[name].predicted - turn[name].measured for turn in turns)
-            for name in turns[0]
-        ]
-        return max(apart, key=abs)
+        turns = [_shares_apart(row) for row in self.rows]
+        return max((fmean(turn[name] for turn in turns) for name in turns[0]), key=abs)
+
+
+def _shares_apart(row: Row) -> dict[str, float]:
+    """Predicted less measured busy share of every device."""
+    return {name: each.predicted - each.measured for name, each in busy_shares(row).items()}
 
 
 def run(say: Say, full: bool) -> StudyResult:
@@ -207,10 +224,11 @@ def study(settings: Settings, say: Say) -> StudyResult:
             *(entry for pair in settings.pairs for entry in _summary(pair, rows)),
             *(speed.entries if speed else ()),
         ],
-        [_sheet(rows), *([speed.sheet] if speed else ())],
+        [_partitions(settings.pairs, rows), _sheet(rows), *([speed.sheet] if speed else ())],
         {NAME: _figure(rows)},
         [
-            *(_finding(pair, rows) for pair in settings.pairs),
+            *(said for pair in settings.pairs for said in _findings(pair, rows)),
+            FITTED,
             *([speed.finding] if speed else ()),
             *warnings_of({name: each.rows[0] for name, each in rows.items()}),
         ],
@@ -334,52 +352,111 @@ def _workload(settings: Settings, prompts: str) -> dict[str, Any]:
 def _entries(rows: Mapping[str, Repeated]) -> list[Entry]:
     found = []
     for key, row in rows.items():
-        value = row.predicted
-        found += [
+        value, corrected = row.predicted, row.drift_corrected_duration_error
+        own = [
             Entry(f"{key}/predicted_ms", "ms", value.mean, value.low, value.high),
             Entry(f"{key}/measured_ms", "ms", measured=row.measured),
             Entry(f"{key}/error", "1", row.error),
-            Entry(f"{key}/duration_error", "1", row.drifted_duration_error),
-            Entry(f"{key}/raw_duration_error", "1", row.duration_error),
+            Entry(f"{key}/duration_error", "1", row.duration_error),
+            Entry(f"{key}/drift_corrected_duration_error", "1", corrected),
             Entry(f"{key}/drift", "1", measured=row.drift),
             Entry(f"{key}/utilization_error", "1", row.utilization_error),
         ]
+        found += [replace(e, role="calibrated") for e in own] if row.calibrated_with else own
     return found
 
 
-def _errors(pair: Pair, rows: Mapping[str, Repeated]) -> dict[str, float]:
-    own = [row for key, row in rows.items() if key.startswith(f"{pair.name}/")]
-    durations = [abs(row.drifted_duration_error) for row in own]
-    shares = [abs(row.utilization_error) for row in own]
+def _held(pair: Pair, rows: Mapping[str, Repeated]) -> dict[str, Repeated]:
+    """A pair's cases whose schedules calibration did not run."""
     return {
-        "duration_error/median": median(durations),
-        "duration_error/worst": max(durations),
-        "error/median": median([abs(row.error) for row in own]),
-        "utilization_error/median": median(shares),
-        "utilization_error/worst": max(shares),
+        key: each
+        for key, each in rows.items()
+        if key.startswith(f"{pair.name}/") and not each.calibrated_with
+    }
+
+
+def _errors(held: Mapping[str, Repeated]) -> dict[str, dict[str, Any]]:
+    """What ``spread`` says of errors: the prediction's by cases, all others by cases' single turns,
+    where a busy share is the farthest device's."""
+    turns = {
+        f"{key}, turn {turn}": row
+        for key, each in held.items()
+        for turn, row in enumerate(each.rows, start=1)
+    }
+    corrected = {key: row.drift_corrected_duration_error for key, row in turns.items()}
+    farthest = {key: max(_shares_apart(row).values(), key=abs) for key, row in turns.items()}
+    return {
+        "error": spread({key: each.error for key, each in held.items()}),
+        "duration_error": spread({key: row.duration_error for key, row in turns.items()}),
+        "drift_corrected_duration_error": spread(corrected),
+        "utilization_error": spread(farthest),
     }
 
 
 def _summary(pair: Pair, rows: Mapping[str, Repeated]) -> list[Entry]:
+    held = _held(pair, rows)
     return [
-        Entry(f"{pair.name}/{what}", "1", value, published=pair.aims.get(what))
-        for what, value in _errors(pair, rows).items()
+        Entry(f"{pair.name}/{key}", "1", found[of], published=pair.aims.get(key))
+        for what, found in (_errors(held) if held else {}).items()
+        for key, of in (
+            (f"{what}/median", "median"),
+            (f"{what}/worst", "worst"),
+            (f"{what}/mean", "bias"),
+        )
     ]
 
 
-def _finding(pair: Pair, rows: Mapping[str, Repeated]) -> str:
-    found = _errors(pair, rows)
-    own = [each for key, each in rows.items() if key.startswith(f"{pair.name}/")]
-    drifts = [row.drift for each in own for row in each.rows]
-    middle, worst = found["duration_error/median"], found["duration_error/worst"]
+def _findings(pair: Pair, rows: Mapping[str, Repeated]) -> list[str]:
+    """Raw errors, and what is left of durations' once the drift is taken off."""
+    held = _held(pair, rows)
+    if not held:
+        return []
+    turns = [row for each in held.values() for row in each.rows]
+    fast, drifts = sum(row.duration_error < 0 for row in turns), [row.drift for row in turns]
+    of = _errors(held)
+    durations, worst_at = of["duration_error"], of["duration_error"]["worst_at"]
+    return [
+        f"{pair.name} pair: durations are off by {_told(durations)} ({worst_at}), too fast in "
+        f"{fast} of {len(turns)} turns of {len(held)} cases; the predicted time between tokens, "
+        f"all of a case's turns together, by {_told(of['error'])}; the busy share of the device "
+        f"farthest off in each turn by {_told(of['utilization_error'])} of all time",
+        f"{pair.name} pair: with the machine's drift taken off, which only the run itself tells "
+        f"(it took {min(drifts):.2f} to {max(drifts):.2f} times as long as when it was "
+        f"calibrated), durations are off by {_told(of['drift_corrected_duration_error'])}",
+    ]
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    """Args: ``found``: by ``spread``."""
     return (
-        f"{pair.name} pair: durations are off by {middle:.1%} in the median and {worst:.1%} at "
-        f"worst once the machine's drift is taken off (it ran at {min(drifts):.2f} to "
-        f"{max(drifts):.2f} times the time that its calibration took); the predicted time "
-        f"between tokens by {found['error/median']:.1%} in the median; busy shares, of the device "
-        f"farthest off in each case, by {100 * found['utilization_error/median']:.0f} points in "
-        f"the median and {100 * found['utilization_error/worst']:.0f} at worst"
+        f"{found['median']:.1%} in the median, {found['worst']:.1%} at worst and "
+        f"{found['bias']:+.1%} in the mean"
     )
+
+
+def _partitions(pairs: Sequence[Pair], rows: Mapping[str, Repeated]) -> Sheet:
+    """Errors of each pair on each partition."""
+    parts = ("error", "duration_error", "drift_corrected_duration_error", "utilization_error")
+    names = ("error", "durations", "… drift taken off", "busy share of the device farthest off")
+    shown = (("median", ".1%"), ("worst", ".1%"), ("bias", "+.1%"))
+    sheet = Sheet(
+        f"{NAME}-partitions",
+        "Sizes of errors and their signed means (bias), without what calibration ran",
+        [
+            Column("pair"),
+            Column("partition"),
+            *(Column(f"{name}, {of}", shown=form) for name in names for of, form in shown),
+        ],
+    )
+    for pair in pairs:
+        groups: dict[str, dict[str, Repeated]] = {}
+        for key, each in _held(pair, rows).items():
+            groups.setdefault(key.partition(", ")[2], {})[key] = each
+        for partition, held in groups.items():
+            of = _errors(held)
+            figures = (of[part][figure] for part in parts for figure, _ in shown)
+            sheet.add(pair.name, partition or "as calibrated", *figures)
+    return sheet
 
 
 def _sheet(rows: Mapping[str, Repeated]) -> Sheet:
@@ -393,16 +470,19 @@ def _sheet(rows: Mapping[str, Repeated]) -> Sheet:
             Column("high"),
             Column("measured", "ms"),
             Column("error", shown="+.1%"),
-            Column("of it durations, drift taken off", shown="+.1%"),
-            Column("raw", shown="+.1%"),
+            Column("of it durations", shown="+.1%"),
+            Column("… at worst in a turn", shown="+.1%"),
+            Column("… drift taken off", shown="+.1%"),
             Column("drift", shown=".2f"),
             Column("busy share of the device farthest off", shown="+.2f"),
+            Column("calibration ran it"),
         ],
     )
     for key, row in rows.items():
         value = row.predicted
-        errors = row.error, row.drifted_duration_error, row.duration_error
-        others = row.drift, row.utilization_error
+        worst = max((each.duration_error for each in row.rows), key=abs)
+        errors = row.error, row.duration_error, worst, row.drift_corrected_duration_error
+        others = row.drift, row.utilization_error, "yes" if row.calibrated_with else ""
         sheet.add(key, value.mean, value.low, value.high, row.measured, *errors, *others)
     return sheet
 

@@ -137,7 +137,8 @@ class Entry:
         predicted, low, high: by the simulator (or theory), with the 95 % interval of the mean.
         measured: in a run on real processes.
         published: in the paper.
-        role: "calibrated" if the prediction was fitted to the published figure.
+        role: "calibrated" if the prediction was fitted to the published figure, or to runs of the
+            same schedule.
     """
 
     key: str

@@ -37,14 +37,14 @@ class Interruption:
 
 
 @contextmanager
-def children_shielded() -> Iterator[None]:
-    """Processes started in here never get Ctrl-C; who started them ends them.
+def children_shielded(*more: signal.Signals) -> Iterator[None]:
+    """Processes started in here never get Ctrl-C, nor ``more``; who started them ends them.
 
     A child that ignores it by its own code does so only once that is loaded, which takes seconds;
     until then it would answer with a traceback. Blocked signals are handed on to children, and
     nothing is lost here: what comes meanwhile is delivered afterwards.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *more})
     try:
         yield
     finally:

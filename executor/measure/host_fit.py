@@ -4,7 +4,8 @@ A piece of work is told by its time alone and its company: the milliseconds that
 while 1, 2, ... roles of the host were at work. What it would have taken alone is the sum of these,
 each over its factor. Pieces alike (a role, rows) are equally long alone but for chance, which is
 what the factors are found by (least squares). Everything else is a mean without the rarest at both
-ends: time is lost by the mean, moments in which something else had the processor among it.
+ends; passes' level over all rows is that of all their time, as time is lost by the mean, moments
+in which something else had the processor among it.
 
 Law of this file: it knows runs only by their traces, so it cannot tell where they were made.
 """
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from scipy import stats
 from scipy.optimize import least_squares
 
+from treepipe.physics.host import Factor
 from treepipe.physics.timing import TimeTable
 from treepipe.results.trace import Kind, Span, Trace, gauges_ms
 from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment
@@ -161,15 +163,21 @@ class Observed:
         spread: dict[str, dict[int, float]] = {}
         residuals: list[float] = []
         for kind in ("stage", "draft", "evaluate"):
+            pieces = [p for p in self.passes if p.of.split()[0] == kind]
+            tables = [self.tables[piece.of](piece.rows) for piece in pieces]
             own = [
                 (piece.rows, piece.place, _alone(piece, divisor) / table_ms)
-                for piece in self.passes
-                if piece.of.split()[0] == kind and (table_ms := self.tables[piece.of](piece.rows))
+                for piece, table_ms in zip(pieces, tables, strict=True)
+                if table_ms
             ]
-            further = _cold(own) if kind == "draft" else {}
+            warm = _seen_warm(own) if kind == "draft" else own
+            further = _cold(warm) if kind == "draft" else {}
+            binned = _binned((rows, ratio / further.get(place, 1)) for rows, place, ratio in warm)
+            usual = Factor({rows: _mean(each) for rows, each in binned.items()})
+            further = _with_first(further, own, usual)
+            level = _level(own, [table_ms for table_ms in tables if table_ms], usual, further)
+            factors[kind] = {rows: level * usual(rows) for rows in binned}
             cold |= further
-            binned = _binned((rows, ratio / further.get(place, 1)) for rows, place, ratio in own)
-            factors[kind] = {rows: _mean(each) for rows, each in binned.items()}
             spread[f"{kind}_factor"] = {rows: spread_of(each) for rows, each in binned.items()}
             for each in binned.values():
                 residuals += list(np.log(np.array(each) / np.median(each)))
@@ -268,6 +276,18 @@ def _passes(spans: Sequence[Span]) -> Iterator[tuple[str, int, float, float, int
             yield span.kind, span.tokens, span.start_ms, span.end_ms, place if drafts else 1
 
 
+def _seen_warm(passes: Sequence[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
+    """The passes of octaves of rows that were seen behind others, not only behind a wait; all of
+    them if none was.
+
+    The first pass behind a wait reads what was committed, of which it projects the last row alone,
+    and finds the caches full of other things, which costs it about the same whatever its rows: it
+    does not tell how long a later pass of as many rows takes. Args: ``passes``: as of ``_cold``.
+    """
+    warm = {_octave(rows) for rows, place, _ in passes if place > 1}
+    return [each for each in passes if _octave(each[0]) in warm] or list(passes)
+
+
 def _cold(passes: Sequence[tuple[int, int, float]]) -> dict[int, float]:
     """The factor by a pass's place since the last wait, over the last place's; never rising.
 
@@ -292,6 +312,34 @@ def _cold(passes: Sequence[tuple[int, int, float]]) -> dict[int, float]:
     cold = np.exp(solved[len(octaves) :] - solved[-1])
     falling = np.maximum.accumulate(cold[::-1])[::-1]
     return dict(zip(found, map(float, falling), strict=True))
+
+
+def _with_first(
+    cold: Mapping[int, float], passes: Sequence[tuple[int, int, float]], factor: Factor
+) -> dict[int, float]:
+    """The same, with what first passes of all numbers of rows took in the mean. Args: ``passes``:
+    as of ``_cold``; ``factor``: of later ones, by rows."""
+    first = [ratio / factor(rows) for rows, place, ratio in passes if place == 1]
+    if 1 not in cold or not first:
+        return dict(cold)
+    return {**cold, 1: max(_mean(first), *(cold[place] for place in cold if place > 1))}
+
+
+def _level(
+    passes: Sequence[tuple[int, int, float]],
+    tables: Sequence[float],
+    usual: Factor,
+    cold: Mapping[int, float],
+) -> float:
+    """The time of all passes over what they usually take: what is lost in rare long ones, too rare
+    to be told by rows, is lost all the same. Args: ``passes``: as of ``_cold``; ``tables``: their
+    milliseconds by the device's table; ``usual``: their factors by rows."""
+    took = sum(ratio * ms for (_, _, ratio), ms in zip(passes, tables, strict=True))
+    told = sum(
+        usual(rows) * cold.get(place, 1.0) * ms
+        for (rows, place, _), ms in zip(passes, tables, strict=True)
+    )
+    return took / told if told else 1.0
 
 
 def _messages(

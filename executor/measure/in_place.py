@@ -11,7 +11,7 @@ import datetime
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from treepipe.executor.controller import Controller
 from treepipe.executor.keys import KeyPair
@@ -22,6 +22,7 @@ from treepipe.executor.measure.progress import Say
 from treepipe.executor.measure.run_request import REQUESTS, RunRequest
 from treepipe.executor.processor import Processor
 from treepipe.executor.remote import status
+from treepipe.executor.sources import judged_sampling
 from treepipe.profiles.schema import HostFit, HostProfile, MeasuredOrigin
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Injected
@@ -94,12 +95,13 @@ class HostSession:
         content = self.scenario.content
         content["hosts"] = {}  # what is measured is not to be there already
         content["faults"] = {"timeout_ms": self.scenario.faults.timeout_ms}
+        sampled = judged_sampling(self.scenario.sampling)  # these schedules have no other rule
         scenario = Scenario.of(content, self.scenario.path).with_(
             schedule=dict(schedule),
             emulate=False,
             runs=1,
             workload={"requests": REQUESTS, "new_tokens": NEW_TOKENS, "prompts": self.asked.place},
-            sampling={},
+            sampling=asdict(sampled),
         )
         return prepare(scenario)
 

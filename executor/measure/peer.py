@@ -21,7 +21,13 @@ import zmq
 
 from treepipe.core.errors import UserError
 from treepipe.executor.control import LinkEnd
-from treepipe.executor.fork_server import fork_server
+from treepipe.executor.fork_server import (
+    end_process,
+    end_with_fork_server,
+    fork_server,
+    start_worker,
+)
+from treepipe.executor.frames import Frames
 from treepipe.executor.keys import Porter
 from treepipe.executor.transport import LOOPBACK, Gate, Inbox, Outbox, Ping
 
@@ -134,28 +140,25 @@ def listen(host: str, port: int, ready: Callable[[str], None]) -> None:
 @contextlib.contextmanager
 def local_peer() -> Iterator[str]:
     """A peer in a process of its own on this host; yields its address."""
-    context = fork_server()
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_peer_main, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
+    started = start_worker(fork_server(), _peer_main, "the peer")
     try:
-        yield ours.recv()
+        yield started.control.recv_bytes().decode()
     finally:
-        ours.close()  # the peer ends when its control pipe does
-        process.join(END_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        started.control.close()  # the peer ends when its control line does
+        started.look.close()
+        started.process.join(END_S)
+        end_process(started.process)
 
 
-def _peer_main(control: Connection) -> None:
+def _peer_main(line: socket.socket, pulse: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other end ends us
+    end_with_fork_server()
+    pulse.close()
     torch.set_num_threads(1)
-    end = End(LOOPBACK, 0, "calibration")
+    end, control = End(LOOPBACK, 0, "calibration"), Frames(line)
     try:
         end.inbox.watch(control.fileno())
-        control.send(end.inbox.address)
+        control.send_bytes(end.inbox.address.encode())
         serve(end)
     finally:
         end.close()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treepipe.core.errors import UserError
-from treepipe.executor.prompts import REFERENCE_SET, load_texts
+from treepipe.executor.prompts import load_texts
+from treepipe.profiles.library import REFERENCE_SET
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import DraftSection, Stage, endpoint
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treepipe.sim.theory import dsd
-from treepipe.sim.theory.passage import Passage
+from treepipe.sim.theory.passage import Passage, answered_of
 from treepipe.sim.theory.tokens import (
     DecisionOutcome,
     acceptances,
@@ -59,7 +59,8 @@ def chain(
     """
     draft, rows = passage.draft.times.draft, gamma + 1
     others = 0.0 if passage.draft.one_pass else (gamma - 1) * draft(1)
-    drafts = [draft(accepted + 1) + others for accepted in range(rows)]
+    read = passage.draft.times.read
+    drafts = [read(accepted + 1) + others for accepted in range(rows)]
     decide = passage.decide_ms(rows)
     outcomes = tuple(
         DecisionOutcome(
@@ -67,7 +68,7 @@ def chain(
         )
         for accepted, share in enumerate(acceptances(beta, gamma))
     )
-    first = draft(prompt_tokens + 1) + others
+    first = read(prompt_tokens + 1) + others
     lap = first + passage.lap_ms(rows) + decide
     return Decoding(rows, lap, outcomes, first, tuple(drafts), told=True)
 
@@ -155,10 +156,11 @@ class Alone:
         passage, decoding = self.passage, self.decoding
         rounds, rows = self.rounds, decoding.rows
         drafting = self._expect(decoding.first_draft_ms, decoding.draft_ms)
-        prefill = len(self.chunks) * passage.decide_ms(1)
+        answered = answered_of(self.chunks)
+        prefill = sum(map(passage.decide_ms, answered))
         found = {passage.draft.name: prefill + drafting + rounds * passage.decide_ms(rows)}
         words = max(0.0, rounds - 1) if decoding.told else 0.0
-        prefills = [passage.stage_ms(chunk, 1) for chunk in self.chunks]
+        prefills = [*map(passage.stage_ms, self.chunks, answered)]
         for number, stage in enumerate(passage.stages):
             found[stage.name] = (
                 sum(times[number] for times in prefills)

@@ -259,6 +259,13 @@ def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> 
     gamma = len(section.branching) if section.branching else section.gamma
     cycle = shared.cycle_of(passage, pool.hit_ratio(1), gamma)
     warnings = ["the closed form is the steady state: it leaves out prefill and requests' ends"]
+    ported_ms = passage.ported_ms(gamma + 1, gamma + 1)
+    if targets > 1 and ported_ms > cycle.service_ms:
+        warnings.append(
+            f"the closed form assumes that no message waits for the draft server's port, but a "
+            f"round keeps it busy for {ported_ms:.4g} ms, longer than the draft for "
+            f"{cycle.service_ms:.4g} ms"
+        )
     if passage.draft.times.draft(gamma + 1) != passage.draft.times.draft(1):
         warnings.append(
             f"the closed form assumes that a draft pass takes as long for {gamma + 1} tokens as "
@@ -277,12 +284,13 @@ def _stepped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) ->
     assert pool is not None  # it drafts
     section, passage = scenario.schedule.parameters, Passage(deployment)
     offered = min(section.width, section.children)
-    hit = pool.hit_ratio(offered)
     prompt, new_tokens = _lengths(scenario)
     chunks = chunks_of(prompt, section.prefill_chunk)
     parallel = section.parallel_prefill and not deployment.reads_states
     prefill, read = stepped.prefill_ms(passage, chunks, parallel=parallel)
     steps = stepped.steps_of(passage, section.width, read)
+    # With a single group the tree is its root alone whenever the target's token is known.
+    hit = pool.hit_ratio(offered) if len(steps.groups) > 1 else 0.0
     warnings = stepped.bent(passage, steps, section.width)
     if pool.hit_ratio(1) < hit:
         warnings.append(

@@ -31,22 +31,3 @@ def timeline_ms(server_ms: Sequence[Sequence[float]], delay_ms: Sequence[float])
             here = free[server] + delay_ms[server + 1]
         back.append(here)
     return back
-
-
-def naive_round_ms(
-    draft_ms: float, stages: int, stage_ms: float, hop_ms: float, decide_ms: float
-) -> float:
-    """A Naive PP round of N + 1 segments over N equal stages: G + 2 N c + (N + 1) hop + v.
-
-    The last of N + 1 segments leaves the last stage after 2 N passes. N hops are between the
-    devices on the way out and one is back. The simulator agrees exactly if evaluating the earlier
-    segments (which the draft server does on its own) takes no longer than a pass.
-
-    Args:
-        draft_ms: G, all passes that draft the tree.
-        decide_ms: v, evaluation and decision of the last segment.
-
-    >>> naive_round_ms(21.0, 4, 20.0, 1.0, 3.0)
-    189.0
-    """
-    return draft_ms + 2 * stages * stage_ms + (stages + 1) * hop_ms + decide_ms

@@ -1,19 +1,25 @@
 """SpecPipe and PipeDec: a tree layer per step of a pipeline in lock-step; the papers' formulas and
 the step of our own protocol in the same terms.
+
+All groups end a step together, so a step's length is a sum of what follows its decision:
+
+    ready(n)   = word(n) + prune(n)                              a stage has heard, and pruned
+    arrives(g) = ready(the stage before) + hop                   in phases, of group g
+                 computed(g - 1) in the step before + hop        where pruning overlaps
+    computed(g): the stages of the group one after another, each when it is ready
+    step       = decide + the last to arrive at the draft server of what groups say, the last one
+                 with its result; or the draft's pass, if that takes longer
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from itertools import accumulate
+from typing import Literal, TypeAlias
 
 Refill = Literal["N", "N-1"]
-UNEVEN_GROUPS = (
-    "the closed form is the long run's: groups differ in size, so steps do, and after a miss a "
-    "group may still be busy"
-)
-"""What a scenario bends where steps or misses are not all alike for that reason."""
 
 
 def specpipe_tbt_ms(step_ms: Sequence[float], hit: float) -> float:
@@ -62,178 +68,192 @@ def pp_latency_ms(stage_ms: Sequence[float], transfer_ms: Sequence[float]) -> fl
     return sum(stage_ms) + sum(transfer_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class LockStep:
-    """Steps of equal stages as our protocol runs them, exactly; all in milliseconds.
+Transfer: TypeAlias = tuple[float, float]
+"""Of one message: the time to its delivery, and of it the time at a port (ms)."""
 
-    The papers' step is a group's time and a transfer. Ours has two chains: a layer goes on to the
-    next group (``hop_ms``); the last group's result goes to the draft server, which decides and
-    tells every stage (``end_ms`` there and back), and stages prune. With ``overlapped`` pruning
-    both go on at once (SpecPipe, section 4); else layers go on when their stages have pruned
-    (PipeDec, section 3.4). After a miss the root passes all stages alone, while the markers ahead
-    of it cost nothing. Exact where a stage's time does not depend on the layer's rows and, for
-    misses, where drafting hides behind a step and groups are of one size.
+
+def delivered_ms(sent: Sequence[tuple[float, Transfer]]) -> list[float]:
+    """When each message is delivered whose receiver takes one at a time, in the order in which they
+    come. Args: ``sent``: when each is sent (ms), and its transfer.
+
+    >>> delivered_ms([(0.0, (5.0, 4.0)), (0.5, (2.0, 1.0)), (9.0, (1.0, 0.0))])
+    [5.0, 6.0, 10.0]
+    """
+    comes = [at + lasts - port for at, (lasts, port) in sent]
+    found, free = [at + lasts for at, (lasts, _) in sent], 0.0
+    for number in sorted(range(len(sent)), key=lambda n: comes[n]):
+        port = sent[number][1][1]
+        if port:
+            free = found[number] = max(comes[number], free) + port
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """The words behind a decision.
+
+    Attributes:
+        words: when each stage hears.
+        sent_ms: when they have left the draft server, so that the next flight may.
+        prunes: whether stages have to.
+    """
+
+    words: tuple[float, ...]
+    sent_ms: float = 0.0
+    prunes: bool = False
+
+
+@dataclass(frozen=True)
+class LockStep:
+    """Steps as our protocol runs them, exactly, where a stage's time does not depend on a layer's
+    rows; all in milliseconds. Stages, links and groups may be as uneven as they like.
+
+    After a miss the root is alone in the pipeline, with a layer more behind it in each step; the
+    markers before it cost nothing but their transfers. With ``overlapped`` pruning layers go on
+    while stages prune (SpecPipe, section 4); else when they have (PipeDec, section 3.4).
 
     Attributes:
         groups: stages of each group.
-        stage_ms: a stage's pass.
-        hop_ms: a transfer between stages.
-        end_ms: a transfer from or to the draft server.
-        prune_ms: of a stage, per word.
+        stage_ms, prune_ms: a pass, and pruning, of each stage.
+        hops, marker_hops: a layer's, and a marker's, way to each stage and back.
+        reports: of what each group but the last one says when it is through.
+        hit, flush, marker: what stages are told behind a hit, a miss and a marker.
         decide_ms: evaluation and decision at the draft server.
         verify_ms: the same at the last stage; one of both is 0.
-        marker_ms: decision on a flight that holds nothing.
+        marker_ms: decision on a flight that a miss has emptied.
         draft_ms: the draft's pass over a layer.
         read_ms: what the draft has to read before it knows the first layer.
         overlapped: layers go on while stages prune.
+        central: of the flights behind a decision, a device takes part in one at a time.
     """
 
     groups: tuple[int, ...]
-    stage_ms: float
-    hop_ms: float = 0.0
-    end_ms: float = 0.0
-    prune_ms: float = 0.0
+    stage_ms: tuple[float, ...]
+    prune_ms: tuple[float, ...]
+    hops: tuple[Transfer, ...]
+    marker_hops: tuple[Transfer, ...]
+    reports: tuple[Transfer, ...]
+    hit: Broadcast
+    flush: Broadcast
+    marker: Broadcast
     decide_ms: float = 0.0
     marker_ms: float = 0.0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
     read_ms: float = 0.0
     overlapped: bool = True
+    central: bool = False
 
-    @property
-    def pipeline_ms(self) -> float:
-        """The time between hits as far as the stages and links tell, in the long run.
+    @cached_property
+    def ends(self) -> list[int]:
+        """The last stage of each group, as many as there are before it."""
+        return [*accumulate(self.groups)]
 
-        The longest of the loops that steps wait for, per step: from a decision through the last
-        group and back to the draft server (one step), through the last two (two steps), and so on
-        up to all M groups (M steps). Where that is not the first one, steps are not all alike.
-
-        >>> one = LockStep((1, 1, 1, 1), 20.0, 1.0, 1.0, 0.5, 3.0)
-        >>> from dataclasses import replace
-        >>> one.pipeline_ms, replace(one, overlapped=False).pipeline_ms
-        (25.5, 26.5)
-        >>> LockStep((2, 2), 20.0).pipeline_ms, LockStep((2, 1), 20.0).pipeline_ms
-        (40.0, 30.0)
-        """
-        loops = []
-        for first in range(len(self.groups)):
-            last = self.groups[first:]
-            way = sum(self._passed_ms(size) for size in last) + (len(last) - 1) * self.hop_ms
-            way += self.prune_ms + self.end_to_end_ms
-            if not self.overlapped:  # each group prunes before its layer goes on
-                way += (len(last) - 1) * self.prune_ms + (self.hop_ms if first else 0.0)
-            loops.append(way / len(last))
-        return max(loops)
-
-    @property
-    def end_to_end_ms(self) -> float:
-        """The time from the last stage's pass to its next one, but for pruning: evaluation and
-        decision, wherever they are, and the way to the draft server and back.
-
-        >>> LockStep((1,) * 4, 20.0, end_ms=1.0, verify_ms=3.0).end_to_end_ms
-        5.0
-        """
-        return 2 * self.end_ms + self.decide_ms + self.verify_ms
+    @cached_property
+    def _hits(self) -> tuple[float, list[float]]:
+        """A step between hits once the rhythm is found, and when groups end in it."""
+        full, gaps = [True] * len(self.groups), list[float]()
+        computed = [0.0] * len(full)
+        for _ in range(4 * len(full) + 8):
+            gap, computed = self._step(self.hit, full, computed, self.decide_ms)
+            gaps.append(gap)
+        last = gaps[-2 * len(full) :]
+        return sum(last) / len(last), computed
 
     @property
     def hit_ms(self) -> float:
-        """The time from a hit to the next decision. It is ``pipedec_latency_ms`` if the way to the
-        draft and back takes no time, or a transfer that others overlap; a shorter one makes up to
-        1 / M of a transfer less of that.
-
-        >>> paper = pipedec_latency_ms(5.0, [20.0], [2.0])
-        >>> LockStep((1,) * 4, 20.0, 2.0, overlapped=False).hit_ms == paper
-        True
-        >>> LockStep((1,) * 4, 20.0, 2.0, 1.0).hit_ms == paper
-        True
-        >>> LockStep((1,) * 4, 20.0, 2.0).hit_ms
-        21.5
-        """
-        return max(self.pipeline_ms, self.draft_ms + self.decide_ms)
-
-    @property
-    def first_ms(self) -> float:
-        """The time to the first decision; the markers leave together with the root.
-
-        >>> LockStep((1,) * 4, 20.0, 1.0, 1.0, 0.5, 3.0).first_ms
-        88.0
-        >>> LockStep((1,) * 4, 20.0, 12.0, 12.0, decide_ms=3.0, marker_ms=1.0).first_ms
-        172.0
-        >>> LockStep((1,) * 4, 20.0, read_ms=500.0).first_ms
-        560.0
-        """
-        return self._decided_ms(
-            (sum(self.groups) - 1) * self.hop_ms + 2 * self.end_ms, self.read_ms
-        )
+        """The time from a hit to the next decision. It is ``pipedec_latency_ms`` where all but one
+        transfer take no time."""
+        return self._hits[0]
 
     @property
     def miss_ms(self) -> float:
-        """The time from a miss to the next decision.
-
-        >>> LockStep((1,) * 4, 20.0, 1.0, 1.0, 0.5, 3.0).miss_ms
-        88.5
-        """
-        return self.prune_ms + self._decided_ms(self._around_ms, 0.0)
-
-    def _decided_ms(self, back_ms: float, free_ms: float) -> float:
-        """When a root is decided that leaves at 0, behind markers in all groups but the first.
-
-        Group m + 1 takes it when m markers have been around; over slow links that is later than
-        its own arrival.
-
-        Args:
-            back_ms: when the first marker is back at the draft server.
-            free_ms: when the draft server has time for it.
-        """
-        first, *others = self.groups
-        left = self.end_ms + self._passed_ms(first)
-        for size in others:
-            decided = max(back_ms, free_ms) + self.marker_ms
-            told = decided + self.end_ms
-            if self.overlapped:
-                taken = max(left + self.hop_ms, told)
-            else:
-                taken = max(left, told) + self.hop_ms
-            left = taken + self._passed_ms(size)
-            free_ms, back_ms = decided + self.draft_ms, decided + self._around_ms
-        return max(left + self.verify_ms + self.end_ms, free_ms) + self.decide_ms
+        """The time from a miss to the next decision, behind hits: a step for each group."""
+        return self._filled_ms(self.flush, self._hits[1], 0, self.marker_ms)
 
     @property
-    def _around_ms(self) -> float:
-        """The time from the decision on a marker to the arrival of the next one."""
-        held = 0.0 if self.overlapped else self.hop_ms
-        return 2 * self.end_ms + held + (self.groups[-1] - 1) * self.hop_ms
+    def first_ms(self) -> float:
+        """The time to the first decision; the markers leave right before the root."""
+        groups = len(self.groups)
+        port = self.marker_hops[0][0 if self.central else 1]
+        reached = [*accumulate(lasts for lasts, _ in self.marker_hops[:-1])]
+        root = (groups - 1) * port + self.hops[0][0]
+        computed = [self._through(0, root, [0.0] * len(self.stage_ms), full=True)]
+        for number, end in enumerate(self.ends[1:], start=2):
+            computed.append(reached[end - 1] + (groups - number) * port)
+        over = max(self._over_ms(computed, full=groups == 1), self.read_ms)
+        if groups == 1:
+            return over + self.decide_ms
+        return over + self._filled_ms(self.marker, [at - over for at in computed], 1, 0.0)
 
-    def _passed_ms(self, size: int) -> float:
-        """How long a layer takes through a group."""
-        return size * self.stage_ms + (size - 1) * self.hop_ms
+    def _filled_ms(
+        self, told: Broadcast, computed: list[float], begun: int, marker_ms: float
+    ) -> float:
+        """The time from a decision to the root's, which is in group ``begun`` a step later."""
+        last, sum_ms = len(self.groups) - 1, 0.0
+        for group in range(begun, last + 1):
+            full = [each <= group for each in range(last + 1)]
+            decide_ms = self.decide_ms if group == last else marker_ms
+            gap, computed = self._step(told, full, computed, decide_ms)
+            sum_ms, told = sum_ms + gap, self.marker
+        return sum_ms
+
+    def _step(
+        self, told: Broadcast, full: Sequence[bool], before: Sequence[float], decide_ms: float
+    ) -> tuple[float, list[float]]:
+        """The time from a decision at 0 to the next, and when groups have computed, before that.
+
+        Args:
+            full: whether each group has a layer, not a marker.
+            before: when each had computed its last one.
+        """
+        ready = [*told.words]
+        if told.prunes:
+            ready = [at + prune for at, prune in zip(ready, self.prune_ms, strict=True)]
+        firsts = [0, *self.ends[:-1]]
+        hops = [self.hops if each else self.marker_hops for each in full]
+        ways = [hop[first] for hop, first in zip(hops, firsts, strict=True)]
+        leaves = [told.sent_ms, *[ready[first - 1] for first in firsts[1:]]]
+        if self.overlapped:
+            leaves[1:] = [
+                at + report[1] for at, report in zip(before[:-1], self.reports, strict=True)
+            ]
+        arrives = self._arrive(leaves, ways)
+        computed = [
+            self._through(group, at, ready, full=full[group]) for group, at in enumerate(arrives)
+        ]
+        over = max(self._over_ms(computed, full=full[-1]), self.draft_ms) + decide_ms
+        return over, [at - over for at in computed]
+
+    def _arrive(self, leaves: Sequence[float], ways: Sequence[Transfer]) -> list[float]:
+        """When flights that are ready to leave reach their groups."""
+        if not self.central:
+            return [at + lasts for at, (lasts, _) in zip(leaves, ways, strict=True)]
+        free, found = [0.0] * (len(leaves) + 1), [0.0] * len(leaves)
+        waiting = sorted(range(len(leaves)), key=lambda n: leaves[n])
+        while waiting:  # the first that can begin; of several the one that was asked for first
+            number = min(waiting, key=lambda n: max(leaves[n], free[n], free[n + 1]))
+            waiting.remove(number)
+            begin = max(leaves[number], free[number], free[number + 1])
+            found[number] = free[number] = free[number + 1] = begin + ways[number][0]
+        return found
+
+    def _through(self, group: int, arrives: float, ready: Sequence[float], *, full: bool) -> float:
+        """When a group has computed what arrives."""
+        end, hops = self.ends[group], self.hops if full else self.marker_hops
+        at, first = arrives, end - self.groups[group]
+        for stage in range(first, end):
+            at = max(at, ready[stage]) + (self.stage_ms[stage] if full else 0.0)
+            at += hops[stage + 1][0] if stage + 1 < end else 0.0
+        return at
+
+    def _over_ms(self, computed: Sequence[float], *, full: bool) -> float:
+        """When the draft server has heard of all groups."""
+        back = self.hops[-1] if full else self.marker_hops[-1]
+        last = computed[-1] + (self.verify_ms if full else 0.0)
+        sent = [*zip(computed[:-1], self.reports, strict=True), (last, back)]
+        return max(delivered_ms(sent))
 
     def tbt_ms(self, hit: float) -> float:
-        """Expected time between tokens in the long run.
-
-        >>> LockStep((1,) * 4, 20.0).tbt_ms(0.75) == specpipe_even_tbt_ms(20.0, 0.75, 4)
-        True
-        """
+        """Expected time between tokens in the long run."""
         return hit * self.hit_ms + (1 - hit) * self.miss_ms
-
-    def bent(self) -> list[str]:
-        """What is assumed of the steps and does not hold.
-
-        >>> LockStep((1,) * 4, 20.0, draft_ms=30.0).bent()
-        ['the closed form assumes that drafting a layer (30 ms) hides behind a step where the \
-pipeline is empty']
-        """
-        found = []
-        if len({*self.groups}) > 1:
-            found.append(UNEVEN_GROUPS)
-        if self.overlapped and self.hop_ms > self.end_to_end_ms:
-            found.append(
-                "the closed form is the long run's: transfers between stages are slower than those "
-                "to the draft server and back, so steps differ"
-            )
-        if self.draft_ms + self.decide_ms > self.pipeline_ms:
-            found.append(
-                f"the closed form assumes that drafting a layer ({self.draft_ms:.4g} ms) hides "
-                f"behind a step where the pipeline is empty"
-            )
-        return found

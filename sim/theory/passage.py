@@ -7,13 +7,13 @@ context counts as none.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treepipe.core.tree import split
 from treepipe.physics.timing import LinkTimes
 from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment, Placed
 from treepipe.sim.theory.flowspec import timeline_ms
-from treepipe.sim.theory.paired import paired_timeline_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,26 @@ class Passage:
         *before, last = self.passes_ms(rows)
         return [*before, last + self.verify_ms(rows if answered is None else answered)]
 
-    def hops_ms(self, rows: int) -> list[float]:
-        """A segment's transfers: to the first stage, between the stages, back."""
-        pairs = zip(self.links, self._occupied_ms(rows), strict=True)
+    def hops_ms(self, rows: int, answered: int | None = None) -> list[float]:
+        """A segment's transfers: to the first stage, between the stages, back.
+
+        Args: ``answered``: as for ``stage_ms``; others do not come back, but for their states.
+        """
+        pairs = zip(self.links, self._occupied_ms(rows, answered), strict=True)
         return [occupied + link.mean_delay_ms for link, occupied in pairs]
 
     def lap_ms(self, rows: int) -> float:
         """Through all stages and links (PipeDec, section 2.2, with the draft server's two hops)."""
         return sum(self.stage_ms(rows)) + sum(self.hops_ms(rows))
+
+    @property
+    def standalone_ms(self) -> float:
+        """A token of the pipeline without the draft server: its stages, the links between them, and
+        the token's way from the last one to the first."""
+        first, last = self.stages[0].name, self.stages[-1].name
+        token = HEADER_BYTES + ROW_BYTES
+        back = 0.0 if first == last else self.deployment.link(last, first).mean_ms(token)
+        return sum(self.stage_ms(1)) + sum(self.hops_ms(1)[1:-1]) + back + self.decide_ms(1)
 
     def decide_ms(self, rows: int) -> float:
         """Evaluation of returned rows and the decision at the draft server, if they are there."""
@@ -75,31 +87,57 @@ class Passage:
     def round_ms(self, rows: int, drafted_ms: float, told: int) -> float:
         """The time from a decision to the return of the segment that leaves ``drafted_ms`` later.
 
-        The decision's word goes out at once; a stage begins when the segment is there and it has
-        pruned, which drafting hides if it takes longer.
+        The decision's word goes out at once, to one stage after another, and the segment behind the
+        last one; a stage begins when the segment is there and it has pruned, which drafting hides
+        if it takes longer.
 
         Args:
             told: indices in the word.
         """
-        word = _word_bytes(told)
+        words, sent_ms = self.told(told)
         first, *hops = self.hops_ms(rows)
-        here = max(drafted_ms, self.links[0].occupied_ms(word)) + first
-        passes = zip(self.stages, self._broadcast, self.stage_ms(rows), hops, strict=True)
-        for stage, told_by, stage_ms, hop in passes:
-            pruned = told_by.occupied_ms(word) + told_by.mean_delay_ms + stage.times.prune
-            here = max(here, pruned) + stage_ms + hop
+        here = max(drafted_ms, sent_ms) + first
+        for stage, word, stage_ms, hop in zip(
+            self.stages, words, self.stage_ms(rows), hops, strict=True
+        ):
+            here = max(here, word + stage.times.prune) + stage_ms + hop
         return here
 
-    def word_ms(self, told: int) -> float:
-        """A transfer of a decision's word to a stage, the slowest one. Args: ``told``: indices."""
-        return max(
-            link.occupied_ms(_word_bytes(told)) + link.mean_delay_ms for link in self._broadcast
-        )
+    def told(self, told: int) -> tuple[tuple[float, ...], float]:
+        """When a decision's word is at each stage, and when all have left the draft server's port:
+        they leave one behind another. Args: ``told``: indices."""
+        found, sent, size = [], 0.0, HEADER_BYTES + 4 * told
+        aside, name = self.deployment.central_transfers, self.draft.name
+        for stage in self.stages:
+            link = self.deployment.link_for(name, stage.name, unscheduled=aside)
+            occupied = link.occupied_ms(size)
+            if not self.deployment.is_local(name, stage.name):
+                sent = occupied = sent + occupied
+            found.append(occupied + link.mean_delay_ms)
+        return tuple(found), sent
 
-    @property
-    def _broadcast(self) -> list[LinkTimes]:
-        """The links from the draft server to every stage."""
-        return [self.deployment.link(self.draft.name, stage.name) for stage in self.stages]
+    def ways(self, rows: int) -> tuple[tuple[float, float], ...]:
+        """A segment's transfers, and the time of each at a port."""
+        names = [self.draft.name, *(stage.name for stage in self.stages), self.draft.name]
+        pairs = zip(
+            itertools.pairwise(names), self.hops_ms(rows), self._occupied_ms(rows), strict=True
+        )
+        return tuple((hop, self._ported(ends, occupied)) for ends, hop, occupied in pairs)
+
+    def report(self, stage: Placed) -> tuple[float, float]:
+        """The transfer of what a stage says when it is through, and its time at a port."""
+        ends = stage.name, self.draft.name
+        link = self.deployment.link(*ends)
+        occupied = link.occupied_ms(HEADER_BYTES)
+        return occupied + link.mean_delay_ms, self._ported(ends, occupied)
+
+    def _ported(self, ends: tuple[str, str], occupied_ms: float) -> float:
+        return 0.0 if self.deployment.is_local(*ends) else occupied_ms
+
+    def ported_ms(self, rows: int, told: int) -> float:
+        """How long a round keeps the busier one of the draft server's two ports busy."""
+        first, *_, last = self._occupied_ms(rows)
+        return max(self.told(told)[1] + first, last)
 
     def prefill_ms(self, chunks: list[int]) -> float:
         """The time from a request's beginning to its first token: chunks one behind another."""
@@ -108,28 +146,26 @@ class Passage:
     def first_token_ms(self, chunks: list[int], reading: list[float]) -> tuple[float, float]:
         """The same beside passes of the draft, and the time of those that are left then.
 
-        Links are in the timeline like stages. Of a chunk only the last row is evaluated, at the
+        Links are in the timeline like stages. Only the prompt's last row is evaluated, at the
         draft server between two passes.
         """
         now, done = 0.0, 0
-        for back in self._back_ms(chunks):
+        for back, answered in zip(self._back_ms(chunks), answered_of(chunks), strict=True):
             while now < back and done < len(reading):
                 now += reading[done]
                 done += 1
-            now = max(now, back) + self.decide_ms(1)
+            now = max(now, back) + self.decide_ms(answered)
         return now, sum(reading[done:])
 
     def _back_ms(self, chunks: list[int]) -> list[float]:
         """When each chunk is back at the draft server."""
-        if self.deployment.central_transfers:
-            passes = [self.stage_ms(rows, 1) for rows in chunks]
-            return paired_timeline_ms(passes, [self.hops_ms(rows) for rows in chunks])
+        sizes = [*zip(chunks, answered_of(chunks), strict=True)]
         links = self.links
         servers: list[list[float]] = []
-        for rows in chunks:
-            first, *occupied = self._occupied_ms(rows)
+        for each in sizes:
+            first, *occupied = self._occupied_ms(*each)
             times = [first]
-            for stage_ms, occupied_ms in zip(self.stage_ms(rows, 1), occupied, strict=True):
+            for stage_ms, occupied_ms in zip(self.stage_ms(*each), occupied, strict=True):
                 times += [stage_ms, occupied_ms]
             servers.append(times)
         delays = [links[0].mean_delay_ms]
@@ -137,18 +173,15 @@ class Passage:
             delays += [0.0, link.mean_delay_ms]
         return timeline_ms(servers, [0.0, *delays])
 
-    def _occupied_ms(self, rows: int) -> list[float]:
+    def _occupied_ms(self, rows: int, answered: int | None = None) -> list[float]:
         """How long a segment keeps each link busy; the states that an EAGLE head reads are left
         out where ids travel."""
         deployment, (first, *between, last) = self.deployment, self.links
-        outer = HEADER_BYTES + rows * (deployment.outer_row_bytes + ROW_BYTES)
-        inner = HEADER_BYTES + rows * (deployment.row_bytes + ROW_BYTES)
-        between_ms = [link.occupied_ms(inner) for link in between]
-        return [first.occupied_ms(outer), *between_ms, last.occupied_ms(outer)]
-
-
-def _word_bytes(told: int) -> int:
-    return HEADER_BYTES + 4 * told
+        back = rows if answered is None or deployment.reads_states else answered
+        outside, inside = deployment.outer_row_bytes + ROW_BYTES, deployment.row_bytes + ROW_BYTES
+        between_ms = [link.occupied_ms(HEADER_BYTES + rows * inside) for link in between]
+        there_ms = first.occupied_ms(HEADER_BYTES + rows * outside)
+        return [there_ms, *between_ms, last.occupied_ms(HEADER_BYTES + back * outside)]
 
 
 def _verification_ms(placed: Placed, rows: int) -> float:
@@ -158,3 +191,8 @@ def _verification_ms(placed: Placed, rows: int) -> float:
 def chunks_of(prompt_tokens: int, chunk: int) -> list[int]:
     """Rows of a prompt's segments."""
     return split(prompt_tokens, -(-prompt_tokens // chunk), chunk)
+
+
+def answered_of(chunks: Sequence[int]) -> list[int]:
+    """Rows at which the target's token is taken, by chunk: the prompt's last one."""
+    return [0] * (len(chunks) - 1) + [1]

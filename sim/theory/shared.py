@@ -52,12 +52,12 @@ def shared_utilization(passage: Passage, cycle: Cycle, targets: int, rows: int) 
 
 
 def shared_terms(passage: Passage, cycle: Cycle, beta: float, gamma: int) -> dict[str, float]:
-    """StarSD's own quantities; ``n_max`` compares with plain decoding of one target."""
-    alone = 1e3 / (passage.lap_ms(1) + passage.decide_ms(1))
+    """StarSD's own quantities; ``n_max`` compares with a target "without" the draft server (section
+    4.2): plain decoding that sends it nothing."""
     return {
         "service_ms": cycle.service_ms,
         "return_ms": cycle.back_ms,
         "accepted_tokens": accepted(beta, gamma),
         "n_full": cycle.n_full,
-        "n_max": cycle.n_max(alone),
+        "n_max": cycle.n_max(1e3 / passage.standalone_ms),
     }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from itertools import accumulate
 
 from treepipe.core.barrier import group_sizes
-from treepipe.sim.theory.central import CentralLockStep
 from treepipe.sim.theory.layered import (
+    Broadcast,
     LockStep,
     pipedec_latency_ms,
     specpipe_even_tbt_ms,
@@ -14,38 +14,36 @@ from treepipe.sim.theory.layered import (
 from treepipe.sim.theory.passage import Passage
 from treepipe.sim.theory.tokens import DecisionOutcome, decoding_ms
 
-SLIGHT = 0.01
-"""Of a step: what is less of it is named by no warning."""
+MARKER_TURNS = 3
+"""Of transfers per group, until all markers before a text's first layer are where they belong."""
 
 
 def steps_of(passage: Passage, width: int, read_ms: float) -> LockStep:
-    """The steps of a deployment; uneven stages and links count as the slowest one, and the words of
-    a central scheduler as if all nodes below a hit stayed.
+    """The steps of a deployment, with words as if all nodes below a hit stayed: the root, and the
+    layers behind it in flight.
 
     Args: ``read_ms``: what the draft has to read from the first token on, before its first layer.
     """
-    deployment = passage.deployment
-    first, *between, last = passage.hops_ms(width)
-    steps = LockStep(
-        groups=group_sizes(deployment.groups, len(passage.stages)),
-        stage_ms=max(passage.passes_ms(width)),
-        hop_ms=max(between, default=0.0),
-        end_ms=max(first, last),
-        prune_ms=max(stage.times.prune for stage in passage.stages),
+    deployment, stages = passage.deployment, passage.stages
+    groups = group_sizes(deployment.groups, len(stages))
+    ends = [*accumulate(groups)][:-1]
+    return LockStep(
+        groups=groups,
+        stage_ms=tuple(passage.passes_ms(width)),
+        prune_ms=tuple(stage.times.prune for stage in stages),
+        hops=passage.ways(width),
+        marker_hops=passage.ways(0),
+        reports=tuple(passage.report(stages[end - 1]) for end in ends),
+        hit=Broadcast(*passage.told(1 + (len(groups) - 1) * width), prunes=True),
+        flush=Broadcast(*passage.told(1), prunes=True),
+        marker=Broadcast(*passage.told(0)),
         decide_ms=passage.decide_ms(width),
         marker_ms=passage.marker_ms,
         draft_ms=passage.draft.times.draft(width),
         verify_ms=passage.verify_ms(width),
         read_ms=read_ms,
         overlapped=deployment.overlapped_pruning,
-    )
-    if not deployment.central_transfers:
-        return steps
-    return CentralLockStep(
-        **asdict(steps),
-        word_ms=passage.word_ms(1 + len(steps.groups) * width),
-        flush_ms=passage.word_ms(1),
-        empty_ms=passage.word_ms(0),
+        central=deployment.central_transfers,
     )
 
 
@@ -55,11 +53,11 @@ def prefill_ms(passage: Passage, chunks: list[int], *, parallel: bool) -> tuple[
     Args: ``parallel``: the draft reads the prompt's chunks while the target does, and the first
         token behind them; else all of it then, in one pass.
     """
-    draft = passage.draft.times.draft
+    read = passage.draft.times.read
     if not parallel:
-        return passage.prefill_ms(chunks), draft(sum(chunks) + 1)
-    first, left = passage.first_token_ms(chunks, [draft(rows) for rows in chunks])
-    return first, left + draft(1)
+        return passage.prefill_ms(chunks), read(sum(chunks) + 1)
+    first, left = passage.first_token_ms(chunks, [*map(read, chunks)])
+    return first, left + read(1)
 
 
 def stepped_metrics(
@@ -88,9 +86,15 @@ def stepped_metrics(
 
 def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
     """The papers' own quantities: SpecPipe, eq. 2, in both readings; PipeDec, section 2.3."""
-    groups, slowest = len(steps.groups), max(steps.groups)
-    stage = slowest * steps.stage_ms + (slowest - 1) * steps.hop_ms
-    step = stage + steps.hop_ms
+    groups = len(steps.groups)
+    inside = [
+        sum(steps.stage_ms[end - size : end])
+        + sum(lasts for lasts, _ in steps.hops[end - size + 1 : end])
+        for size, end in zip(steps.groups, accumulate(steps.groups), strict=True)
+    ]
+    stage = max(inside)
+    hop = max((lasts for lasts, _ in steps.hops[1:-1]), default=0.0)
+    step = stage + hop
     return {
         "hit_probability": hit,
         "hit_ms": steps.hit_ms,
@@ -98,31 +102,30 @@ def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
         "long_run_time_between_tokens_ms": steps.tbt_ms(hit),
         "specpipe_time_between_tokens_ms": specpipe_even_tbt_ms(step, hit, groups),
         "specpipe_worst_time_between_tokens_ms": specpipe_even_tbt_ms(step, hit, groups, "N"),
-        "pipedec_latency_ms": pipedec_latency_ms(steps.draft_ms, [stage], [steps.hop_ms]),
+        "pipedec_latency_ms": pipedec_latency_ms(steps.draft_ms, [stage], [hop]),
     }
 
 
 def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
     """Assumptions of the steps that the deployment breaks."""
     found = []
-    first, *between, last = passage.links
-    words = [passage.deployment.link(passage.draft.name, stage.name) for stage in passage.stages]
-    uneven = len(set(passage.passes_ms(width))) > 1
-    uneven |= len({stage.times.prune for stage in passage.stages}) > 1
-    if uneven or len({*between}) > 1 or len({first, last, *words}) > 1:
-        found.append("the closed form assumes equal stages and links; the slowest one counts")
     if _times(passage, width) != _times(passage, 1):
         found.append(
             f"the closed form assumes that a layer takes as long as one of {width} rows, however "
             f"few are left"
         )
-    word_ms = passage.word_ms(1 + len(steps.groups) * width)
-    if not passage.deployment.central_transfers and steps.end_ms - word_ms > SLIGHT * steps.hit_ms:
+    if steps.central and (steps.overlapped or max(steps.groups) > 1):
         found.append(
-            f"the closed form takes a word to be as long on its way as a layer ({steps.end_ms:.4g} "
-            f"ms instead of {word_ms:.4g} ms)"
+            "the closed form leaves out that flights inside a group, or while stages prune, may "
+            "wait for others in the central scheduler"
         )
-    return found + steps.bent()
+    rippled_ms = MARKER_TURNS * len(steps.groups) * max(lasts for lasts, _ in steps.marker_hops)
+    if steps.central and len(steps.groups) > 1 and rippled_ms > steps.stage_ms[0]:
+        found.append(
+            "the closed form leaves out that the markers before a text's first layer wait for each "
+            "other in the central scheduler"
+        )
+    return found
 
 
 def _times(passage: Passage, rows: int) -> list[float]:

@@ -123,7 +123,7 @@ class Linear:
 
     def __call__(self, times: Times) -> Floats:
         away = zip(_parameters(times), _parameters(BASE), self.slopes, strict=True)
-        total = self.at_base.copy()
+        total: Floats = self.at_base.copy()
         for now, then, slope in away:
             total += (now - then) * slope
         return total

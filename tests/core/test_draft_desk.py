@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from treepipe.core.cache_room import CacheRoom
@@ -15,10 +17,10 @@ from treepipe.scenario.schema import ScheduleSection
 GAMMA, SESSIONS = 2, (1, 2, 3)
 
 
-def _begun(batch: int, wanted: dict[int, int]) -> tuple[DraftDesk, Flight]:
+def _begun(batch: int, wanted: dict[int, int], gamma: int = GAMMA) -> tuple[DraftDesk, Flight]:
     """Requests whose prompts are under way in one flight, as a stage has put them together."""
     desk = DraftDesk(0, [1], ArrivalQueue(), batch)
-    section = ScheduleSection.model_validate({"name": "chain", "gamma": GAMMA})
+    section = ScheduleSection.model_validate({"name": "chain", "gamma": gamma})
     fed = []
     for session in SESSIONS:
         started = Started((4, 5), wanted[session])
@@ -66,6 +68,39 @@ def test_requests_that_came_back_together_stay_together(
     assert passes == [[*SESSIONS]] * GAMMA
     assert flights == leaving
     assert len(desk.turns) == 1 + len(SESSIONS), "and one for the beginning of each"
+
+
+@pytest.mark.parametrize("lengths", [(0, 3, 1), (1, 1, 3), (3, 0, 0), (0, 0, 0), (2, 3, 3)])
+def test_requests_whose_drafts_differ_in_length_stay_together(lengths: tuple[int, ...]) -> None:
+    """A look-up finds as many candidates as it finds; what is ready waits for the longest."""
+    desk, flight = _begun(3, dict.fromkeys(SESSIONS, 9), gamma=3)
+    assert not _flights(_back(desk, flight))
+    found, flights = dict(zip(SESSIONS, lengths, strict=True)), list[Flight]()
+    while isinstance(work := desk.next(0.0), Draft):
+        assert not flights, "all leave behind the last pass"
+        answers = []
+        for session, each in work.passes:
+            found[session] -= 1
+            log_prob = 0.0 if found[session] >= 0 else -inf
+            answers.append((session, Drafted(each.ticket, [[6]], [[log_prob]])))
+        flights = _flights(desk.drafted(answers))
+    left = {each.session: len(each.tokens) for flight in flights for each in flight.segments}
+    assert len(flights) == 1
+    assert left == {session: 1 + n for session, n in zip(SESSIONS, lengths, strict=True)}
+
+
+def test_what_waits_is_gone_with_its_pipeline() -> None:
+    """Nothing is sent of requests that a loss ends."""
+    desk, flight = _begun(3, dict.fromkeys(SESSIONS, 9), gamma=3)
+    _back(desk, flight)
+    work = desk.next(0.0)
+    assert isinstance(work, Draft)
+    none = {session: [[-inf if session < 3 else 0.0]] for session in SESSIONS}
+    answers = [(s, Drafted(each.ticket, [[6]], none[s])) for s, each in work.passes]
+    assert not _flights(desk.drafted(answers)), "1 and 2 wait for 3"
+    orders = desk.lose(0, "pipeline0.stage1")
+    assert not _flights(orders)
+    assert not desk._held
 
 
 def test_a_flight_whose_first_request_is_over_is_served_for_the_others() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from treepipe.core.messages import NO_PARENT, Beat, Close, Flight, Segment, Word
 from treepipe.core.stage import Prune
-from treepipe.core.stage_desk import Move, Place, StageDesk
+from treepipe.core.stage_desk import KEPT_CLOSED, Move, Place, StageDesk
 
 
 def _segment(session: int, version: int) -> Segment:
@@ -83,6 +83,19 @@ def test_what_waits_is_gathered_and_prompts_have_their_place(
     assert _passes(desk) == expected
 
 
+@pytest.mark.parametrize(
+    ("prompts", "expected"), [("first", [[3], [4], [1, 2]]), ("last", [[1, 2], [3], [4]])]
+)
+def test_in_lock_step_prompts_have_their_place_before_or_behind_a_step(
+    prompts: Place, expected: list[list[int]]
+) -> None:
+    """Requests 1 and 2 take part in the step that waits, 3 and 4 bring their prompts."""
+    desk = StageDesk(1, 1, prompts=prompts)
+    step = Flight(0, 0, (*_rows(1, 1).segments, *_rows(2, 1).segments), beat=0)
+    _waiting(desk, [_rows(3, 9), step, _rows(4, 9)])
+    assert _passes(desk) == expected
+
+
 def test_a_pass_holds_rows_of_one_draft_server_and_whole_flights() -> None:
     """What goes to different servers goes apart, and no flight is taken apart for room."""
     desk = StageDesk(1, 1, batch=3)
@@ -130,3 +143,14 @@ def test_a_request_that_ends_before_its_pass_leaves_it() -> None:
     desk.receive(Close(1))
     assert _passes(desk) == [[3]]
     assert desk.sessions == {3}
+
+
+def test_a_stage_remembers_a_bounded_number_of_closed_sessions() -> None:
+    """And of the newest ones a late segment is still of no use."""
+    desk = StageDesk(1, 1)
+    for session in range(3 * KEPT_CLOSED):
+        desk.receive(Close(session))
+    assert len(desk._closed) == KEPT_CLOSED
+    late = Segment(3 * KEPT_CLOSED - 1, 1, 0, 0, 0, (5,), (0,))
+    assert desk.receive(Flight(0, 0, (late,))) == []
+    assert not desk.sessions

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treepipe.core.messages import NO_PARENT
-from treepipe.core.tree import TokenTree, ancestor_mask, best, split
+from treepipe.core.tree import TokenTree, best, split
 
 
 @st.composite
@@ -58,28 +58,19 @@ def test_order_law_survives_every_operation(
     tree: TokenTree, other: TokenTree, data: st.DataObject
 ) -> None:
     for _ in range(data.draw(st.integers(1, 6))):
-        operation = data.draw(st.sampled_from(["append", "merge", "reroot", "retain"]))
+        operation = data.draw(st.sampled_from(["append", "merge", "retain"]))
         if operation == "append":
             parent, token = data.draw(st.integers(0, len(tree) - 1)), data.draw(st.integers(0, 9))
             if tree.child(parent, token) is None:
                 assert tree.append(token, parent, -1.0) == len(tree) - 1
         elif operation == "merge":
             tree.merge(other.tokens, other.parents, other.scores)
-        elif operation == "reroot":
-            tree.reroot(data.draw(st.integers(0, len(tree) - 1)))
         else:
             node = data.draw(st.integers(0, len(tree) - 1))
             above = tree.path(node)[:-1]
             tree.retain((*above, *tree.subtree(node)), len(above))
         _assert_order(tree)
         assert len(set(_paths(tree))) == len(tree), "no token path occurs twice"
-
-
-@given(trees())
-def test_mask_is_the_ancestor_closure(tree: TokenTree) -> None:
-    mask = tree.ancestor_mask()
-    for node in range(len(tree)):
-        assert set(np.flatnonzero(mask[node])) == set(tree.path(node))
 
 
 @given(trees(), trees(), st.permutations(range(10)))
@@ -130,16 +121,6 @@ def test_retain_equals_building_the_subtree_afresh(tree: TokenTree, data: st.Dat
     _assert_same(tree, fresh)
 
 
-@given(trees(), st.data())
-def test_reroot_is_retain_without_accepted_nodes(tree: TokenTree, data: st.DataObject) -> None:
-    node = data.draw(st.integers(0, len(tree) - 1))
-    other = _relabelled(tree, list(range(10)))
-    kept = tree.reroot(node)
-    other.retain(kept, 0)
-    assert kept == tuple(sorted(kept))
-    _assert_same(tree, other)
-
-
 @given(trees(), st.integers(1, 30))
 def test_best_nodes_come_with_their_ancestors_before_them(tree: TokenTree, size: int) -> None:
     chosen = best(np.array(tree.scores), size).tolist()
@@ -183,7 +164,3 @@ def test_wrong_use_is_refused() -> None:
     tree.append(3, 1, -2.0)
     with pytest.raises(ValueError, match="node 1 is dropped, but a child of it"):
         tree.retain((0, 2), 0)
-
-
-def test_mask_of_a_parent_list_needs_no_tree() -> None:
-    assert ancestor_mask([NO_PARENT, 0, 1]).tolist() == np.tri(3, dtype=bool).tolist()

@@ -84,7 +84,7 @@ def test_a_scenario_of_the_measured_device_simulates(
     monkeypatch: pytest.MonkeyPatch, pair: tuple[Path, Path], measured_file: Path
 ) -> None:
     target, draft = pair
-    text = SCENARIO.replace("layers = 8\nlayer_mib = 1.0\nkv_kib = 4.0\n", "")
+    text = SCENARIO.replace("layers = 8\nhidden_size = 192\nlayer_mib = 1.0\nkv_kib = 4.0\n", "")
     text = text.replace("[target]\n", f'[target]\ncheckpoint = "{target}"\n')
     text = text.replace(
         'device = "emulated-20ms"',

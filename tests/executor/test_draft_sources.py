@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tests.worlds.deployments import small_deployment, worker_roles
-from tests.worlds.tiny_models import VOCABULARY, greedy, save_head
+from tests.worlds.tiny_models import (
+    VOCABULARY,
+    greedy,
+    save_head,
+    save_random_checkpoint,
+)
 from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
@@ -28,6 +33,7 @@ from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.hybrid import HybridDraft
 from treepipe.executor.ngram import PromptLookupDraft
+from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
@@ -37,10 +43,10 @@ READ = 5
 """So many tokens of the text are read in the first pass, the last one as the root."""
 
 
-def features_of(count: int) -> torch.Tensor:
+def features_of(count: int, width: int = 32) -> torch.Tensor:
     """Stand-ins for the target's states."""
     generator = torch.Generator().manual_seed(3)
-    return torch.randn((len(TEXT), 32), generator=generator)[:count]
+    return torch.randn((len(TEXT), width), generator=generator)[:count]
 
 
 def dense(
@@ -66,14 +72,21 @@ def _assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
 
 
-def test_tree_passes_equal_dense_computation(head: Path, target: Checkpoint) -> None:
+@pytest.mark.parametrize("width", [32, 1024])
+def test_tree_passes_equal_dense_computation(width: int, tmp_path: Path) -> None:
+    """Published heads are as wide as their target, whose layers x86 processors keep packed."""
+    folder = save_random_checkpoint(tmp_path / "target", layers=1, width=width, seed=1)
+    target = Checkpoint.open(folder)
+    head = save_head(tmp_path / "head", target)
     draft = EagleDraft(CheckpointSource(head), target, 64)
+    if width == 1024 and can_pack(torch.empty(LEAST_BYTES)):
+        assert type(draft._head.fc) is PackedLinear
     draft.open(1)
-    draft.observe(1, features_of(READ - 1))
+    draft.observe(1, features_of(READ - 1, width))
     rows = [draft.log_probs(1, DraftPass(1, TEXT[:READ], (), (), True, 4))]
     rows.append(draft.log_probs(1, DraftPass(2, (), (8, 9), (NO_PARENT, NO_PARENT), False, 4)))
     rows.append(draft.log_probs(1, DraftPass(3, (), (4, 5, 6), (0, 1, 1), False, 4)))
-    true = features_of(READ - 1)
+    true = features_of(READ - 1, width)
     for found, path in zip(torch.cat(rows), [(), (8,), (9,), (8, 4), (9, 5), (9, 6)], strict=True):
         _assert_close(found, dense(head, target, TEXT[:READ], true, path))
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from tests.worlds.theory_scenarios import Written
-from treepipe.executor.measure.host_fit import FittedHost, Observed
+from treepipe.executor.measure.host_fit import FittedHost, Observed, Piece
 from treepipe.executor.measure.in_place import RUNS
+from treepipe.physics.host import Factor
+from treepipe.physics.timing import TimeTable
 from treepipe.results.trace import Kind, Span, Trace
 from treepipe.scenario.deployment import HEADER_BYTES
 from treepipe.scenario.resolve import deploy
@@ -107,6 +109,38 @@ def test_draft_passes_behind_a_wait_are_told_from_those_behind_others(fit: Fitte
         [1.8, 1.3, 1.1, 1.0], rel=0.03
     )
     assert fit.cold[5] == 1, "they are over the last one's"
+
+
+def test_passes_behind_a_wait_do_not_tell_the_time_of_later_ones_with_other_rows() -> None:
+    """A cold pass costs about a fixed time more, whatever its rows: 4 rows are seen only there, 1
+    and 10 behind other passes, too."""
+    table = TimeTable({1: 0.5, 4: 0.8, 10: 1.2})
+    observed = Observed(tables={"draft draft0": table})
+
+    def see(rows: int, place: int, more_ms: float = 0.0) -> None:
+        alone = np.array([table(rows) + more_ms])
+        observed.passes += [Piece("draft draft0", rows, alone, place)] * 10
+
+    for place in (2, 3, 4, 5):
+        see(1, place)
+        see(10, place)
+    see(1, 1, 0.5)
+    see(4, 1, 0.4)
+    fit = observed.fit()
+    assert Factor(fit.factors["draft"])(4) == pytest.approx(1.0, rel=0.02)
+    assert fit.cold[1] == pytest.approx((2.0 + 1.5) / 2, rel=0.02), "in the mean over the rows"
+
+
+def test_time_that_is_lost_in_rare_long_pieces_is_not_left_out() -> None:
+    """By hand: 200 passes of 1 ms by the table, of which 3 took 21 ms: 260 ms in all. The factors'
+    shape over rows does not follow them, their level does."""
+    observed = Observed(tables={"stage s": TimeTable({1: 1.0})})
+    for rows in (1, 8):
+        for number in range(100):
+            took = 21.0 if rows == 8 and number % 40 == 0 else 1.0
+            observed.passes.append(Piece("stage s", rows, np.array([took])))
+    factors = observed.fit().factors["stage"]
+    assert factors[1] == factors[8] == pytest.approx(1.3)
 
 
 def test_messages_by_their_bytes(fit: FittedHost) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
@@ -34,10 +36,11 @@ from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import ANSWERS, ORDERS, Ask, Become, Failed, Notes
 from treepipe.executor.crew import Crew
-from treepipe.executor.daemon import Daemon, OrderWriter, _Role
+from treepipe.executor.daemon import MOST_LEFT_BYTES, Daemon, _Role
 from treepipe.executor.digests import Digests
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.fleet import Clocks, Fleet
+from treepipe.executor.frames import Frames
 from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.manifest import ModelFiles, everything, found_or_received
 from treepipe.executor.offsets import Offset, Reading
@@ -49,10 +52,14 @@ from treepipe.executor.session import (
     Alive,
     Beats,
     Declined,
+    Ended,
     Hello,
     HowAreYou,
+    Said,
     Start,
+    Status,
     TimeIs,
+    Told,
     Versions,
     Welcome,
 )
@@ -210,13 +217,14 @@ def test_a_coordinator_that_spoke_while_a_process_ended_slowly_is_not_silent(
     say(daemon, b"one", Hello(Versions.here()))
     later = [now_ms()]
     monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later[0])
-    ends, theirs = Pipe()
-    daemon._roles["draft0"] = _Role(BaseProcess(), ends, ends, OrderWriter(ends))
+    ends, theirs = socket.socketpair()
+    look, _beat = Pipe(duplex=False)
+    daemon._roles["draft0"] = _Role(BaseProcess(), Frames(ends), look)
     theirs.close()  # it is over, which takes longer to see than a coordinator may be silent
     monkeypatch.setattr(daemon, "_end", lambda name, now: later.append(later.pop() + 6_000))
     daemon.step(0.0)
     assert daemon.answers[-1][1] == Welcome(Versions.here())
-    daemon._roles.pop("draft0").orders.close()
+    daemon._roles.pop("draft0").control.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
@@ -227,10 +235,10 @@ def test_a_daemon_speaks_for_a_process_that_waits_for_a_processor(
     say(daemon, b"one", Hello(Versions.here()))
     later = [now_ms()]
     monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later[0])
-    lines = {"draft0": Pipe(), "pipeline0.stage1": Pipe()}
-    for (name, (ours, _)), pid in zip(lines.items(), (os.getpid(), 2**22 + 1), strict=True):
+    lines = {name: (socket.socketpair(), Pipe()) for name in ("draft0", "pipeline0.stage1")}
+    for (name, (pair, beats)), pid in zip(lines.items(), (os.getpid(), 2**22 + 1), strict=True):
         process: Any = SimpleNamespace(pid=pid)
-        daemon._roles[name] = _Role(process, ours, ours, OrderWriter(ours), later[0])
+        daemon._roles[name] = _Role(process, Frames(pair[0]), beats[0], later[0])
     told = []
     for _ in range(3):
         daemon.answers = []
@@ -238,19 +246,80 @@ def test_a_daemon_speaks_for_a_process_that_waits_for_a_processor(
         told.append([record for _, record in daemon.answers])
         later.append(later.pop() + 501.0)
     assert told == [[], [Beats("draft0", AT_WORK)], [Beats("draft0", AT_WORK)]]
-    for name, pair in lines.items():
-        daemon._roles.pop(name).orders.close()
+    for name, (pair, _) in lines.items():
+        daemon._roles.pop(name).control.close()
         pair[1].close()
 
 
-def test_a_process_that_takes_nothing_holds_nobody_up() -> None:
-    ours, theirs = Pipe()
-    orders = OrderWriter(ours)
-    for _ in range(3):
-        orders.put(bytes(2**20))  # more than the line takes at once
-    orders.close()
-    assert not orders._thread.is_alive()
-    theirs.close()
+@pytest.fixture
+def stopped(daemon: _Heard) -> Iterator[socket.socket]:
+    """The other end of the control line of a role, whose process does what a test does here."""
+    say(daemon, b"one", Hello(Versions.here()))
+    ours, theirs = socket.socketpair()
+    look, beat = Pipe(duplex=False)
+    process: Any = SimpleNamespace(pid=2**22 + 1, join=lambda within_s: None)
+    daemon._roles["draft0"] = _Role(process, Frames(ours), look)
+    daemon.answers = []
+    with theirs, beat:
+        yield theirs
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes end as soon as they are killed."""
+    monkeypatch.setattr("treepipe.executor.daemon.end_process", lambda process: -9)
+
+
+@pytest.mark.usefixtures("ended")
+def test_a_process_that_stops_amid_an_answer_does_not_stop_its_daemon(
+    daemon: _Heard, stopped: socket.socket
+) -> None:
+    """Wherever that is; what it said before is handed on, and its end is told."""
+    whole = [b"the first", b"the second"]
+    said = b"".join(len(each).to_bytes(8, "big") + each for each in whole)
+    for place in range(len(said)):
+        stopped.sendall(said[place : place + 1])
+        daemon.step(0.0)
+        assert isinstance(say(daemon, b"two", HowAreYou()), Status)
+        daemon.answers = []
+    stopped.sendall(said[:20])
+    daemon.step(0.0)
+    assert [record for _, record in daemon.answers] == [Said("draft0", whole[0])]
+    daemon.answers = []
+    stopped.close()
+    daemon.step(0.0)
+    assert [record for _, record in daemon.answers] == [Ended("draft0", -9)]
+
+
+@pytest.mark.usefixtures("ended")
+def test_a_process_that_takes_no_orders_is_ended_before_they_fill_the_memory(
+    daemon: _Heard, stopped: socket.socket
+) -> None:
+    order, waiting = Told("draft0", bytes(2**20)), []
+    while "draft0" in daemon._roles:
+        say(daemon, b"one", order)
+        waiting += [role.control.left_bytes for role in daemon._roles.values()]
+    assert 0.9 * MOST_LEFT_BYTES < max(waiting) <= MOST_LEFT_BYTES
+    assert daemon.answers == [(b"one", Ended("draft0", -9))]
+    assert say(daemon, b"one", order) is None
+
+
+def test_a_daemon_without_descriptors_declines(
+    daemon: _Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many connections of strangers as it may hold take all of them."""
+    say(daemon, b"one", Hello(Versions.here()))
+    daemon._descriptors = SimpleNamespace(all_of_them=nullcontext)  # type: ignore[assignment]
+    monkeypatch.setattr("treepipe.executor.daemon.fork_server", lambda: None)
+
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("treepipe.executor.fork_server.socket.socketpair", none_left)
+    assert say(daemon, b"one", Start("draft0")) == Declined(
+        "draft0 cannot be started: Too many open files"
+    )
+    assert isinstance(say(daemon, b"two", HowAreYou()), Status)
 
 
 class _Quiet(RemoteHost):
@@ -271,15 +340,15 @@ def test_more_records_than_a_socket_takes_bytes_all_arrive() -> None:
     line.arrive(None)
     for number in range(5_000):
         assert wait([line], 0) == [line]
-        assert line.recv_bytes() == b"%d" % number
+        assert line.take() == b"%d" % number
     for _ in range(2):
         assert wait([line], 0) == [line]
         with pytest.raises(EOFError):
-            line.recv_bytes()
+            line.take()
     line.close()
     late = Line(_Quiet(0.0), "draft0")
     late.arrive(b"")
-    late.recv_bytes()
+    late.take()
     assert wait([late], 0) == [], "it has said nothing more"
     late.close()
     late.arrive(b"")
@@ -567,4 +636,4 @@ def test_a_key_without_workers_is_warned_of() -> None:
 
 
 def _warnings(scenario: Scenario) -> list[str]:
-    return unread_warnings(scenario, resolve(scenario))
+    return unread_warnings(scenario, resolve(scenario), run=True)

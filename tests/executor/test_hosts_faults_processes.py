@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from tests.worlds.tiny_models import greedy
 from treepipe.core.recovery import FaultKind
 from treepipe.executor import fleet
 from treepipe.executor.controller import Controller, RunEndedError
-from treepipe.executor.remote import status
+from treepipe.executor.keys import KeyPair
+from treepipe.executor.remote import RemoteHost, status
 from treepipe.executor.stage_model import StageModel
 from treepipe.executor.station import RoleSettings
 from treepipe.results.trace import Trace
@@ -247,3 +250,40 @@ def test_a_long_pass_over_there_is_no_silence(pair: tuple[Path, Path], tmp_path:
     _assert_greedy(trace, deployment, pair[0])
     assert trace.requests[0].finished_ms > 1.5 * TIMEOUT_MS
     assert not trace.faults
+
+
+MOST_DESCRIPTORS = 96
+"""Of a daemon that must not have more; half of them are its own."""
+
+
+def _few_descriptors() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_DESCRIPTORS, MOST_DESCRIPTORS))
+
+
+def test_connections_of_strangers_do_not_keep_a_daemon_from_starting_a_process() -> None:
+    """More of them than it has descriptors for; they say nothing, and need no key for that."""
+    key, port = KeyPair.new(), free_port()
+    address = f"127.0.0.1:{port}"
+    with ExitStack() as stack:
+        daemon = stack.enter_context(
+            daemon_process(None, "127.0.0.1", port, key, None, _few_descriptors)
+        )
+        host = stack.enter_context(closing(RemoteHost(address, key)))
+        before = daemon.num_fds()
+        for _ in range(MOST_DESCRIPTORS):
+            stranger = stack.enter_context(socket.socket())
+            stranger.setblocking(False)
+            stranger.connect_ex(("127.0.0.1", port))
+        until = time.monotonic() + 10
+        while daemon.num_fds() < MOST_DESCRIPTORS // 2:
+            assert time.monotonic() < until
+        assert before < MOST_DESCRIPTORS // 2
+        process, line, look = host.start(AWAY[0])
+        while not daemon.children():
+            assert process.is_alive(), host.refusal
+            assert time.monotonic() < until
+        line.close()  # so that it ends
+        process.join()
+        assert process.exitcode == 0
+        assert daemon.is_running()
+        look.close()

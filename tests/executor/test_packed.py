@@ -46,8 +46,11 @@ def test_a_packed_layer_gives_the_same_product(
     both = nn.Sequential(layer)
     pack(both)
     assert type(both[0]) is PackedLinear
-    away = (both(given_rows).double() - exact).abs().max()
-    assert away <= 8 * torch.finfo(dtype).eps * exact.abs().max()
+    away = (both(given_rows).double() - exact).abs()
+    summed = nn.functional.linear(given_rows.double().abs(), layer.weight.double().abs())
+    # sums of n terms in single digits err by sqrt(n) roundings of what they add up, in every order
+    sums = 4 * torch.finfo(torch.float32).eps * features**0.5 * (summed + 1)
+    assert (away <= torch.finfo(dtype).eps * exact.abs() + sums).all()
 
 
 @needs_library

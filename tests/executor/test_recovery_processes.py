@@ -93,6 +93,34 @@ def test_a_message_that_is_lost_on_its_way_takes_a_spare(pair: tuple[Path, Path]
     assert recording.complete
 
 
+def test_a_worker_that_dies_while_another_one_is_replaced_takes_a_spare_too(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    introduce, starts = Crew._introduce, list[float]()
+
+    def introducing(self: Crew) -> None:
+        starts.append(now_ms())
+        if len(starts) == 2:
+            self.inject("draft0", "kill")
+        introduce(self)
+
+    monkeypatch.setattr(Crew, "_introduce", introducing)
+    asked, plan = (SHORT, replace(LONG, max_new_tokens=20)), FaultPlan(spares=2)
+    deployment = replace(small_deployment("pp", clients=2), requests=asked, faults=plan)
+    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
+
+        def once() -> None:
+            if len(starts) == 1:
+                running.crew.inject("pipeline0.stage1", "kill")
+
+        trace, _ = running.run(deployment, once)
+    assert [fault.worker for fault in trace.faults] == ["draft0", "pipeline0.stage1"]
+    assert all(fault.recovered_ms is not None for fault in trace.faults)
+    assert any("while workers started anew; a spare took its place" in w for w in trace.warnings)
+    for request, spec in zip(trace.requests, asked, strict=True):
+        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+
+
 def test_what_a_restart_takes_is_measured(
     pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,8 @@ from treepipe.executor.transport import LOOPBACK
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, RequestSpec
+from treepipe.scenario.resolve import deploy
+from treepipe.scenario.scenario import Scenario
 
 TIMEOUT_MS = 1000.0
 """Of the runs; half of the default, so that nobody waits for long."""
@@ -298,13 +300,21 @@ def _script(folder: Path, text: str) -> subprocess.Popen[str]:
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": f"{root}:{folder}"}
     return subprocess.Popen(
-        [sys.executable, str(file)], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(file)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
 
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to end a child with its parent")
-def test_nothing_is_left_of_a_killed_controller_with_a_stopped_child(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_is_left_of_a_killed_controller_with_a_stopped_child(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    """Killed alone; by ``timeout`` or a closed terminal with all that it has started."""
     with _script(tmp_path, STOPPED_CHILD) as controller:
         assert controller.stdout is not None
         child = psutil.Process(int(controller.stdout.readline()))
@@ -312,30 +322,86 @@ def test_nothing_is_left_of_a_killed_controller_with_a_stopped_child(tmp_path: P
             time.sleep(0.01)
         below = psutil.Process(controller.pid).children(recursive=True)
         assert len(below) == 3, "tracker, fork server, child"
-        controller.kill()
+        if how == signal.SIGKILL:
+            controller.kill()
+        else:
+            os.killpg(controller.pid, how)
     _, alive = psutil.wait_procs(below, timeout=10)
     assert not alive
     assert not [*tmp_path.glob("pymp-*")]
 
 
-DYING_SERVER = """
+STOPPED_SERVER = """
+import os, signal
+from multiprocessing import forkserver
 from treepipe.core.errors import RunError
-from treepipe.executor.fork_server import fork_server, start
+from treepipe.executor import fork_server as module
+from treepipe.executor.fork_server import end_process, end_with_fork_server, fork_server, start
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+def stop():
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)
+
+def child():
+    end_with_fork_server()
+    signal.pause()
 
 if __name__ == "__main__":
+    context = fork_server([])
+    before = descriptors()
+    processes = [context.Process(target=child) for _ in range(3)]
+    for each in processes:
+        start(each)
+    module.START_S = module.KILLED_S = 0.3
+    stop()
+    print([end_process(each) for each in processes], descriptors() - before)
+    fork_server([])
+    stop()
     try:
-        start(fork_server(["kills_itself"]).Process(target=print, name="draft0"))
+        start(context.Process(target=child, name="draft0"))
     except RunError as error:
         print(error)
 """
 
 
 @pytest.mark.processes
-def test_a_fork_server_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
+def test_a_stopped_fork_server_is_not_waited_for(tmp_path: Path) -> None:
+    """Neither to end what it has started, which leaves no descriptor, nor to start more."""
+    with _script(tmp_path, STOPPED_SERVER) as script:
+        said, _ = script.communicate(timeout=60)
+    ended, started = said.splitlines()
+    assert ended == "[255, 255, 255] 0"
+    assert started.startswith("the fork server, from which draft0 was to be started, ended")
+
+
+DYING_SERVER = """
+import gc, os
+from treepipe.core.errors import RunError
+from treepipe.executor.fork_server import fork_server, start
+
+if __name__ == "__main__":
+    process = fork_server(["kills_itself"]).Process(target=print, name="draft0")
+    gc.disable()
+    before, errors = len(os.listdir("/proc/self/fd")), []
+    try:
+        start(process)
+    except RunError as error:
+        errors.append(error)
+    print(len(os.listdir("/proc/self/fd")) - before, *errors)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for open descriptors")
+def test_a_fork_server_that_is_killed_is_one_sentence_and_leaves_no_descriptor(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "kills_itself.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
     with _script(tmp_path, DYING_SERVER) as script:
         said, _ = script.communicate(timeout=60)
-    assert said.startswith("the fork server, from which draft0 was to be started, ended")
+    assert said.startswith("0 the fork server, from which draft0 was to be started, ended")
 
 
 # --- what a failed run leaves --------------------------------------------------------------------
@@ -364,12 +430,12 @@ class _FailingController(AbstractContextManager[Any]):
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder to work in, with a scenario whose second run fails."""
-    deployment = SimpleNamespace(warnings=(), requests=(), connections=(), ends="draft")
+    (tmp_path / "small.toml").write_text(SCENARIO)
+    deployment = deploy(Scenario.load(tmp_path / "small.toml"))
     launch = SimpleNamespace(roles=(), deployment=deployment, runs=(deployment, deployment))
     monkeypatch.setattr(execute_module, "prepare", lambda scenario: launch)
     monkeypatch.setattr(execute_module, "Controller", _FailingController)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.toml").write_text(SCENARIO)
     return tmp_path
 
 

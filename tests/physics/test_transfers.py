@@ -1,4 +1,5 @@
-"""PipeDec's central scheduler: a device takes part in one transfer at a time, in both worlds."""
+"""Who waits for whom on the network, in both worlds: PipeDec's central scheduler, in which a device
+takes part in one transfer at a time; a shared medium; the ports of a device."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.executor.controller import Controller
 from treepipe.physics.timing import LinkTimes
-from treepipe.physics.transfers import Held, TransferQueue
+from treepipe.physics.transfers import Held, TransferQueue, Wire
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
@@ -23,6 +25,7 @@ from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 
 devices = st.sampled_from("abcde")
+sent = st.lists(st.tuples(st.floats(0.0, 5.0), st.integers(0, 10**6)), min_size=2, max_size=12)
 asked = st.lists(st.tuples(devices, devices).filter(lambda ends: ends[0] != ends[1]), max_size=12)
 
 
@@ -61,13 +64,34 @@ def test_no_device_takes_part_in_two_transfers_and_none_is_lost(
 
 
 def assert_one_at_a_time(trace: Trace, deployment: Deployment) -> None:
-    """Of every device's transfers none begins before the one before it has ended."""
+    """Of every device's transfers of layers none begins before the one before it has ended."""
     latency = deployment.default_link.latency_ms
     for device in deployment.devices:
-        own = [s for s in trace.spans if s.kind == "transfer" and device in s.device.split("->")]
-        ended = sorted(span.end_ms for span in own)
+        own = [
+            s
+            for s in trace.spans
+            if s.kind == "transfer" and s.tokens and device in s.device.split("->")
+        ]
+        drafts = {draft.name for draft in deployment.drafts}  # who hears the last stage's broadcast
+        ended = sorted(s.end_ms for s in own if s.device.split("->")[1] not in drafts)
         gaps = [after - before for before, after in itertools.pairwise(ended)]
         assert min(gaps) >= latency - 1e-6, "a transfer takes at least its link's latency"
+
+
+@given(sent, st.integers(0, 99), st.sampled_from([0.0, 0.4]), st.sampled_from([0.0, 3.0]))
+def test_messages_of_a_link_come_in_one_behind_another(
+    sent: list[tuple[float, int]], seed: int, loss: float, jitter_ms: float
+) -> None:
+    """What is held up by jitter or a loss does not let a longer message begin to arrive before it:
+    a receiver whose port takes messages as they come has them in the order of their sending."""
+    times = LinkTimes(1.0, 100.0, loss=loss, retransmit_ms=20.0, jitter_ms=jitter_ms)
+    wire, now, last = Wire(times, np.random.default_rng(seed)), 0.0, 0.0
+    for after, size in sent:
+        now += after
+        begin, free, due = wire.transfer(now, size)
+        assert now <= begin <= free <= due
+        assert due - wire.occupied_ms(size) >= last - 1e-9
+        last = due
 
 
 @pytest.mark.processes
@@ -100,3 +124,21 @@ def test_processes_share_a_medium(pair: tuple[Path, Path]) -> None:
         begins = sorted(span.start_ms for span in each.spans if span.kind == "transfer")
         gaps = [after - before for before, after in itertools.pairwise(begins)]
         assert min(gaps) >= 2.0 - 1e-6
+
+
+@pytest.mark.processes
+def test_a_process_sends_and_receives_one_message_at_a_time(pair: tuple[Path, Path]) -> None:
+    """One draft and two pipelines; a message takes 4 ms at each of its two ports."""
+    deployment = small_deployment("starsd", clients=2, pipelines=2)
+    deployment = replace(deployment, default_link=LinkTimes(1.0, message_ms=4.0))
+    with Controller(worker_roles(pair, deployment), deployment) as controller:
+        trace, recording = controller.run(deployment)
+    replay = simulate(deployment, ReplaySource(recording))
+    for each, device in itertools.product((trace, replay), deployment.devices):
+        ends = [(span.device.split("->"), span) for span in each.spans if span.kind == "transfer"]
+        begun = sorted(span.start_ms for (sender, _), span in ends if sender == device)
+        ended = sorted(span.end_ms for (_, receiver), span in ends if receiver == device)
+        gaps = [b - a for times in (begun, ended) for a, b in itertools.pairwise(times)]
+        assert min(gaps) >= 4.0 - 1e-6
+    times = [run_metrics(each)["time_between_tokens_ms"] for each in (replay, trace)]
+    assert 0.5 < times[0] / times[1] < 1.05, "emulated work takes at least its profile's time"

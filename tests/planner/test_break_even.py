@@ -119,8 +119,8 @@ def test_a_map_agrees_with_the_value_along_its_axis() -> None:
         # A range helps only where the key takes numbers at all.
         ("links.default.jitter_ms", "give a range, links.default.jitter_ms=LOW:HIGH"),
         ("acceptance.beta=0.5:2", "tries such values; acceptance.beta=LOW:HIGH bounds them)"),
-        ("emulate", "--break-even emulate: emulate holds no number"),
-        ("emulate=1:2", "--break-even emulate=1:2: emulate holds no number"),
+        ("emulate", "must be true or false (--break-even emulate tries such values)"),
+        ("emulate=1:2", "must be true or false (--break-even emulate=1:2 tries such values)"),
         ("workload.prompts", "a valid string (--break-even workload.prompts tries such values)"),
         ("scale.bogus=1:2", "is unknown; valid keys: bandwidth, devices"),
         ("scale.bogus=1:2", "(--break-even scale.bogus=1:2 tries such values)"),

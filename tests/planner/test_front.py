@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from tests.worlds.greys import alike
 from tests.worlds.written_studies import say
@@ -108,17 +110,36 @@ def test_a_picture_has_a_panel_per_further_goal_and_every_plan_in_it() -> None:
     rows = [(1.0, 2.0, 3.0), (1.0, 2.0, 3.0), (2.0, 2.0, 4.0)]
     panels = _panels(pareto_front([weighed(*row) for row in rows], ()))
     assert [panel.get_xlabel().split(" (")[0] for panel in panels] == [
-        "throughput_tokens_s",
-        "price_usd",
+        "throughput",
+        "price",
     ]
     assert "more is better" in panels[0].get_xlabel()
-    assert panels[1].get_xlabel() == "price_usd (USD), less is better"
+    assert panels[1].get_xlabel() == "price (USD), less is better"
     for panel, across in zip(panels, (1, 2), strict=True):
-        assert panel.get_ylabel().startswith(TIME)
+        assert panel.get_ylabel().startswith("time between tokens (ms)")
         marks = {line.get_label(): line.get_xydata().tolist() for line in panel.get_lines()}
         on = [[rows[0][across], 1.0]] * 2
         assert marks == {"beaten": [[rows[2][across], 2.0]], "on the front": on}
         assert [text.get_text() for text in panel.texts] == ["1, 2", "3"]
+
+
+@given(st.lists(st.tuples(FIGURE, FIGURE, FIGURE), min_size=2, max_size=12), st.floats(0.001, 1))
+def test_numbers_never_write_over_each_other(
+    rows: list[tuple[float, float, float]], apart: float
+) -> None:
+    """Marks as near as one likes, measured as they are drawn; each plan has its number once."""
+    near = [(100 + apart * a, 10 + apart * b, 5 + apart * c) for a, b, c in rows]
+    near.append((300.0, 4.0, 30.0))
+    figure = front_figure(pareto_front([weighed(*row) for row in near], ()), TIME, "plans")
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    for panel in figure.axes:
+        boxes = [text.get_window_extent(canvas.get_renderer()) for text in panel.texts]
+        assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+        told = [part for text in panel.texts for part in text.get_text().split(", ")]
+        ends = [(part.split("-")[0], part.split("-")[-1]) for part in told]
+        plans = [plan for a, b in ends for plan in range(int(a), int(b) + 1)]
+        assert len(plans) == len({*plans})
 
 
 def test_a_line_joins_a_front_of_two_goals() -> None:

@@ -11,14 +11,18 @@ import numpy as np
 import pytest
 
 from tests.worlds.command_line import assert_sentence, call
+from treepipe import compare
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.gaps import may_be_equal, relative_gap
+from treepipe.planner.gaps import Runs, may_be_equal, relative_gap
 from treepipe.planner.halving import Found, search
-from treepipe.planner.report import plan_content, verdict
+from treepipe.planner.report import plan_content, ranking_table, verdict
+from treepipe.planner.sensitivity import Sensitivity
 from treepipe.results.estimates import observe
+from treepipe.results.statistics import Interval, student_t
 from treepipe.scenario.scenario import Scenario
+from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.predict import predict
 
 CLUSTER = """
@@ -117,23 +121,26 @@ def test_every_ranked_plan_says_what_binds() -> None:
 
 
 def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> None:
-    """A chain shared by one target is StarSD's."""
+    """A chain shared by one target is StarSD's, so they are one plan, by the simpler schedule."""
     text = CLUSTER.split("[search]")[0]
     ranked = search(loaded(tmp_path, text, *EQUAL), lambda *_: None)
-    by_name = ranked.best_of_each
-    assert ranked.best.tied
-    assert {name for name, each in by_name.items() if each.tied} == {"chain", "starsd"}
-    gap = by_name["starsd" if ranked.best.candidate.schedule == "chain" else "chain"].gap
-    assert gap is not None
-    assert gap.mean == 0
-    assert by_name["pp"].gap is not None
-    assert by_name["pp"].gap.low is not None
-    assert by_name["pp"].gap.low > 0
+    best, plain = ranked.ranking
+    assert best.candidate.schedule == "chain"
+    assert {each.schedule for each in best.candidate.same} == {"starsd"}
+    assert ranked.best_of_each.keys() == {"pp", "chain", "starsd"}
+    assert plain.gap is not None
+    assert plain.gap.low is not None
+    assert plain.gap.low > 0
+    content = plan_content(ranked)
+    assert [len(each["same"]) for each in content["ranking"]] == [len(best.candidate.same), 0]
+    assert content["ranking"][0]["same"][0]["layers"] == [[4, 4]]
+    assert [each["plan"] for each in content["front"]] == [0]
+    (named, _) = ranking_table(ranked).columns[1].cells
+    assert named.startswith("chain; the same on all texts: starsd ")
     sentences = verdict(ranked)
-    assert sentences[1].startswith("not distinguishable from it: ")
-    assert not any("cannot tell" in each for each in sentences), "equal in every run"
-    assert "the other 1 is worse beyond doubt" in sentences
-    assert "95% intervals that hold for all pairs of these plans (6) together" in sentences[-1]
+    assert not any("distinguishable" in each for each in sentences)
+    assert "all others are worse beyond doubt" in sentences
+    assert "95% intervals that hold for all pairs of these plans (1) together" in sentences[-1]
 
 
 # --- how far behind ---------------------------------------------------------------------------
@@ -163,7 +170,7 @@ def test_two_runs_that_cannot_tell_say_so(tmp_path: Path) -> None:
 
 
 def test_a_gap_of_two_runs_is_possible_and_the_same_from_both_sides() -> None:
-    best, other = (10.0, 14.0), (21.0, 19.0)
+    best, other = Runs((10.0, 14.0)), Runs((21.0, 19.0))
     gap, back = relative_gap(best, other, 1), relative_gap(other, best, 1)
     assert gap is not None
     assert back is not None
@@ -177,7 +184,7 @@ def test_a_gap_of_two_runs_is_possible_and_the_same_from_both_sides() -> None:
 
 
 def test_more_comparisons_widen_the_intervals() -> None:
-    best, other = (10.0, 11.0, 10.5, 9.5), (11.5, 12.0, 12.2, 10.6)
+    best, other = Runs((10.0, 11.0, 10.5, 9.5)), Runs((11.5, 12.0, 12.2, 10.6))
     alone, together = (relative_gap(best, other, count) for count in (1, 200))
     assert not may_be_equal(alone)
     assert may_be_equal(together)
@@ -188,19 +195,82 @@ def test_gaps_of_simultaneous_intervals_cover() -> None:
     random, wrong = np.random.default_rng(0), 0
     for _ in range(200):
         texts = random.normal(0, 0.2, 5)
-        plans = 100 * np.exp(texts + random.normal(0, 0.1, (8, 5)))
-        best = min(plans, key=lambda runs: float(runs.mean()))
+        plans = [Runs(100 * np.exp(texts + random.normal(0, 0.1, 5))) for _ in range(8)]
+        best = min(plans, key=lambda runs: runs.mean)
         gaps = [relative_gap(best, runs, 28) for runs in plans if runs is not best]
         wrong += not all(may_be_equal(gap) for gap in gaps)
     assert wrong / 200 < 0.06
 
 
 def test_a_figure_that_some_runs_have_not_has_no_interval() -> None:
-    gap = relative_gap((10.0, 11.0), (12.0,), 1)
+    gap = relative_gap(Runs((10.0, 11.0)), Runs((12.0,)), 1)
     assert gap is not None
     assert gap.low is None
     assert may_be_equal(gap)
-    assert relative_gap((0.0, 0.0), (1.0, 1.0), 1) is None
+    assert relative_gap(Runs((0.0, 0.0)), Runs((1.0, 1.0)), 1) is None
+
+
+TEXTS, SPREAD, TRUE_GAP, RUNS = 60, 6.0, 0.05, 18
+
+
+def gap_of_a_drawn_pool(random: np.random.Generator, texts: int) -> tuple[Interval, Interval]:
+    """A gap of plans that are measured on resamples of one recording, as runs are: with what the
+    runs have in common counted, and left out.
+
+    A text takes the plans 100 and 105 ms, each by a normal part (``SPREAD``) of its own.
+    """
+    recorded = random.normal([100.0, 100.0 * (1 + TRUE_GAP)], SPREAD, (TEXTS, 2))
+    runs = []
+    for _ in range(RUNS):
+        resample = recorded[random.integers(0, TEXTS, TEXTS)]
+        runs.append(resample[random.integers(0, TEXTS, texts)].mean(axis=0))
+    best, other = np.array(runs).T
+    redrawn = texts / TEXTS
+    found = [
+        relative_gap(Runs(best, common), Runs(other, common), 1)
+        for common in (redrawn / (1 + redrawn), 0.0)
+    ]
+    assert found[0] is not None
+    assert found[1] is not None
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("texts", [12, 30])
+def test_gaps_cover_the_difference_of_texts_that_were_not_recorded(texts: int) -> None:
+    """By hand: with n of P texts a run the gap's half-width squared is t^2 s^2 (1/P + (1/n + 1/P) /
+    R), s^2 the variance of a text's difference; over R runs alone it lacks the first term."""
+    random = np.random.default_rng(1)
+    pairs = [gap_of_a_drawn_pool(random, texts) for _ in range(300)]
+    covered = np.mean([[gap.holds(TRUE_GAP) for gap in pair] for pair in pairs], axis=0)
+    assert covered[0] == pytest.approx(0.95, abs=0.03)
+    assert covered[1] < 0.85, "runs alone do not know of other recordings"
+    variance = 2 * (SPREAD / 100) ** 2
+    by_hand = variance * (1 / TEXTS + (1 / texts + 1 / TEXTS) / RUNS)
+    halves = [(gap.high - gap.low) / 2 for gap, _ in pairs if gap.low and gap.high]
+    expected = student_t(RUNS - 1, 0.975) ** 2 * by_hand
+    assert np.mean(np.square(halves)) == pytest.approx(expected, rel=0.1)
+
+
+def test_a_gap_is_the_interval_of_versus() -> None:
+    """Of the same two scenarios, on a recorded pool, whose own chance counts."""
+    acceptance = {"source": "profile", "name": "reference"}
+    a = Scenario.of({
+        "name": "a",
+        "runs": 5,
+        "target": {"layers": 4},
+        "drafts": [{"device": {"draft_ms": {1: 5.0}}}],
+        "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
+        "acceptance": acceptance,
+        "workload": {"new_tokens": 40},
+        "schedule": {"name": "chain", "gamma": 2},
+    })  # fmt: skip
+    b = a.with_(**{"schedule.gamma": 5})
+    points = simulate_points([Point("a", a), Point("b", b)], lambda *_: None)
+    gap = relative_gap(*(Runs.of(points[each], METRIC) for each in ("a", "b")), 1)
+    told = compare(a, b).differences[METRIC].relative
+    assert told is not None
+    assert points["a"].common > 0
+    assert gap == told
 
 
 # --- limits -----------------------------------------------------------------------------------
@@ -210,7 +280,7 @@ def test_a_figure_that_some_runs_have_not_has_no_interval() -> None:
 def test_a_limit_on_a_figure_refuses_what_breaks_it(tmp_path: Path) -> None:
     limited = found("search.limits.time_between_tokens_ms=35")
     (plain,) = [each for each in limited.refused if each.schedule == "pp"]
-    assert "time_between_tokens_ms is 4" in plain.reason
+    assert "time between tokens is 4" in plain.reason
     assert "above search.limits.time_between_tokens_ms = 35 (by a factor of 1.2" in plain.reason
     assert all(each.candidate.schedule != "pp" for each in limited.ranking)
     assert limited.feasible
@@ -225,7 +295,7 @@ def test_where_no_plan_keeps_the_limits_the_nearest_is_first(
     limits = "search.limits={ time_between_tokens_ms = 2, throughput_tokens_s = 25 }"
     assert call(monkeypatch, "plan", path, "--json", figures, "--set", limits) == 1
     said = capsys.readouterr()
-    assert_sentence(said.err, "no plan keeps the limits; of the nearest one, chain gamma=4, time_")
+    assert_sentence(said.err, "no plan keeps the limits; of the nearest one, chain gamma=4, time ")
     assert "nearest first" in said.out
     assert not (tmp_path / "cluster-best.toml").exists()
     content = json.loads(figures.read_text())
@@ -397,6 +467,51 @@ def test_a_cluster_and_a_scenario_are_not_taken_for_each_other(
     assert_sentence(capsys.readouterr().err, "is a scenario (it names its schedule and has no")
     assert not (tmp_path / "scenario-best.toml").exists()
     assert Cluster.load(path, ["search.keep=2"]).search.schedules == ("chain",)
+
+
+def test_the_ranking_is_shown_before_its_analyses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was printed when the sensitivity begins, and what it adds when it is there."""
+    path, shown = tmp_path / "cluster.toml", list[str]()
+
+    def begun(*_: object) -> list[Sensitivity]:
+        shown.append(capsys.readouterr().out)
+        return [Sensitivity("scale.stages", -0.1, 0.1, None, None)]
+
+    path.write_text(CLUSTER)
+    monkeypatch.setattr("treepipe.planner.explored.sensitivities", begun)
+    few = ("--set", 'search.schedules=["pp"]', "--set", "search.grid={}", "--runs", 2)
+    assert call(monkeypatch, "plan", path, "--sensitivity", *few) == 0
+    assert "best: pp (plain decoding): " in shown[0]
+    assert "times of all stages" not in shown[0]
+    assert "times of all stages" in capsys.readouterr().out
+
+
+def test_a_rung_keeps_one_of_candidates_that_are_the_same(tmp_path: Path) -> None:
+    """A short prompt is one chunk, however large that may be: of nine candidates three are told
+    apart, so one goes on, for all that are as it is."""
+    text = CLUSTER.split("[search]")[0]
+    grid = "search.grid={schedule={gamma=[1,2,3],prefill_chunk=[64,128,256]}}"
+    ranked = search(loaded(tmp_path, text, 'search.schedules=["chain"]', grid), lambda *_: None)
+    assert [(rung.candidates, rung.runs) for rung in ranked.rungs] == [(9, 2), (1, 6)]
+    kept = ranked.best.candidate
+    assert [each.settings["schedule.gamma"] for each in kept.same] == [
+        kept.settings["schedule.gamma"]
+    ] * 2
+    assert [*ranking_table(ranked).columns[1].cells] == [
+        f"{kept.label}; the same on all texts: prefill_chunk=128, prefill_chunk=256"
+    ]
+
+
+def test_what_breaks_a_limit_is_listed_with_all_that_are_the_same(tmp_path: Path) -> None:
+    grid = "search.grid={schedule={gamma=[4],prefill_chunk=[64,128,256]}}"
+    limit = ('search.schedules=["pp","chain"]', "search.limits.time_between_tokens_ms=35")
+    limited = search(loaded(tmp_path, CLUSTER, *limit, grid), lambda *_: None)
+    assert [rung.candidates for rung in limited.rungs] == [6, 2]
+    chunks = [each.settings["schedule.prefill_chunk"] for each in limited.refused]
+    assert {each.schedule for each in limited.refused} == {"pp"}
+    assert chunks == [64, 128, 256]
 
 
 def test_outputs_that_cannot_be_written(

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.worlds.command_line import assert_sentence, call
@@ -27,6 +27,9 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",pos
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="0"} 300.0
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="1"} 600.0
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"} 300.0
+vllm:generation_tokens_total{engine="0",model_name="m"} 2000.0
+vllm:generation_tokens_total{engine="1",model_name="m"} 708.0
+vllm:time_to_first_token_seconds_count{engine="0",model_name="m"} 8.0
 """
 LLAMA = """llamacpp:spec_decode_num_drafts 100
 llamacpp:spec_decode_num_draft_tokens 150
@@ -52,18 +55,31 @@ def response(**keys: object) -> str:
 
 
 def test_counters_of_all_engines_of_a_server_are_added_up(tmp_path: Path) -> None:
-    """Of 1,000 steps 800 have the first token right, 600 the second, 300 the third."""
+    """Of 1,000 steps 800 have the first token right, 600 the second, 300 the third; 8 requests
+    begin with a token of their own, so all 2,708 tokens are told of."""
     found = read_export("vllm", file(tmp_path, VLLM))
     assert found.shares == (0.8, 0.75, 0.5)
     assert found.tokens == pytest.approx(1 + 0.8 + 0.6 + 0.3)
     assert (found.rounds, found.model, found.notes) == (1000, "m", ())
 
 
+def test_steps_without_a_draft_are_counted_by_the_engines_tokens(tmp_path: Path) -> None:
+    """1,000 tokens more than drafted steps and prompts explain are as many steps of one token:
+    2,000 steps give 3,700 tokens."""
+    found = read_export("vllm", file(tmp_path, VLLM.replace("} 708.0", "} 1708.0")))
+    assert found.shares == (0.4, 0.75, 0.5)
+    assert (found.tokens, found.rounds) == (pytest.approx(3700 / 2000), 2000)
+    assert found.notes[0].startswith("1000 of 2000 steps drafted nothing")
+    unsaid = VLLM.replace("generation_tokens", "other_tokens")
+    assert "are not counted" in read_export("vllm", file(tmp_path, unsaid)).notes[0]
+
+
 def test_draft_lengths_that_vary_are_told(tmp_path: Path) -> None:
     found = read_export("llama-cpp", file(tmp_path, LLAMA))
     assert found.shares == (0.8, 0.25)
-    assert "draft lengths vary (1.5 of 2 on average)" in found.notes[0]
-    assert "lower bounds" in found.notes[0]
+    assert "steps that drafted nothing are not counted" in found.notes[0]
+    assert "draft lengths vary (1.5 of 2 on average)" in found.notes[1]
+    assert "lower bounds" in found.notes[1]
 
 
 def test_a_mean_length_is_one_share_for_all_depths(tmp_path: Path) -> None:
@@ -82,14 +98,16 @@ def test_published_tables(tmp_path: Path) -> None:
 
 # --- requests ---------------------------------------------------------------------------------
 
-STEP = st.integers(1, 4).flatmap(lambda d: st.tuples(st.just(d), st.integers(0, d)))
+STEP = st.integers(0, 4).flatmap(lambda d: st.tuples(st.just(d), st.integers(0, d)))
 
 
 @given(st.lists(st.lists(STEP, min_size=1, max_size=6), min_size=1, max_size=3))
 def test_histograms_by_draft_length_say_what_the_ordered_steps_say(
     tmp_path_factory: pytest.TempPathFactory, requests: list[list[tuple[int, int]]]
 ) -> None:
-    """And both what counting says: of steps that drafted so deep and were right above."""
+    """And both what the engine's own totals say: 1 + accepted / steps tokens of a step, those that
+    drafted nothing among them."""
+    assume(any(drafted for steps in requests for drafted, _ in steps))
     folder = tmp_path_factory.mktemp("export")
     ordered, histograms = [], []
     for steps in requests:
@@ -111,9 +129,10 @@ def test_histograms_by_draft_length_say_what_the_ordered_steps_say(
     assert one.replay == tuple(tuple(steps) for steps in requests)
     assert not other.replay
     every = [step for steps in requests for step in steps]
-    for depth, share in enumerate(one.shares):
-        asked = [(d, n) for d, n in every if d > depth and n >= depth]
-        assert share == pytest.approx(sum(n > depth for _, n in asked) / len(asked))
+    assert one.tokens == pytest.approx(1 + sum(n for _, n in every) / len(every))
+    assert one.rounds == len(every)
+    nothing = sum(not drafted for drafted, _ in every)
+    assert (nothing > 0) <= any(f"{nothing} of {len(every)} steps drafted" in n for n in one.notes)
 
 
 def test_lengths_that_count_the_targets_own_token_are_recognised(tmp_path: Path) -> None:
@@ -135,31 +154,29 @@ def test_correct_drafts_of_sglang(tmp_path: Path) -> None:
     assert read_export("sglang-requests", file(tmp_path, text)).shares == (0.75, 1 / 3)
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=3),
-    st.integers(1, 20),
-)
+@given(st.lists(st.lists(STEP, min_size=1, max_size=8), min_size=1, max_size=3), st.integers(1, 20))
 def test_ordered_steps_are_replayed_as_they_were(
-    tmp_path_factory: pytest.TempPathFactory, accepted: list[list[int]], prompt: int
+    tmp_path_factory: pytest.TempPathFactory, requests: list[list[tuple[int, int]]], prompt: int
 ) -> None:
-    """The simulator's chain of 3 accepts in every step what the engine did; the last step has no
-    room for its whole draft."""
-    requests = [tuple((3, n) for n in steps) for steps in accepted]
+    """The simulator's chain drafts and accepts in every step what the engine did, nothing in steps
+    that had no draft among them; the last step has no room for its whole draft."""
+    longest = max(drafted for steps in requests for drafted, _ in steps)
+    assume(longest)
     path = tmp_path_factory.mktemp("replay") / "steps.json"
     chain_recording(requests, [prompt] * len(requests)).save(path)
     scenario = Scenario.of({
         "name": "replayed",
         "target": {"layers": 1},
         "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0}}}]}],
-        "schedule": {"name": "chain", "gamma": 3},
+        "schedule": {"name": "chain", "gamma": longest},
         "acceptance": {"source": "replay", "file": str(path)},
         "workload": {"requests": len(requests), "stop_at_end_of_text": False},
     })  # fmt: skip
     (trace,) = predict(scenario)
-    for request, steps in zip(trace.requests, accepted, strict=True):
+    for request, steps in zip(trace.requests, requests, strict=True):
         assert request.prompt_tokens == prompt
         emitted = [count for _, count in request.emitted[1:]]
-        assert emitted == [n + 1 for n in steps]
+        assert emitted == [n + 1 for _, n in steps]
 
 
 # --- the command ------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_a_plan_tells_every_figure_of_its_ranking() -> None:
         assert any(f"{low} … {high}" in row for row in cells)
         assert any(f"{plan['best_in']:.0%}" in row for row in cells)
     best = content["ranking"][0]
-    assert f"{METRIC} = {number(best[METRIC]['mean'])} ms" in page.text
+    assert f"a token every {number(best[METRIC]['mean'], 3)} ms" in page.text
     share = content["uncertain_inputs"]["plans"][best["schedule"]]["best_in"]
     assert f"{best['schedule']} is the best schedule in {share:.0%}" in page.text
 
@@ -212,7 +212,7 @@ def test_a_search_without_a_feasible_plan_has_a_page_that_says_so() -> None:
     each = found(**{"search.limits": {METRIC: 1.0}})
     text = ReadPage(report_html(plan_report(each))).text
     assert "No plan keeps the limits. The nearest one is" in text
-    assert f"{METRIC} at most 1 ms" in text
+    assert "time between tokens at most 1 ms" in text
     assert all(str(miss) in text for miss in each.best.misses)
     assert "Pareto front" not in text
     with pytest.raises(UserError, match="no plan keeps the limits; none is drawn"):

@@ -12,6 +12,7 @@ import pytest
 from tests.worlds.command_line import SCENARIO, call
 from treepipe import Scenario, simulate
 from treepipe.results.critical_path import CriticalPath
+from treepipe.sim.causes import ListeningClock
 from treepipe.sim.predict import predict
 
 EPSILON = 1e-6
@@ -125,6 +126,15 @@ def test_a_place_a_little_faster_is_worth_its_share(name: str, link: dict[str, f
         assert (before - after) / (EPSILON * before) == pytest.approx(share, abs=1e-3), place
 
 
+@pytest.mark.parametrize("name", [*SCHEDULES])
+def test_a_request_of_one_token_has_no_time_between_tokens(name: str) -> None:
+    """One path is empty, nothing binds, and time passes all the same."""
+    found = simulate(scenario(name, workload={"new_tokens": 1}), runs=2)
+    assert found.critical_path is None
+    assert found.metrics["time_to_first_token_ms"].mean > 0
+    assert not any("no time passes" in warning for warning in found.warnings)
+
+
 def test_what_waits_for_a_word_waits_for_the_barrier() -> None:
     """FlowSpec's draft is slow, so its segments are at the stages before the words are."""
     slow = path(scenario("flowspec", draft_ms=40.0))
@@ -164,3 +174,29 @@ def test_the_table_says_it_and_other_figures_do_not_change(
         assert trace.paths
         trace.paths.clear()
     assert [each.dumps() for each in told] == [each.dumps() for each in plain]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_causes_of_requests_that_are_over_are_forgotten(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept does not grow with the run; the paths are those of a clock that keeps all."""
+    many = {"requests": 24, "concurrency": 3, "prompt_tokens": 1, "new_tokens": 12}
+    given = scenario(
+        name, UNLIKE, workload=many, links={"default": {**LINK, "bandwidth_mbit_s": 9}}
+    )
+    kept, forget = list[int](), ListeningClock.forget
+
+    def counted(self: ListeningClock, before_ms: float) -> None:
+        forget(self, before_ms)
+        at, count = self.cause, len(self._ready)
+        while at is not None:
+            at, count = at.parent, count + 1
+        kept.append(count)
+
+    monkeypatch.setattr(ListeningClock, "forget", counted)
+    found = path(given)
+    assert len(kept) == 24
+    assert max(kept[12:]) < 2 * max(kept[4:12])
+    monkeypatch.setattr(ListeningClock, "forget", lambda self, before_ms: None)
+    assert path(given) == found

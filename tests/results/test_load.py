@@ -87,16 +87,19 @@ def test_admission_refuses_what_else_would_wait(tmp_path: Path) -> None:
     assert "grow" not in sentence
 
 
-@pytest.mark.parametrize(("arrival", "warned"), [(0.0, False), (0.01, True), (9.0, False)])
-def test_a_traces_rate_is_its_own(tmp_path: Path, arrival: float, warned: bool) -> None:
-    lines = [f"{arrival * i},8,12" for i in range(9)]
+@pytest.mark.parametrize(
+    ("arrival", "count", "warned"),
+    [(0.0, 9, False), (0.01, 9, True), (9.0, 9, False), (0.01, 2, False)],
+)
+def test_a_traces_rate_is_its_own(tmp_path: Path, arrival: float, count: int, warned: bool) -> None:
+    lines = [f"{arrival * i},8,12" for i in range(count)]
     text = "arrival_s,prompt_tokens,new_tokens\n" + "\n".join(lines)
     (tmp_path / "a.csv").write_text(text)
     written = Written(tmp_path, "pp", 'workload.arrivals={process="trace",file="a.csv"}')
     found = overload_warnings(
         written.scenario, deployment_of(written, tmp_path), written.simulated()
     )
-    assert bool(found) == warned, "all at once is no rate"
+    assert bool(found) == warned, "all at once is no rate, nor is one gap"
 
 
 def test_a_long_simulation_is_told_beforehand(

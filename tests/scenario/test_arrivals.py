@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import make_deployment, plain
 from treepipe.core.front_desk import Dispatcher, FrontDesk
 from treepipe.core.requests import Assignment, RequestTrace
@@ -15,7 +16,7 @@ from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec, Serving
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource, RecordingSource
+from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.predict import predict
 from treepipe.sim.world import simulate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ from tests.worlds.command_line import SCENARIO, assert_sentence, call, run_with
 from tests.worlds.tiny_models import save_random_checkpoint, save_tokenizer
 from treepipe.core.errors import UserError
 from treepipe.executor.launch import prepare
+from treepipe.files.json_file import read_json
+from treepipe.profiles.pool_file import PoolFile
+from treepipe.results.recording import Recording
 from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.workload import read_trace
 from treepipe.sim.predict import predict
 
 
@@ -26,6 +31,14 @@ BAD_SETTINGS = [
     ("schedule.tree_sise=4", "key schedule.tree_sise is unknown; did you mean 'tree_size'?"),
     ("schedul.name=pp", "key schedul is unknown; did you mean 'schedule'?"),
     ("seed=two", 'key seed = "two": input should be a valid integer'),
+    ("schedule.tree_size=true", "key schedule.tree_size = true: must be a number, not true or"),
+    ("schedule.branching=[2,true]", "key schedule.branching.1 = true: must be a number, not true"),
+    ("scale.roles={draft0=true}", "key scale.roles.draft0 = true: must be a number, not true"),
+    ("sampling.top_k=false", "key sampling.top_k = false: must be a number, not true or false"),
+    ("workload.new_tokens=true", "key workload.new_tokens = true: must be a number, not true"),
+    ("acceptance.beta=true", "key acceptance.beta = true: must be a number, not true or false"),
+    ("schedule.context_aware=1", "key schedule.context_aware = 1: must be true or false"),
+    ("emulate=yes", 'key emulate = "yes": must be true or false'),
     ("schedule.tree_size=0", "key schedule.tree_size = 0: input should be greater than or equal"),
     (
         "schedule.name=flowspek",
@@ -301,31 +314,34 @@ def test_a_mark_at_the_beginning_of_a_file_is_no_fault(tmp_path: Path) -> None:
 
 
 UNREAD = [
-    ("sampling.matches_weight=2", "key sampling.matches_weight has no effect with sampling.rule"),
-    ("sampling.tau_max=0.3", "key sampling.tau_max has no effect with sampling.rule = 'exact'"),
-    ("sampling.relaxed_top_p=0.5", "key sampling.relaxed_top_p has no effect with sampling.rule"),
-    ("sampling.top_k=5", "key sampling.top_k has no effect with sampling.temperature = 0"),
-    ("sampling.temperature=1", "key sampling.temperature = 1 has no effect on a simulation"),
-    ("serving.weights=[1]", "key serving.weights has no effect with serving.queue = 'fifo'"),
-    ("serving.deadlines_ms=[5]", "key serving.deadlines_ms has no effect with serving.queue"),
-    ("serving.batch=4", "key serving.batch = 4 has no effect: one request is open at a time"),
-    ("serving.prefill=first", "key serving.prefill has no effect where a pass is for one request"),
-    ("serving.cache_tokens=999", "key serving.cache_tokens has no effect without serving.cache"),
+    ("sampling.matches_weight=2", "key sampling.matches_weight has no effect: it is read only w"),
+    ("sampling.tau_max=0.3", "only where sampling.rule is 'adaptive'"),
+    ("sampling.relaxed_top_p=0.5", "only where sampling.rule is 'relaxed_top_p'"),
+    ("sampling.top_k=5", "only where sampling.temperature is given"),
+    ("sampling.temperature=1", "which must be of sampling.temperature = 1.0"),
+    ("drafts.0.source=ngram", "must be of drafts.0.source = 'ngram', drafts.0.ngram = 3"),
+    ("drafts.0.model.checkpoint=no", "key drafts.0.model.checkpoint = 'no': there is no such"),
+    ("workload.prompts=none.json", "key workload.prompts = 'none.json': there is no such file"),
+    ("serving.weights=[1]", "only where serving.queue is 'weighted_fair'"),
+    ("serving.deadlines_ms=[5]", "only where serving.queue is 'earliest_deadline'"),
+    ("serving.batch=4", "key serving.batch has no effect: it is read only where several"),
+    ("serving.prefill=first", "only where several requests share passes (serving.batch)"),
+    ("serving.cache_tokens=999", "only where serving.cache is given"),
     (
         "serving={cache='paged',cache_tokens=9999}",
-        "key serving.cache has no effect: one request is open at a time",
+        "key serving.cache has no effect: it is read only where several requests are open at once",
     ),
-    ("drafts.0.ngram=2", "key drafts.0.ngram has no effect with drafts.0.source = 'model'"),
-    ("drafts.0.weight=0.2", "key drafts.0.weight has no effect with drafts.0.source = 'model'"),
-    ("drafts.0.head=reference", "key drafts.0.head has no effect with drafts.0.source = 'model'"),
-    ("links.local.latency_ms=5", "key links.local has no effect: no two roles share a host"),
+    ("drafts.0.ngram=2", "only where drafts.0.source is 'ngram' or 'hybrid'"),
+    ("drafts.0.weight=0.2", "only where drafts.0.source is 'hybrid'"),
+    ("drafts.0.head=reference", "only where drafts.0.source is 'eagle'"),
+    ("links.local.latency_ms=5", "key links.local has no effect: it is read only where two roles"),
     (
         "links.pairs=[{ends=['pipeline0.stage2','pipeline0.stage1'],one_way=true}]",
-        "key links.pairs.0 has no effect: no message goes from pipeline0.stage2 to pipeline0",
+        "key links.pairs.0.ends has no effect: it is read only where messages go between the two",
     ),
     (
         "links.pairs=[{ends=['pipeline0.stage1','pipeline0.stage3']}]",
-        "key links.pairs.0 has no effect: no message goes between pipeline0.stage1 and",
+        "key links.pairs.0.ends has no effect: it is read only where messages go between the two",
     ),
 ]
 
@@ -336,7 +352,8 @@ def test_a_key_without_effect_is_told(scenario: Path, setting: str, sentence: st
     told = predict(Scenario.load(scenario, [three, setting]))[0].warnings
     assert any(sentence in warning for warning in told), told
     plain = predict(Scenario.load(scenario, [three]))[0].warnings
-    assert not [warning for warning in plain if "has no effect" in warning]
+    sizes = "keys target.layer_mib, target.kv_kib have no effect: they are read only where a device"
+    assert [w[: len(sizes)] for w in plain if "no effect" in w] == [sizes]
 
 
 @pytest.mark.parametrize("batch", ["4", "auto"])
@@ -345,9 +362,20 @@ def test_a_pipeline_in_lock_step_has_passes_of_its_own(scenario: Path, batch: st
     settings = ["schedule={name='specpipe_db',batch=2}", "workload={requests=4,concurrency=4}"]
     usual = predict(Scenario.load(scenario, settings))[0]
     told = predict(Scenario.load(scenario, [*settings, f"serving.batch={batch}"]))[0]
-    sentence = "key serving.batch has no effect with schedule.name = 'specpipe_db': its steps are"
+    sentence = "key serving.batch has no effect: it is read only where several requests are open on"
     assert any(warning.startswith(sentence) for warning in told.warnings)
     assert told.spans == usual.spans
+
+
+def test_prompts_have_a_place_in_lock_step_where_requests_share_it(scenario: Path) -> None:
+    settings = ["workload={requests=4,concurrency=4,prompt_tokens=200}", "serving.prefill=last"]
+    told = {
+        name: predict(Scenario.load(scenario, [*settings, f"schedule.name={name}"]))[0]
+        for name in ("specpipe_db", "specpipe")
+    }
+    sentence = "key serving.prefill has no effect: it is read only where several requests share"
+    assert any(warning.startswith(sentence) for warning in told["specpipe"].warnings)
+    assert not any("serving.prefill" in each for each in told["specpipe_db"].warnings)
 
 
 def test_keys_that_are_read_are_not_told_of(scenario: Path) -> None:
@@ -357,8 +385,10 @@ def test_keys_that_are_read_are_not_told_of(scenario: Path) -> None:
     settings += ["drafts.0.host=a", "pipelines.0.stages.0.host=a", "pipelines.0.stages.0.count=2"]
     settings += ["links.pairs=[{ends=['pipeline0.stage2','draft0'],latency_ms=2}]"]
     settings += ["drafts.0.source=hybrid", "drafts.0.ngram=2", "drafts.0.weight=0.2"]
+    settings += ["pipelines.0.count=2", "pipelines.0.stages.0.device.memory_mib=2000"]
     told = predict(Scenario.load(scenario, settings))[0].warnings
-    assert not [warning for warning in told if "has no effect" in warning]
+    (default,) = [warning for warning in told if "no effect" in warning]  # all share a host
+    assert default.startswith("key links.default has no effect")
 
 
 def test_missing_and_broken_files(
@@ -455,3 +485,19 @@ def test_run_without_a_checkpoint(
 ) -> None:
     assert call(monkeypatch, "run", scenario) == 2
     assert_sentence(capsys.readouterr().err, "key target.checkpoint is missing")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a file that does not end")
+def test_what_does_not_end_is_no_input(scenario: Path) -> None:
+    """Neither as a scenario nor as what it names."""
+    endless, sentence = Path("/dev/zero"), r"/dev/zero: .*it is no file, and does not end within"
+    reading: list[Callable[[], object]] = [
+        lambda: Scenario.load(endless),
+        lambda: read_json(endless),
+        lambda: Recording.load(endless),
+        lambda: PoolFile.load(endless),
+        lambda: read_trace(endless),
+    ]
+    for read in reading:
+        with pytest.raises(UserError, match=sentence):
+            read()

@@ -57,8 +57,39 @@ def test_a_widened_pair_takes_the_times_measured_of_it_and_no_others() -> None:
         "layer of reference (widen = 16) in float32 are scaled from those of reference in" in said
     )
     assert scaled.pipelines[0][0].times.stage(1, 0) > 8 * 4 * TIMES[0][1] / 2
-    with pytest.raises(UserError, match=r"do not hold all of reference \(widen = 16\)"):
+    with pytest.raises(UserError, match=r"do not hold layer of reference \(widen = 16\)"):
         deployed(measured(1), **WIDE)
+
+
+def test_what_a_devices_tables_lack_is_named() -> None:
+    with pytest.raises(UserError, match=r"do not hold output projection of reference in float32"):
+        deployed(measured(1, head=[]))
+
+
+def test_a_draft_reads_the_distribution_of_a_prompts_last_row_alone() -> None:
+    """A draft of one layer, whose layer and output projection were measured."""
+    layer, head = {1: 1.0, 101: 2.0}, {1: 0.5, 101: 5.5}
+    shape = load_model(REFERENCE / "draft" / "config.json")
+    sizes = shape.model_dump(exclude={"origin", "dtype"})
+    entry = {"model": "reference", "dtype": "float32", "shape": sizes}
+    device = {
+        "layer": [{**entry, "attention": True, "ms": {0: layer, 4096: layer}}],
+        "head": [{**entry, "ms": {0: head}}],
+        "call_overhead_ms": 0.1,
+    }
+    keys = {
+        "drafts.0.device": device,
+        "pipelines": [{"stages": [{"device": measured(1)}]}],
+        "schedule": {"name": "specinfer", "branching": [9, 1]},
+        "workload": {"prompt_tokens": 100, "new_tokens": 2},
+        "acceptance": {"source": "bernoulli", "beta": 0.5},
+    }
+    trace = predict(scenario(measured(1), **keys))[0]
+    first, second = [s for s in trace.spans if s.kind == "draft"][:2]
+    assert (first.tokens, second.tokens) == (101, 9)  # the prompt and its first token; then a layer
+    assert first.end_ms - first.start_ms == pytest.approx(0.1 + shape.layers * 2.0 + 0.5)
+    nine = 0.1 + shape.layers * 1.08 + 0.9
+    assert second.end_ms - second.start_ms == pytest.approx(nine)
 
 
 def test_times_of_a_whole_role_are_said_to_know_no_weight() -> None:
@@ -86,8 +117,9 @@ def test_weight_and_type_count_in_memory_and_on_links(dtype: str, size: int) -> 
 def test_a_simulation_says_that_processors_are_a_runs() -> None:
     keys = {"drafts.0.device.threads": 2, "pipelines.0.stages.0.device.kind": "cuda"}
     found = predict(scenario({}, **keys))[0].warnings
-    roles = "draft0, pipeline0.stage1, pipeline0.stage2"
-    assert [w for w in found if f"kind, index and threads of the devices of {roles}" in w]
+    roles = ("drafts.0", "pipelines.0.stages.0")
+    told = ", ".join(f"{role}.device.{key}" for role in roles for key in ("kind", "threads"))
+    assert f"keys {told} have no effect: they are read only in a run" in found
     assert not [w for w in predict(scenario({}))[0].warnings if "threads" in w]
     with pytest.raises(UserError, match="key index = 1 is for kind = 'cuda', not 'cpu'"):
         scenario({}, **{"drafts.0.device.index": 1})
@@ -96,6 +128,5 @@ def test_a_simulation_says_that_processors_are_a_runs() -> None:
 def test_a_look_up_has_neither_weight_nor_type() -> None:
     keys = {"drafts.0.source": "ngram", "drafts.0.model.widen": 2}
     said = predict(scenario({}, **keys))[0].warnings
-    assert any(
-        "drafts.0.model.widen has no effect with drafts.0.source = 'ngram'" in w for w in said
-    )
+    words = "is read only where drafts.0.source is 'model' or 'eagle' or 'hybrid'"
+    assert f"key drafts.0.model has no effect: it {words}" in said

@@ -10,6 +10,7 @@ import pytest
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from treepipe.core.errors import UserError
 from treepipe.profiles.pool_file import SCHEMA
+from treepipe.results.metrics import run_metrics
 from treepipe.scenario.making import made_with
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import DraftSection, SamplingSection
@@ -126,3 +127,30 @@ def test_keys_that_do_not_matter_are_left_out() -> None:
     greedy = SamplingSection(top_p=0.5, relaxed_top_p=0.5, tau_max=0.1)
     model = DraftSection(ngram=7, weight=0.9)
     assert made_with(greedy, model, "") == made_with(SamplingSection(), DraftSection(), "")
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "warned"),
+    [
+        ({"source": "bernoulli", "beta": 0.7}, True),
+        ({"source": "hit_ratio", "table": {1: 0.7}}, True),
+        ({"source": "hit_ratio", "table": {1: 0.7, 4: 0.9}}, False),
+    ],
+)
+def test_one_share_says_nothing_of_siblings(acceptance: dict[str, object], warned: bool) -> None:
+    """A tree then accepts what its first branch does, which a warning of trees alone tells."""
+    chain = Scenario.of({
+        "name": "one share",
+        "target": {"layers": 4},
+        "drafts": [{"device": {"draft_ms": {1: 2.0}}}],
+        "pipelines": [{"stages": [{"device": {"stage_ms": {1: 9.0}}}]}],
+        "acceptance": acceptance,
+        "workload": {"new_tokens": 60},
+        "schedule": {"name": "specinfer", "branching": [1, 1, 1]},
+    })  # fmt: skip
+    tree = chain.with_(**{"schedule.branching": [4, 2, 2]})
+    (alone, *_), (branched, *_) = predict(chain), predict(tree)
+    same = run_metrics(alone)["tokens_per_round"] == run_metrics(branched)["tokens_per_round"]
+    assert same == warned
+    assert any("states one share" in each for each in branched.warnings) == warned
+    assert not any("states one share" in each for each in alone.warnings)

@@ -13,6 +13,7 @@ from treepipe.scenario.resolve import deploy
 from treepipe.sim.predict import acceptance_pool
 
 PLAIN = (
+    "target={layers=8,hidden_size=64}",
     "drafts=[{device={draft_ms={1=4.0}}}]",
     'pipelines=[{stages=[{device="emulated-20ms"},{device={stage_ms={1=10.0,9=50.0}}}]}]',
     'links={default="ethernet-1g",pairs=[{ends=["draft0","pipeline0.stage1"],latency_ms=3.0}]}',

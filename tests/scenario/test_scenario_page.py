@@ -169,4 +169,5 @@ FEW = ("runs=1", "workload.requests=1", "workload.new_tokens=6")
 def test_shipped_scenarios_simulate(path: Path) -> None:
     (trace,) = predict(Scenario.load(path, FEW))
     assert [len(request.tokens) for request in trace.requests] == [6]
-    assert not [w for w in trace.warnings if "no effect" in w]
+    of_runs = ("read only in a run", "read only where something is drafted (schedule.name)")
+    assert not [w for w in trace.warnings if "no effect" in w and not w.endswith(of_runs)]

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treepipe.files.toml_file import read_toml, toml_text, tomllib
+from treepipe.core.errors import UserError
+from treepipe.files.toml_file import read_toml, toml_text, toml_value, tomllib
+from treepipe.files.visible import CONTROL
 
-SCALARS = st.text(st.characters(codec="utf-8")) | st.booleans()
+TEXT = st.characters(codec="utf-8").filter(lambda character: not CONTROL.match(character))
+SCALARS = st.text(TEXT) | st.booleans()
 SCALARS |= st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.dates()
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.1"), inner)
@@ -38,3 +41,43 @@ def test_figures_are_written_with_the_digits_that_are_known(times: dict[int, flo
 def test_what_toml_cannot_say_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         toml_text({"a": [value]})
+
+
+@given(
+    st.characters(max_codepoint=0x9F), st.sampled_from(["{} = 1", "a.b = [{}]", "a = {{b = {}}}"])
+)
+def test_control_characters_are_refused_and_not_shown(character: str, line: str) -> None:
+    """A terminal would obey them; tabs and ends of lines are text."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "a.toml"
+        path.write_text(line.format(f'"one\\u{ord(character):04x}two"'))
+        if character in "\t\n\r" or character.isprintable() or character == "\xa0":
+            assert read_toml(path)
+            return
+        with pytest.raises(UserError, match="holds a control character") as refused:
+            read_toml(path)
+    assert f"'one\\x{ord(character):02x}two'" in str(refused.value)
+    with pytest.raises(UserError, match="holds a control character"):
+        toml_value(f"one{character}two")
+
+
+@pytest.mark.parametrize("text", ["{} = 1", "[{}]", "[[{}]]", "a = {{{} = 1}}", "# {}\n{} = 1"])
+@pytest.mark.parametrize("part", ["a", " a ", '"a"', "1"])
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(
+    tmp_path: Path, text: str, part: str
+) -> None:
+    """Parsing one of 50,000 takes gigabytes and minutes; one of some parts is a table in tables."""
+    for parts in (50_000, 20):
+        path = tmp_path / "a.toml"
+        path.write_text(text.replace("{}", ".".join([part] * parts)).format())
+        if parts == 20:
+            assert read_toml(path)
+            continue
+        with pytest.raises(UserError, match=r"a\.toml: cannot be read: a key has more than 100"):
+            read_toml(path)
+
+
+def test_many_numbers_and_sentences_on_a_line_are_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(f"# {'0.5 ' * 999}\n# {'Yes. ' * 999}{'.' * 999}\na = [{'0.5, ' * 999}]\n")
+    assert read_toml(path) == {"a": [0.5] * 999}

@@ -206,9 +206,10 @@ def test_keys_that_arrivals_leave_without_effect_are_warned_about(
     options = ["--json", "-", "--set", TRACE, "--set", "workload.concurrency=2"]
     assert call(monkeypatch, "simulate", path, *options) == 0
     result = json.loads(capsys.readouterr().out)
-    assert [warning for warning in result["warnings"] if "has no effect" in warning] == [
-        f"key workload.{key} has no effect with workload.arrivals.process = 'trace'"
-        for key in ("concurrency", "new_tokens")
+    told = [warning for warning in result["warnings"] if "no effect" in warning]
+    assert sorted(each.partition(" has")[0] for each in told if "workload" in each) == [
+        "key workload.concurrency",
+        "key workload.new_tokens",
     ]
     lengths = [(each["prompt_tokens"], each["new_tokens"]) for each in result["sessions"]]
     assert lengths == [(9, 5), (8, 6)]

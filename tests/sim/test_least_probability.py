@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from math import log
 from pathlib import Path
 from typing import Any
@@ -97,4 +98,25 @@ def test_what_has_no_probabilities_is_refused() -> None:
 def test_plain_decoding_says_that_it_has_no_effect() -> None:
     given = scenario("pp", 0.3)
     told = input_warnings(given, deploy(given))
-    assert any("drafts.0.least_probability has no effect on pp" in each for each in told)
+    assert any("drafts.0.least_probability, " in each and "is drafted" in each for each in told)
+
+
+@pytest.mark.parametrize("gamma", [3, 5])
+def test_requests_whose_drafts_differ_in_length_share_every_pass(gamma: int) -> None:
+    """All but the first come back from their prompts in one flight. Their k-th rounds end at once,
+    so as long as nobody is done, everybody's rate is one round per lap."""
+    many = {"workload.requests": 8, "workload.concurrency": 8, "serving.batch": 8}
+    _, trace = simulated(scenario("chain", 0.5, schedule={"name": "chain", "gamma": gamma}, **many))
+    together = trace.requests[1:]
+    rounds = min(len(request.rounds) for request in together)
+    ends = [[at for at, _ in request.emitted[: rounds + 1]] for request in together]
+    assert all(each == pytest.approx(ends[0]) for each in ends)
+    assert len({each.fed for request in together for each in request.rounds[:rounds]}) > 2
+    decisions = 2 * len(together)
+    lap = 4 * 20 + 5 * 1 + 1 + decisions  # stages, links, evaluation; 1 or 2 more for its rows
+    expected = [
+        lap + 1.5 + 3 * max(min(gamma, request.rounds[k].fed) for request in together)
+        for k in range(1, rounds)  # the first one meets the first request
+    ]
+    took = [after - before for before, after in itertools.pairwise(ends[0][1:])]
+    assert took == pytest.approx(expected, abs=1.0)

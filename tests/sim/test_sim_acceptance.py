@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import inf
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -126,6 +129,26 @@ def test_the_true_path_has_the_records_vectors() -> None:
     assert [pool.ranks[row] for row in rows[:5]] == list(text)
 
 
+def test_a_head_keeps_its_guess_of_a_committed_token_until_it_catches_up() -> None:
+    """As the real one (``test_draft_sources.py``): a node that becomes committed stays a guess."""
+    rng = np.random.default_rng(4)
+    vectors = -np.sort(-np.log(rng.dirichlet(np.ones(CANDIDATES), size=(5, 60))))
+    tables = [Table(each, [0] * 60) for each in vectors]
+    pool = Pool([Prompt(tables[0], tables[1:])], {1: vectors[0, :5]})
+    oracle = PoolSource(pool, None, 7).open(1, PROMPT)
+
+    def depth_of(answer: list[float]) -> int:
+        return int(np.argwhere((vectors == answer).all(-1))[0, 0])
+
+    assert depth_of(read(oracle, PROMPT)) == 0
+    guessed = ask(oracle, [(0,), (0, 0)])
+    assert [depth_of(answer) for answer in guessed.values()] == [1, 2]
+    kept = DraftPass(1, (), (0,), (0,), False, CANDIDATES, keep=(0, 1), accepted=1)
+    (answer,) = oracle.draft(kept).log_probs
+    assert depth_of(list(answer)) == 3  # two verified by now are still read as guesses
+    assert depth_of(read(oracle, 2)) == 0
+
+
 def test_off_path_vectors_are_drawn_evenly() -> None:
     pool = recorded_pool()
     counts = np.zeros(13)
@@ -246,6 +269,16 @@ def test_replay_knows_a_place_whatever_root_it_is_asked_from() -> None:
     oracle = ReplaySource(small_recording()).open(1, PROMPT)
     drafted = oracle.draft(DraftPass(8, (1, 1, 1, 40, 50), (), (), True, 2))
     assert drafted.tokens == [(70, 80)]
+
+
+def test_an_answer_without_candidates_is_none(tmp_path: Path) -> None:
+    """Other programs write an empty list; a draft of ours says it with the probability zero."""
+    recording = Recording({1: RecordedRequest(PROMPT, (40, 50), [Answer(4, (), (), ())])})
+    recording.save(tmp_path / "empty.json")
+    oracle = ReplaySource(Recording.load(tmp_path / "empty.json")).open(1, PROMPT)
+    drafted = oracle.draft(DraftPass(8, (1, 1, 1, 40), (), (), True, 2))
+    drafted.expect(1)
+    assert drafted.log_probs == [(-inf,)]
 
 
 def test_replay_of_another_workload_is_refused() -> None:

@@ -44,14 +44,15 @@ POOL = hit_ratio_pool({1: 0.7, 4: 0.9})
 def test_micro_batches_that_fill_the_stages_take_one_lap_per_token(
     table: dict[int, float], clients: int, batch: int, stage_ms: float
 ) -> None:
-    """A micro-batch per stage: every request gets a token per lap, as if it were alone; flat stage
-    times so give ``clients`` times the tokens of one request."""
+    """A micro-batch per stage: every request gets a token per lap, as if it were alone but for the
+    decisions, which are one per request; flat stage times so give nearly ``clients`` times the
+    tokens of one request."""
     deployment = replace(
         make_deployment(plain, times(table), requests=clients),
         serving=Serving(clients, batch=batch),
     )
     trace = run(deployment, 0.5)
-    lap = STAGES * stage_ms + (STAGES + 1) * HOP + EVALUATE + DECIDE
+    lap = STAGES * stage_ms + (STAGES + 1) * HOP + EVALUATE + batch * DECIDE
     for request in trace.requests:
         assert gaps(request)[2:] == pytest.approx([lap] * 18)
     passes = [span.tokens for span in trace.spans if span.kind == "compute"]
@@ -72,10 +73,13 @@ def throughput(*settings: str) -> float:
 
 @pytest.mark.long
 def test_plain_decoding_grows_with_its_clients() -> None:
-    """Up to the stages' number without a batch; on and on with one."""
-    alone = [throughput(f"workload.concurrency={n}") for n in (8, 16, 32)]
+    """Up to the stages' number without a batch; on and on with one, as far as its passes go: each
+    request's decision takes time of its own."""
+    passes = "pipelines.0.stages.1.device.decide_ms=0.0"
+    asked = [(passes, f"workload.concurrency={n}") for n in (8, 16, 32)]
+    alone = [throughput(*each) for each in asked]
     assert alone == pytest.approx([alone[0]] * 3)
-    grown = [throughput(f"workload.concurrency={n}", "serving.batch=auto") for n in (8, 16, 32)]
+    grown = [throughput(*each, "serving.batch=auto") for each in asked]
     assert grown[0] > 1.8 * alone[0]
     assert grown[1] > 1.8 * grown[0]
     assert grown[2] > 1.7 * grown[1]
@@ -94,3 +98,42 @@ def test_every_schedule_shares_passes(name: str, ends: str) -> None:
     counts = [sum(span.kind == "compute" for span in trace.spans) for trace in traces]
     assert counts[1] < 0.75 * counts[0]
     assert [len(request.tokens) for request in traces[1].requests] == [16] * 6
+
+
+@pytest.mark.parametrize("prompts", ["first", "last", None])
+def test_new_requests_of_specpipe_db_are_prefilled_first(
+    tmp_path: Path, prompts: str | None
+) -> None:
+    """SpecPipe, section 4: beside two running requests a long prompt waits for the steps that are
+    under way when it comes, at most one per stage; said otherwise, steps come first."""
+    rows = {"beside": "0,40,90\n0.01,40,90\n1,1024,9\n", "alone": "1,1024,9\n"}
+    first_ms = {}
+    for name, asked in rows.items():
+        (tmp_path / name).write_text("arrival_s,prompt_tokens,new_tokens\n" + asked)
+        arrivals = f"workload={{arrivals={{process='trace',file='{tmp_path / name}'}}}}"
+        serving = () if prompts is None else (f"serving.prefill={prompts}",)
+        scenario = Scenario.load(SCENARIOS / "specpipe_db.toml", [arrivals, *serving])
+        trace = simulate(deploy(scenario), PoolSource(POOL, 1, 0))
+        first_ms[name] = trace.requests[-1].emitted[0][0] - 1000.0
+    late_ms, step_ms = first_ms["beside"] - first_ms["alone"], 25.0
+    if prompts == "last":
+        assert late_ms > 10 * step_ms
+    else:
+        assert 0 <= late_ms < STAGES * step_ms
+
+
+@pytest.mark.parametrize("name", ["flowspec_free", "specpipe_db"])
+def test_the_last_stage_verifies_all_rows_that_it_computes(name: str) -> None:
+    """Those of requests that are over, too, as long as nobody has told it so."""
+    asked = "workload={requests=6,concurrency=3,prompt_tokens=1,new_tokens=7}"
+    links = "links={default={latency_ms=15.0}}"
+    settings = (asked, links, f"schedule={{name='{name}',ends='pipeline'}}")
+    deployment = deploy(Scenario.load(SCENARIOS / "demo.toml", settings))
+    trace = simulate(deployment, PoolSource(POOL, 1, 0))
+    last = deployment.pipelines[0][-1].name
+    computed, verified = (
+        [span.tokens for span in trace.spans if (span.device, span.kind) == (last, kind)]
+        for kind in ("compute", "evaluate")
+    )
+    assert verified == computed[: len(verified)]
+    assert len(computed) - len(verified) <= 1, "what is under way at the end"

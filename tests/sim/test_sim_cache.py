@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.any_section import SCHEDULES
+from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import (
     DECIDE,
     EVALUATE,
@@ -26,7 +27,7 @@ from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, Room, Serving
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource, RecordingSource
+from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worlds.any_section import SCHEDULES
+from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import (
     DECIDE,
     EVALUATE,
@@ -37,7 +38,7 @@ from treepipe.scenario.faults import MS_PER_HOUR, FaultPlan, Injected
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.resolve import deploy, resolve
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource, RecordingSource
+from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource
@@ -414,8 +415,10 @@ def test_a_key_that_cannot_help_is_refused_or_warned_of() -> None:
     with pytest.raises(UserError, match=r"plain_without_draft does not go with .* 'adaptive'"):
         resolve(Scenario.load(DEMO, [*told, *adaptive]))
     assert resolve(Scenario.load(DEMO, adaptive)).stand_in is None
+    told[0] = 'faults={plain_without_draft=false,inject=[{worker="draft0",kind="stop",at_ms=1e9}]}'
     (trace,) = predict(Scenario.load(DEMO, [*told, 'schedule={name="pp"}']))
-    assert any("plain_without_draft has no effect on pp" in each for each in trace.warnings)
+    (warning,) = [each for each in trace.warnings if "plain_without_draft" in each]
+    assert warning.endswith("read only where something is drafted (schedule.name)")
 
 
 # --- layers dealt anew ---------------------------------------------------------------------------
@@ -487,7 +490,8 @@ def test_more_layers_go_where_they_are_done_first_and_none_where_there_is_no_roo
     stages = [{"device": device, "layers": 2} for device in (slow, fast, slow)]
     lost = Injected("pipeline0.stage3", "kill", 30.0)
     scenario = Scenario.load(DEMO, [REDEALT]).with_(
-        **{"target.layers": 6, "target.checkpoint": None, "pipelines": [{"stages": stages}]},
+        **{"target.layers": 6, "target.hidden_size": 192, "target.checkpoint": None},
+        **{"pipelines": [{"stages": stages}]},
         **{"target.layer_mib": 100.0, "target.kv_kib": 1.0},
     )
     deployment = deploy(scenario)
@@ -591,9 +595,10 @@ def test_what_cannot_fail_is_refused(setting: str, sentence: str) -> None:
 def test_keys_without_effect_on_a_simulation_are_warned_of() -> None:
     few = ["runs=1", "workload.requests=1", "workload.new_tokens=4", "faults.spares=2"]
     (trace,) = predict(Scenario.load(DEMO, few))
-    assert any("key faults.spares has no effect on a simulation" in w for w in trace.warnings)
+    words = "in a simulation in which a worker fails ([[faults]])"
+    assert f"key faults has no effect: it is read only in a run, and {words}" in trace.warnings
     (trace,) = predict(
         Scenario.load(DEMO, [*few, 'faults.inject=[{worker="draft0",kind="kill",at_ms=9}]'])
     )
-    assert not any("faults." in w for w in trace.warnings)
+    assert not any("key faults." in w for w in trace.warnings)
     assert [fault.worker for fault in trace.faults] == ["draft0"]

@@ -17,7 +17,7 @@ from treepipe.physics.host import Factor, HostTimes
 from treepipe.physics.timing import TimeTable
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import HEADER_BYTES
-from treepipe.scenario.faults import DEFAULT_RESTART_MS
+from treepipe.scenario.faults import START_MS
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.sim.clock import Clock
@@ -163,7 +163,7 @@ def test_with_emulation_it_has_no_effect_and_a_warning(tmp_path: Path) -> None:
     deployment = deploy(scenario)
     assert all(machine.costs is None for machine in deployment.machines)
     (warning,) = [w for w in input_warnings(scenario, deployment) if "hosts.box" in w]
-    assert warning.startswith("key hosts.box.profile has no effect with emulate = true")
+    assert warning.endswith("it is read only in a simulation with emulate = false")
 
 
 def test_contradictions_are_sentences(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_contradictions_are_sentences(tmp_path: Path) -> None:
     [
         ((), 700.0),
         (("faults.restart_ms=50",), 50.0),
-        (("emulate=true",), DEFAULT_RESTART_MS),
+        (("emulate=true",), START_MS),
         (('pipelines.0.stages.0.host="slow"', 'hosts.slow.profile="./slow.toml"'), 900.0),
     ],
 )
@@ -199,3 +199,30 @@ def test_a_restart_takes_what_was_measured_of_the_slowest_host(
     assert fault.detected_ms is not None
     assert fault.recovered_ms is not None
     assert fault.recovered_ms - fault.detected_ms == pytest.approx(expected)
+
+
+HEAVY = "target={layers=8,layer_mib=1500,kv_kib=1}"
+ON_ONE_HOST = "pipelines.0.stages.0.host=box"
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights_mib", "read_mib_s"),
+    [
+        ((HEAVY,), 2 * 1500, 3000),  # four stages of two layers, each on a machine of its own
+        ((HEAVY, ON_ONE_HOST), 8 * 1500, 3000),
+        ((HEAVY, ON_ONE_HOST, "faults.read_mib_s=500"), 8 * 1500, 500),
+        ((), 0, 3000),
+    ],
+)
+def test_a_restart_that_nobody_measured_reads_the_weights_of_the_fullest_host(
+    tmp_path: Path, settings: tuple[str, ...], weights_mib: float, read_mib_s: float
+) -> None:
+    lose = 'faults={spares=1,inject=[{worker="draft0",kind="kill",at_ms=30}]}'
+    (trace,) = Written(tmp_path, "pp", lose, *settings).simulated()
+    (fault,) = trace.faults
+    assert fault.detected_ms is not None
+    assert fault.recovered_ms is not None
+    expected = START_MS + 1e3 * weights_mib / read_mib_s
+    assert fault.recovered_ms - fault.detected_ms == pytest.approx(expected)
+    (told,) = [each for each in trace.warnings if each.startswith("nobody measured a restart")]
+    assert (f"{weights_mib:,} MiB" if weights_mib else "nothing tells the target's size") in told

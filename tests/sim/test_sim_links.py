@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,14 +12,16 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from tests.worlds.timed_pipeline import make_deployment, plain, run
+from tests.worlds.theory_scenarios import Written
+from tests.worlds.timed_pipeline import STAGES, make_deployment, plain, run
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import JitterKind, LinkTimes
+from treepipe.physics.transfers import Port
 from treepipe.scenario.deployment import HEADER_BYTES, Deployment
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.clock import Clock
-from treepipe.sim.link import Claim, SimulatedLink, Traffic
+from treepipe.sim.link import Claim, Ports, SimulatedLink, Traffic
 
 DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 
@@ -48,6 +51,31 @@ def test_bandwidth_keeps_the_link_busy_and_latency_does_not() -> None:
     found = arrivals(LinkTimes(5.0, 1000.0), [0.0, 0.0, 9.0], [125_000, 250_000, 125_000])
     assert [number for number, _ in found] == [0, 1, 2]
     assert [time for _, time in found] == pytest.approx([6.0, 8.0, 15.0])
+
+
+INNER = "links.pairs=[{ends=['pipeline0.stage1','pipeline0.stage2'],bandwidth_mbit_s=9}]"
+OUTER = "links.pairs=[{ends=['pipeline0.stage4','draft0'],transfer_ms={1=0.1,900=0.2}}]"
+
+
+@pytest.mark.parametrize(
+    ("settings", "states"),
+    [
+        ((INNER,), "pipeline0.stage1 sends to pipeline0.stage2"),
+        ((OUTER, "schedule.ends=draft"), "pipeline0.stage4 sends to draft0"),
+        ((OUTER, "schedule.ends=pipeline"), None),  # ids travel there
+        ((INNER, "target.hidden_size=64"), None),
+        (("links.default.message_ms=1",), None),
+    ],
+)
+def test_states_of_unknown_size_take_no_link_that_depends_on_it(
+    tmp_path: Path, settings: tuple[str, ...], states: str | None
+) -> None:
+    scenario = Written(tmp_path, "pp", *settings).scenario
+    if states is None:
+        deploy(scenario)
+        return
+    with pytest.raises(UserError, match=f"key target.hidden_size is missing.*{states}"):
+        deploy(scenario)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -188,16 +216,94 @@ def test_a_medium_is_held_by_all_pairs_that_name_it() -> None:
     assert not both.shares_links
 
 
-def test_a_span_of_a_transfer_begins_when_it_does() -> None:
-    """Four stages' words leave a shared medium one behind another."""
-    for medium in (None, "air"):
-        deployment = replace(make_deployment(plain, tokens=4), row_bytes=1250 - HEADER_BYTES - 8)
-        deployment = replace(deployment, default_link=LinkTimes(1.0, 1.0, medium=medium))
-        closing = [s for s in run(deployment, 1.0).spans if s.kind == "transfer" and not s.tokens]
-        occupied = HEADER_BYTES * 8e-3
-        begins = [span.start_ms - closing[0].start_ms for span in closing]
-        apart = occupied if medium else 0.0
-        assert begins == pytest.approx([i * apart for i in range(len(closing))])
+@pytest.mark.parametrize("medium", [None, "air"])
+def test_a_span_of_a_transfer_begins_when_it_does(medium: str | None) -> None:
+    """What a draft says to four stages leaves it one message behind another, by whatever links."""
+    deployment = make_deployment(plain, tokens=4, requests=2)
+    deployment = replace(deployment, row_bytes=1250 - HEADER_BYTES - 8)
+    deployment = replace(deployment, default_link=LinkTimes(1.0, 1.0, medium=medium))
+    spans = run(deployment, 1.0).spans
+    closing = [s for s in spans if s.kind == "transfer" and not s.tokens][:STAGES]
+    occupied = HEADER_BYTES * 8e-3
+    begins = [span.start_ms - closing[0].start_ms for span in closing]
+    assert begins == pytest.approx([i * occupied for i in range(STAGES)])
+    assert [s.end_ms - s.start_ms for s in closing] == pytest.approx([1.0 + occupied] * STAGES)
+
+
+def ported_arrivals(
+    times: LinkTimes,
+    devices: Sequence[tuple[str, str]],
+    sends: Sequence[tuple[int, float, int]],
+) -> list[tuple[int, float, float]]:
+    """(link, begin, end) per message sent as (link, time, size), in the order of their ends; the
+    links are between these devices."""
+    clock, found = Clock(), list[tuple[int, float, float]]()
+    sending, receiving = defaultdict[str, Port](Port), defaultdict[str, Port](Port)
+
+    def note(link: int, item: None, begin: float, due: float) -> None:
+        found.append((link, begin, due))
+
+    links: list[SimulatedLink[None]] = [
+        SimulatedLink(
+            clock,
+            times,
+            lambda item: None,
+            np.random.default_rng(0),
+            note=partial(note, number),
+            ports=Ports(sending[sender], receiving[receiver]),
+        )
+        for number, (sender, receiver) in enumerate(devices)
+    ]
+    for number, time, size in sends:
+        clock.after(time, lambda _, n=number, s=size: links[n].send(None, s))  # type: ignore[misc]
+    clock.run()
+    return sorted(found, key=lambda each: each[2])
+
+
+MS = 125_000
+"""Bytes that a link of 1 Gbit/s carries in a millisecond."""
+
+
+def test_a_device_sends_over_one_link_at_a_time() -> None:
+    """b and c get 2 ms each from a; b answers meanwhile, since ports are full duplex."""
+    devices = [("a", "b"), ("a", "c"), ("b", "a")]
+    sends = [(0, 0.0, 2 * MS), (1, 0.0, 2 * MS), (2, 0.5, MS), (0, 9.0, MS)]
+    found = ported_arrivals(LinkTimes(5.0, 1000.0), devices, sends)
+    assert found == [(2, 0.5, 6.5), (0, 0.0, 7.0), (1, 2.0, 9.0), (0, 9.0, 15.0)]
+
+
+def test_a_device_receives_over_one_link_at_a_time() -> None:
+    """What reaches c while it receives waits in the switch, and keeps no sender busy: a's second
+    message leaves at once. A short message behind a long one waits for all of it."""
+    devices = [("a", "c"), ("b", "c"), ("a", "d")]
+    sends = [(0, 0.0, 4 * MS), (1, 1.0, MS), (1, 1.0, MS), (2, 0.0, MS)]
+    found = ported_arrivals(LinkTimes(5.0, 1000.0), devices, sends)
+    assert found == [(0, 0.0, 9.0), (1, 1.0, 10.0), (2, 4.0, 10.0), (1, 2.0, 11.0)]
+
+
+def test_a_message_costs_the_sender_time_at_each_of_its_receivers() -> None:
+    """A word to 14 stages, at 0.1 ms a message whatever its size."""
+    devices = [("draft", f"stage{n}") for n in range(14)]
+    sends = [(n, 0.0, 64) for n in range(14)]
+    found = ported_arrivals(LinkTimes(1.0, message_ms=0.1), devices, sends)
+    assert [end for _, _, end in found] == pytest.approx([1.1 + 0.1 * n for n in range(14)])
+
+
+def test_links_without_a_rate_and_inside_a_host_keep_no_port_busy() -> None:
+    devices = [("a", "c"), ("a", "d"), ("b", "c")]
+    found = ported_arrivals(LinkTimes(5.0), devices, [(0, 0.0, MS), (1, 0.0, MS), (2, 0.0, MS)])
+    assert [end for _, _, end in found] == [5.0] * 3
+    scenario = Scenario.load(
+        DEMO,
+        [
+            "links.local={latency_ms=0.05,bandwidth_mbit_s=1.0}",
+            'pipelines=[{stages=[{device="emulated-20ms",host="box",count=2},'
+            '{device="emulated-20ms"}]}]',
+        ],
+    )
+    deployment = deploy(scenario)
+    assert deployment.is_local("pipeline0.stage1", "pipeline0.stage2")
+    assert not deployment.is_local("pipeline0.stage2", "pipeline0.stage3")
 
 
 PAIR = 'links.pairs=[{ends=["draft0","pipeline0.stage1"],%s}]'

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import HOP, flowspec, make_deployment, plain, pruned, run, static
 from tests.worlds.timed_pipeline import times as device_times
 from treepipe.core.errors import RunError
@@ -19,7 +20,7 @@ from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.scenario.deployment import NewSchedule, Serving
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource, RecordingSource
+from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.pool import Pool
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource

@@ -28,6 +28,7 @@ from tests.worlds.timed_pipeline import (
     static,
     times,
 )
+from treepipe.core.system import Ends
 from treepipe.physics.timing import LinkTimes
 from treepipe.scenario.deployment import HEADER_BYTES, Deployment, NewSchedule, RequestSpec
 from treepipe.sim.acceptance import PoolSource
@@ -54,6 +55,33 @@ def test_long_prompts_are_pipelined_in_chunks() -> None:
     # Chunks of 50, 50, 50 one behind another: the last one leaves stage 4 two passes after the
     # first one. Evaluation of the earlier chunks (2 ms + 1 ms) hides in the 20 ms between them.
     assert request.first_token_ms == pytest.approx((4 + 2) * 20 + 5 * HOP + EVALUATE + DECIDE)
+
+
+@pytest.mark.parametrize("ends", ["draft", "pipeline"])
+@pytest.mark.parametrize("reads_states", [False, True])
+def test_of_a_prompt_one_row_is_judged_and_goes_back(ends: Ends, reads_states: bool) -> None:
+    """Three chunks of 50 rows; a row's states weigh 992 bytes, its id 8, a header 64; 1 kB/ms."""
+    deployment = replace(
+        make_deployment(plain, [times(0.0)] * (STAGES + 1), tokens=1),
+        requests=(RequestSpec((0,) * 150, 1),),
+        row_bytes=992,
+        ends=ends,
+        reads_states=reads_states,
+        default_link=LinkTimes(0.0),
+        links={("stage4", "draft"): LinkTimes(0.0, 8.0)},
+    )
+    trace = run(deployment, 1.0)
+    assert [span.tokens for span in trace.spans if span.kind == "evaluate"] == [1]
+    decided = EVALUATE + 3 * DECIDE
+    if not reads_states and ends == "draft":
+        expected = 0.064 + decided  # the other chunks come while it decides on the first
+    elif not reads_states:
+        expected = decided + 0.064 + 0.008
+    elif ends == "draft":  # the link is what all wait for
+        expected = 3 * 0.064 + 150 * 1.0 + EVALUATE + DECIDE
+    else:
+        expected = DECIDE + 3 * 0.064 + 150 * 1.0
+    assert trace.requests[0].first_token_ms == pytest.approx(expected)
 
 
 def test_naive_round_follows_the_timeline_of_uneven_stages() -> None:

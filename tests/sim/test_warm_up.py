@@ -99,5 +99,6 @@ def test_closed_forms_refuse_it_and_plain_decoding_warns(tmp_path: Path) -> None
     with pytest.raises(UserError, match="it is for a draft that runs no pass in vain"):
         Written(tmp_path, "starsd", *targets_of(1, 30.0), vain).expected()
     plain = Written(tmp_path, "pp", vain).scenario
-    sentence = "key serving.warm_up_ms has no effect on pp, where nothing is drafted"
+    words = "have no effect: they are read only where something is drafted (schedule.name)"
+    sentence = f"keys acceptance, serving.warm_up_ms {words}"
     assert sentence in input_warnings(plain, deploy(plain))

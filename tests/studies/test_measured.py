@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.worlds.made_runs import judged, made_deployment
 from tests.worlds.written_studies import few_prompts, say, written
 from treepipe.core.errors import UserError
+from treepipe.studies import all_schedules
 from treepipe.studies.layered import Card, CardCluster
-from treepipe.studies.measured import on_bundled_pair
+from treepipe.studies.measured import Axis, MeasuredColumn, on_bundled_pair
 from treepipe.studies.specpipe.run import measure_widths
 from treepipe.studies.starsd.run import measure_targets
 from treepipe.studies.starsd.testbed import Testbed as Servers
 from treepipe.studies.starsd.testbed import simulate_columns
 from treepipe.studies.study import STUDIES, Measuring, StudyResult, perform
+from treepipe.validation.judgement import METRIC
 
 SMALL = Measuring(prompts=2, new_tokens=10, runs=2)
 SERVERS = Servers(step_ms=1.4, service_ms=10.4, cold=1.6, return_ms=31.0, tokens=4.0, jitter_ms=0.5)
@@ -32,6 +35,25 @@ def test_devices_links_and_schedule_are_the_study_s() -> None:
         for each in (made, study)
     ]
     assert devices[0] == devices[1]
+
+
+def test_beside_the_worst_error_stands_the_signed_mean() -> None:
+    """By hand: +20 % and -10 % of which durations are +10 % and -30 %."""
+    made = judged(made_deployment())
+    rows = {
+        point: replace(
+            made,
+            measured_metrics={**made.measured_metrics, METRIC: made.predicted.mean / ratio},
+            replayed_metrics={METRIC: replayed * made.predicted.mean / ratio},
+        )
+        for point, ratio, replayed in ((1, 1.2, 1.1), (2, 0.9, 0.7))
+    }
+    said = MeasuredColumn(Axis("width", "width"), rows, {METRIC: "time"}).finding()
+    assert "to 20.0% at worst (width 1), +5.0% in the mean" in said
+    assert said.endswith("durations alone to 30.0%, -10.0% in the mean")
+    (said,) = all_schedules._findings({"pp": rows[1], "eagle": rows[2]})
+    assert "at most 20.0% (pp), at most 8% for 0 of 2 schedules, +5.0% in the mean" in said
+    assert said.endswith("from durations alone at most 30.0%, -10.0% in the mean")
 
 
 @pytest.mark.processes

@@ -30,6 +30,23 @@ def test_n_max_by_hand_is_what_a_simulation_admits(tmp_path: Path, targets: int)
     assert admitted(scenario.with_(**{"serving.admission": 2})).serving.admission == 2
 
 
+@pytest.mark.parametrize(("stages", "alone_ms"), [(1, 15.0), (2, 40.0)])
+def test_a_target_alone_sends_nothing_to_the_draft(
+    tmp_path: Path, stages: int, alone_ms: float
+) -> None:
+    """Links of 5 ms. By hand: 15 ms a token on one device; on two, two passes, the hop between them
+    and the token's way back."""
+    device = "{ stage_ms = { 1 = 15.0 } }"
+    slow = (
+        "links.default.latency_ms=5",
+        f"pipelines=[{{ stages = [{{ device = {device}, count = {stages} }}] }}]",
+    )
+    scenario = Written(tmp_path, "starsd", *targets_of(1, 15.0), *AUTO, *slow).scenario
+    n_max = int(alone_ms * committed(0.7, 4) / 12.0)
+    assert n_max == {1: 3, 2: 9}[stages]
+    assert admitted(scenario).serving.admission == n_max
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -196,15 +196,12 @@ def test_acceptance_is_needed_but_for_plain_decoding(
         ("pipedec", ("links.default.medium=air",), "no transfer waits for another"),
         ("pipedec", ("workload.requests=2",), "finds an empty pipeline"),
         ("pipedec", ("schedule.draft_reuse=false",), "a draft that is reused"),
-        ("pipedec", ("drafts=[{ device = { draft_ms = { 1 = 30.0 } } }]",), "drafting a layer"),
+        ("pipedec", ("schedule.central_transfers=true", "schedule.groups=2"), "inside a group"),
         ("specpipe", ("acceptance={source='hit_ratio',table={1=0.6,8=0.9}}",), "an upper bound"),
         (
-            "specpipe",
-            (
-                "pipelines=[{ stages = [{ device = { stage_ms = { 1 = 9.0 } } }, "
-                "{ device = { stage_ms = { 1 = 8.0 } } }] }]",
-            ),
-            "equal stages and links",
+            "pipedec",
+            ("schedule.central_transfers=true", "links.default.latency_ms=9.0"),
+            "markers before a text's first layer",
         ),
         (
             "specpipe",

@@ -27,7 +27,7 @@ from treepipe.validation.comparison import (
     predict_case,
 )
 from treepipe.validation.judgement import METRIC, judge, overruns
-from treepipe.validation.plain import PlainText
+from treepipe.validation.plain import PlainText, RunnerUp
 
 
 def test_a_run_with_the_predicted_durations_has_no_duration_error() -> None:
@@ -62,7 +62,9 @@ def test_a_wrong_text_is_noticed(fault: str) -> None:
     deployment = made_deployment()
     executed, recording = made_run(deployment)
     texts = {
-        (spec.prompt, spec.end_tokens): PlainText(trace.tokens)
+        (spec.prompt, spec.end_tokens): PlainText(
+            trace.tokens, (RunnerUp(0, 9.0, 1e-4),) * len(trace.tokens)
+        )
         for spec, trace in zip(deployment.requests, executed.requests, strict=True)
     }
     last = executed.requests[-1]

@@ -85,7 +85,7 @@ def test_the_machine_s_drift_is_taken_off_and_told(monkeypatch: pytest.MonkeyPat
     assert found["drift"] == 1.25
     assert found["metrics"][METRIC]["duration_error"] == raw
     corrected = 1.25 * (1 + raw) - 1
-    assert found["drifted_duration_error"] == pytest.approx(corrected)
+    assert found["drift_corrected_duration_error"] == pytest.approx(corrected)
     (said,) = (each for each in explain(found) if "calibrated: with that" in each)
     assert said.startswith("this machine took 1.25 times as long")
     assert f"{corrected:+.1%} by durations" in said

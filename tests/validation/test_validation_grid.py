@@ -96,9 +96,11 @@ def test_a_tiny_grid_end_to_end(found: Found, tmp_path: Path) -> None:
 
 
 def test_a_missed_aim_is_said() -> None:
-    part = {"median": 0.03, "worst": 0.05}
+    part = {"median": 0.03, "worst": 0.05, "bias": -0.02}
     sentences = aims({"duration_error": part, "error": part, "utilization": part})
     assert [("missed" in each) for each in sentences] == [True, False, False, False, False]
+    beside = [each.endswith("; signed mean -2.0%") for each in sentences]
+    assert beside == ["median" in each for each in sentences], "no median stands alone"
 
 
 @pytest.mark.processes

@@ -16,6 +16,7 @@ seed = 3
 runs = 2
 [target]
 layers = 8
+hidden_size = 192
 layer_mib = 1.0
 kv_kib = 4.0
 [[drafts]]
@@ -48,7 +49,7 @@ WORK = {
     "theory": "treepipe.sim.theory.closed_form.closed_form",
     "run": "treepipe.executor.execute.execute",
     "validate": "treepipe.validation.validate.compared",
-    "plan": "treepipe.planner.halving.search",
+    "plan": "treepipe.planner.halving.rank",
     "sweep": "treepipe.sweeps.sweeping.carry_out",
     "study": "treepipe.studies.study.run_study",
     "demo": "treepipe.validation.demo.run_demo",

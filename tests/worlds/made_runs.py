@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.worlds.recording_source import RecordingSource
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource, RecordingSource
+from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate
 from treepipe.validation.calibration import CalibratedAcceptance
@@ -18,7 +19,7 @@ from treepipe.validation.comparison import (
     predict_case,
 )
 from treepipe.validation.judgement import Row, judge
-from treepipe.validation.plain import PlainText
+from treepipe.validation.plain import PlainText, RunnerUp
 
 SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")
 
@@ -46,7 +47,9 @@ def judged(executed: Deployment, cut: Callable[[Trace], Trace] = lambda trace: t
     deployment, run = made_deployment(), made_run(executed)
     prediction = predict_case(deployment, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
     texts = {
-        (spec.prompt, spec.end_tokens): PlainText(trace.tokens)
+        (spec.prompt, spec.end_tokens): PlainText(
+            trace.tokens, (RunnerUp(0, 9.0, 1e-4),) * len(trace.tokens)
+        )
         for spec, trace in zip(deployment.requests, run[0].requests, strict=True)
     }
     return judge("made", "flowspec", deployment, prediction, run, texts, cut)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.worlds.ledger import NodeLedger, StageRecord
 from treepipe.core.barrier import Groups
-from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Word
+from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Through, Word
 from treepipe.core.stage import Prune, StageSession
 from treepipe.core.stage_desk import Move, Place, Send, StageDesk, StageWork
 
@@ -62,6 +62,7 @@ class Pipeline:
         ends = {0: drafts, stages: drafts}
         boxes = [Event("flight", n, d) for n in range(stages + 1) for d in range(ends.get(n, 1))]
         boxes += [Event("word", n, d) for n in range(stages) for d in range(drafts)]
+        boxes += [Event("through", n, d) for n in range(stages - 1) for d in range(drafts)]
         self.boxes: dict[Event, deque[Message]] = {box: deque() for box in boxes}
         self.ledgers: dict[int, NodeLedger] = {}
         self.records: dict[tuple[int, int], StageRecord] = {}
@@ -123,13 +124,15 @@ class Pipeline:
         work = [Event("work", n) for n in sorted(self._busy)]
         return work + [box for box, waiting in self.boxes.items() if waiting]
 
-    def move(self, event: Event) -> Flight | None:
-        """Let it happen; returns the flight that came back to its draft, if one did."""
+    def move(self, event: Event) -> Flight | Through | None:
+        """Let it happen; returns what came back to its draft, if anything did."""
         n = event.stage
         if event.kind == "work":
             self._work(n)
             return None
         message = self.boxes[event].popleft()
+        if isinstance(message, Through):
+            return message
         if n == len(self.desks):
             assert isinstance(message, Flight)
             for segment in message.segments:
@@ -188,6 +191,9 @@ class Pipeline:
             self.forward_sizes[n].append(action.tokens)
             self.shared[n].append(sum(bool(each.tokens) for each in action.flight.segments))
         self.compute(n, action)
+        said = self.desks[n].through(action.flight)
+        if said is not None:
+            self.boxes[Event("through", n, said.draft)].append(said)
         if self.desks[n].computed(action.flight):
             self._pass_on(n, action.flight)
 

@@ -11,7 +11,7 @@ import zmq
 
 from tests.worlds.pipeline import Event, Pipeline
 from tests.worlds.timeless_world import TimelessWorld
-from treepipe.core.messages import Beat, Close, Flight, Message
+from treepipe.core.messages import Beat, Close, Flight, Message, Through
 from treepipe.executor.clock import now_ms
 from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox
 
@@ -38,7 +38,7 @@ class PostedBox(deque[Message]):
         super().__init__()
         self._choose, self._wire = choose, Wire()
         names = frozenset(ENDS[:1]), frozenset(ENDS[1:])
-        gate = Gate(TOKEN, *names, (Flight, Beat, Close), 1, 9999, names[0], waits=False)
+        gate = Gate(TOKEN, *names, (Flight, Beat, Through, Close), 1, 9999, names[0], waits=False)
         self._outbox = Outbox(CONTEXT, f"tcp://{LOOPBACK}:9", ENDS, None, TOKEN)
         self._outbox.close()
         self._outbox._socket = self._wire

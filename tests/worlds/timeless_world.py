@@ -22,7 +22,7 @@ from treepipe.core.cache_room import DRAFT, CacheRoom
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue, Policy, ServiceLevels
-from treepipe.core.messages import Flight, Message
+from treepipe.core.messages import Flight, Message, Through
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.requests import LIVES, numbered
 from treepipe.core.schedules.pp import Autoregressive
@@ -222,7 +222,9 @@ class TimelessWorld:
 
     def _move(self, number: int, event: Event) -> None:
         flight = self.pipelines[number].move(event)
-        if flight is not None:
+        if isinstance(flight, Through):
+            self.servers[flight.draft].desk.through(flight, self._now)
+        elif flight is not None:
             for segment in flight.segments:
                 self.empty_returns += not segment.tokens
                 self._arrived.add((segment.session, segment.ticket))

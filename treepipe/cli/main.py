@@ -50,6 +50,7 @@ from treepipe.files.outputs import (
     forget_written,
     what_is_kept,
 )
+from treepipe.files.visible import visible
 from treepipe.interruption import Interruption
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def simulate(
         other = [*overrides, *(versus_settings or []), f"seed={a.seed}"]
         b = Scenario.load(versus or scenario, other)
     for sentence in (s for each in (a, b) if each is not None for s in effort_warnings(each)):
-        typer.echo(f"treepipe: {sentence}", err=True)
+        typer.echo(f"treepipe: {visible(sentence)}", err=True)
     with Progress(quiet) as say:
         if b is None:
             result = library.simulate(a, say=say)
@@ -423,5 +424,5 @@ def _pictures(plot: Path | None, where_time_goes: bool) -> dict[str, Path | None
 
 
 def _complain(sentence: str) -> None:
-    text = Text.assemble(("treepipe:", "red"), f" {sentence}")
+    text = Text.assemble(("treepipe:", "red"), f" {visible(sentence)}")
     Console(stderr=True, highlight=False).print(text, soft_wrap=True)

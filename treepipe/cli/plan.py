@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -78,21 +79,20 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Search schedules, parameters and partitions for a cluster and a goal."""
-    from treepipe.planner.break_even import axes_of, break_evens
-    from treepipe.planner.capacity import capacities, check_capacity
+    from treepipe.planner.break_even import axes_of
+    from treepipe.planner.capacity import check_capacity
     from treepipe.planner.cluster import Cluster
-    from treepipe.planner.explored import Explored
-    from treepipe.planner.halving import search
+    from treepipe.planner.explored import NOTHING_MORE, Explored, analyses
+    from treepipe.planner.halving import rank, with_cases
     from treepipe.planner.report import (
         check_feasible,
         default_out,
         plan_content,
+        show_cases,
         show_explored,
         show_plan,
         write_best,
     )
-    from treepipe.planner.robustness import mishaps
-    from treepipe.planner.sensitivity import sensitivities
     from treepipe.results.result import write_json
     from treepipe.results.show import Progress, console
     from treepipe.sim.engine import engine
@@ -115,14 +115,23 @@ def plan(
     if capacity:
         check_capacity(loaded)
     axes = axes_of(keys, loaded)
-    with engine(backend, jobs, address), Progress(quiet) as say:
-        found = search(loaded, say)
-        more = Explored(
-            sensitivities(found, say) if sensitivity else (),
-            *break_evens(found, axes, say),
-            capacities(found, say) if capacity else (),
-            mishaps(found, say) if robust else (),
-        )
+    shown, more = None if quiet or json == "-" else console(), NOTHING_MORE
+    with engine(backend, jobs, address):
+        with Progress(quiet) as say:
+            found = rank(loaded, say)
+        if shown is not None:
+            show_plan(found, shown)
+        with Progress(quiet) as say:
+            found = with_cases(found, say)
+        if shown is not None:
+            show_cases(found, shown)
+        flags = {"sensitivity": sensitivity, "capacity": capacity, "robust": robust}
+        for analysis in analyses(found, axes, **flags):
+            with Progress(quiet) as say:  # closed before anything is printed
+                part = analysis(say)
+            more = replace(more, **part)
+            if shown is not None:
+                show_explored(found, Explored(**part), shown)
     with Faults() as faults:
         faults.attempt(write_best, found, out)
         if json is not None:
@@ -134,9 +143,8 @@ def plan(
             from treepipe.report.page import write_report
 
             faults.attempt(write_report, plan_report(found, more, command_line()), report)
-        if not quiet and json != "-":
-            show_plan(found, out, console())
-            show_explored(found, more, console())
+    if shown is not None and found.feasible:
+        shown.print(f"best plan as a scenario: {out}", highlight=False)
     check_feasible(found)
 
 

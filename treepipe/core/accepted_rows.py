@@ -1,13 +1,13 @@
 """Which rows the target's tokens accept, as far as the end of a pipeline can tell for itself.
 
 Law of this file: a row is accepted if it is its tree's root, or if its parent is and the target's
-token there is the row's own. So the states of accepted rows can travel with the target's tokens,
-to a draft that reads them, and no word is waited for.
+token there is the row's own. So no other row's token is ever needed, and the states of accepted
+rows can travel with the target's tokens, to a draft that reads them; no word is waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from treepipe.core.messages import NO_PARENT, NO_TOKEN, Segment
 from treepipe.core.stage import Prune
@@ -28,21 +28,22 @@ class AcceptedRows:
         """The session is over."""
         self._tokens.pop(session, None)
 
-    def of(self, segment: Segment, answers: Sequence[int]) -> tuple[int, ...]:
-        """The accepted ones among a segment's rows.
+    def of(
+        self, segment: Segment, token_at: Callable[[int], int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Judge a segment's rows in order; returns the target's token at each, of committed rows at
+        the last one only, and the accepted rows. At other rows there is ``NO_TOKEN``.
 
-        Args: ``answers``: the target's token per row; of committed rows at the last one only.
-            None for a request that was over before its segment was computed: nobody reads its
-            states.
+        Args: ``token_at``: gives the target's token at one of the rows that are ``answered``.
         """
-        if not answers:
-            return ()
         if segment.committed:
-            return tuple(range(len(segment.tokens)))
+            rows = range(len(segment.answered))
+            return tuple([token_at(row) for row in rows]), tuple(range(len(segment.tokens)))
         tokens, found = self._tokens.setdefault(segment.session, []), list[int]()
+        first = len(tokens)
         for row, (own, parent) in enumerate(zip(segment.tokens, segment.parents, strict=True)):
             accepted = parent == NO_PARENT or tokens[parent] == own
-            tokens.append(answers[row] if accepted else NO_TOKEN)
+            tokens.append(token_at(row) if accepted else NO_TOKEN)
             if accepted:
                 found.append(row)
-        return tuple(found)
+        return tuple(tokens[first:]), tuple(found)

@@ -6,7 +6,8 @@ schedules that listen are told of segments between the passes of a draft. Both w
 what to do, do it, report it, and carry out the orders; they decide nothing.
 
 A pipeline in lock-step (PipeDec, SpecPipe) always holds one flight per group of stages. Each one
-that comes back ends a step for all requests that take part: their words form the beat, their
+that comes back ends a step for all requests that take part, as soon as all groups are through with
+theirs ("all nodes must complete", PipeDec, section 3.4.3): their words form the beat, their
 segments the next flight, their draft passes one batch.
 
 A request begins when the caches have room for it (``cache_room.py``); those that wait begin in the
@@ -18,13 +19,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from math import inf
+from operator import not_
 from typing import Any
 
 from treepipe.core.cache_room import DRAFT, CacheBook, CacheRoom
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp, Work
 from treepipe.core.front_desk import ArrivalQueue
-from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Word
+from treepipe.core.messages import (
+    Beat,
+    Close,
+    Flight,
+    Message,
+    Segment,
+    Through,
+    Word,
+    require,
+)
 from treepipe.core.pace import PaceBook
 from treepipe.core.protocol import (
     Announce,
@@ -58,11 +70,30 @@ class _Session:
 
 @dataclass(slots=True)
 class _Lane:
-    """The lock-step of one pipeline: who takes part, and how many flights it holds."""
+    """The lock-step of one pipeline.
 
+    Attributes:
+        through: of each group but the last one, how many flights it has computed.
+        sessions: who takes part.
+        flying: flights that the pipeline holds.
+        back: flights whose step goes on in other groups, with what came with them.
+    """
+
+    through: list[int]
     sessions: list[int] = field(default_factory=list)
     flying: int = 0
     next_beat: int = 0
+    back: deque[tuple[Flight, Any]] = field(default_factory=deque)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the oldest flight that is back ends its step: while it was in the last group, the
+        group n before had the n-th flight behind it, if there is one."""
+        if not self.back:
+            return False
+        beat, before = self.back[0][0].beat, reversed(self.through)
+        assert beat is not None  # others are not held up
+        return all(n >= min(beat + 1 + g, self.next_beat) for g, n in enumerate(before, start=1))
 
 
 class DraftDesk:
@@ -93,8 +124,10 @@ class DraftDesk:
         self.turns: list[Turn] = []
         self._turn: tuple[int | None, float, float] | None = None
         self._drafting = False  # a pass was run in this turn
+        self._fed = set[int]()  # sessions that have fed a segment in it
+        self._held: list[tuple[int, Message]] = []  # segments that wait for others of the turn
         self._sessions: dict[int, _Session] = {}
-        self._lanes = [_Lane() for _ in groups]
+        self._lanes = [_Lane([0] * (count - 1)) for count in groups]
         self._passes: deque[tuple[tuple[int, DraftPass], ...]] = deque()
         self._lost: set[int] = set()
         self._book = PaceBook()
@@ -157,6 +190,30 @@ class DraftDesk:
 
     def arrive(self, flight: Flight, payload: Any, now_ms: float) -> None:
         """A flight came back; ``payload`` is handed out with it."""
+        if flight.beat is None:
+            self._queue_flight(flight, payload, now_ms)
+        else:
+            lane = self._lanes[flight.pipeline]
+            lane.back.append((flight, payload))
+            self._end_steps(lane, now_ms)
+
+    def through(self, said: Through, now_ms: float) -> None:
+        """A group of stages is through with its next flight.
+
+        Raises:
+            ProtocolError: there is no such group, or it is not this flight's turn there.
+        """
+        lane = self._lanes[said.pipeline]
+        in_turn = said.group < len(lane.through) and said.beat == lane.through[said.group]
+        require(in_turn, f"group {said.group} is through with flight {said.beat} out of turn")
+        lane.through[said.group] += 1
+        self._end_steps(lane, now_ms)
+
+    def _end_steps(self, lane: _Lane, now_ms: float) -> None:
+        while lane.is_over:
+            self._queue_flight(*lane.back.popleft(), now_ms)
+
+    def _queue_flight(self, flight: Flight, payload: Any, now_ms: float) -> None:
         for segment in flight.segments:
             self._book.back(segment.session, now_ms)
         self._queue.put(flight.pipeline, (now_ms, Evaluate(flight, payload)), now_ms)
@@ -196,6 +253,7 @@ class DraftDesk:
                 pipeline = work.flight.pipeline if isinstance(work, Evaluate) else None
                 self._turn = pipeline, arrived_ms, now_ms
                 self._drafting = False
+                self._fed.clear()
                 self._book.turn(now_ms)
                 return work
         if self._passes:
@@ -248,7 +306,11 @@ class DraftDesk:
         return self._with_room(self._gathered(orders))
 
     def drafted(self, answers: Sequence[tuple[int, Drafted]]) -> Orders:
-        """A batch of draft passes was run."""
+        """A batch of draft passes was run.
+
+        Drafts of one turn may differ in length; who is ready waits for who has not fed yet, so that
+        requests that came back together leave together.
+        """
         orders, passes = Orders(), []
         for session, drafted in answers:
             if session in self._sessions:
@@ -256,7 +318,20 @@ class DraftDesk:
                     drafted = drafted.least(self._least_log_prob)
                 passes += self._absorb(orders, session, self._handle(session, drafted))
         self._queue_passes(passes)
-        return orders if orders.nothing else self._with_room(self._gathered(orders))
+        if self._batch > 1:
+            fed = [isinstance(message, Flight) for _, message in orders.messages]
+            self._held += compress(orders.messages, fed)
+            orders.messages = [*compress(orders.messages, map(not_, fed))]
+        orders = self._with_room(orders)
+        if self._held and not self._awaited:
+            orders.messages, self._held = [*orders.messages, *self._held], []
+        return self._gathered(orders)
+
+    @property
+    def _awaited(self) -> bool:
+        """Whether a request drafts for its first segment of this turn."""
+        waiting = {session for passes in self._passes for session, _ in passes} - self._fed
+        return any(not self._sessions[session].schedule.listens for session in waiting)
 
     def lose(self, pipeline: int, worker: str) -> Orders:
         """A pipeline is gone with one of its workers: its requests end with what they have."""
@@ -298,6 +373,7 @@ class DraftDesk:
             elif isinstance(command, Feed):
                 segment = command.segment
                 orders.messages.append((pipeline, Flight(self._draft, pipeline, (segment,))))
+                self._fed.add(session)
                 self._book.fed(session, len(segment.tokens), prompt=segment.committed)
             elif isinstance(command, Announce):
                 orders.messages.append((pipeline, Beat(self._draft, (command.word,))))
@@ -366,6 +442,7 @@ class DraftDesk:
             lane.sessions.remove(session)
         kept = [tuple([p for p in group if p[0] != session]) for group in self._passes]
         self._passes = deque([group for group in kept if group])
+        self._held = [each for each in self._held if each[1].session != session]
         orders.messages.append((state.pipeline, Close(session)))
 
     # --- lock-step of a pipeline -----------------------------------------------------------------

@@ -46,6 +46,11 @@ class Draft:
             return passes[0][1].rows
         return sum([order.rows for _, order in passes])
 
+    @property
+    def asked(self) -> int:
+        """Rows whose distribution is read."""
+        return sum([order.asked for _, order in self.passes])
+
 
 @record
 class WarmUp:

@@ -8,6 +8,7 @@ counted. A ``Segment``'s indices are valid after ``Segment.version`` words.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 from treepipe.core.errors import ProtocolError
@@ -41,6 +42,8 @@ class Segment:
             committed rows, which attend to everything before them.
         step: place in the round's sequence if the pipeline runs in lock-step (a stage then
             waits for the word of that step), None if it runs free.
+        asked: whether the schedule wants the target's token at the last of committed rows; False
+            for a chunk of a prompt behind which another one follows.
     """
 
     session: int
@@ -52,6 +55,7 @@ class Segment:
     positions: tuple[int, ...]
     parents: tuple[int, ...] = ()
     step: int | None = None
+    asked: bool = True
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.positions):
@@ -63,6 +67,23 @@ class Segment:
     def committed(self) -> bool:
         """True if the rows are committed tokens (prompt or plain decoding), not tree nodes."""
         return bool(self.tokens) and not self.parents
+
+    @property
+    def answered(self) -> range:
+        """Rows at which the target's token is taken: every one of a tree's, of committed ones the
+        last if it is asked for."""
+        count = len(self.tokens)
+        if not self.committed:
+            return range(count)
+        return range(count - 1 if self.asked else count, count)
+
+    @property
+    def going_back(self) -> Segment:
+        """What the last stage sends back where nobody reads the other rows' states."""
+        first = self.answered.start
+        if not first:
+            return self
+        return replace(self, tokens=self.tokens[first:], positions=self.positions[first:])
 
 
 @record
@@ -115,6 +136,17 @@ class Flight:
         return Flight(self.draft, self.pipeline, segments, self.beat)
 
     @property
+    def going_back(self) -> Flight:
+        """The same flight with what of its segments goes back."""
+        kept = tuple([segment.going_back for segment in self.segments])
+        return self if kept == self.segments else self.holding(kept)
+
+    @property
+    def answered_rows(self) -> int:
+        """Rows at which the target's token is taken."""
+        return sum([len(segment.answered) for segment in self.segments])
+
+    @property
     def rows(self) -> int:
         segments = self.segments
         if len(segments) == 1:  # nearly always
@@ -133,8 +165,8 @@ class Verified:
 
     Attributes:
         flight: with the segments as they left the last stage.
-        answers: per segment the target's token at each row, of committed rows at the last one only;
-            none for a session that is over.
+        answers: per segment the target's token at each row that is ``answered``; none for a session
+            that is over.
         states: per segment the rows whose final hidden states travel, for a draft that reads them:
             all that the tokens so far accept.
     """
@@ -142,6 +174,11 @@ class Verified:
     flight: Flight
     answers: tuple[tuple[int, ...], ...]
     states: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def going_back(self) -> Verified:
+        """The same without the rows that are not ``answered``; no states travel of any."""
+        return Verified(self.flight.going_back, self.answers)
 
     @property
     def rows(self) -> int:
@@ -180,10 +217,32 @@ class Beat:
 
 
 @record
+class Through:
+    """A group of stages has computed a flight of a pipeline in lock-step; the last group's result
+    says so by itself.
+
+    Attributes:
+        draft, pipeline: the flight's.
+        group: counts from 0 along the pipeline.
+        beat: the flight's number.
+    """
+
+    draft: int
+    pipeline: int
+    group: int
+    beat: int
+
+    @property
+    def session(self) -> int:
+        """None; for traces."""
+        return 0
+
+
+@record
 class Close:
     """The session is over: free what belongs to it."""
 
     session: int
 
 
-Message: TypeAlias = Flight | Verified | Beat | Close
+Message: TypeAlias = Flight | Verified | Beat | Through | Close

@@ -153,6 +153,11 @@ class DraftPass:
         return len(self.catch_up) or len(self.tokens)
 
     @property
+    def asked(self) -> int:
+        """Number of tokens whose distribution the pass reads: of committed ones the last."""
+        return 1 if self.catch_up else len(self.tokens)
+
+    @property
     def cut(self) -> tuple[tuple[int, ...], int] | None:
         """What it does to the scratch nodes before it runs: the indices that it keeps, and how
         many of them, from the first, become committed; None if all stay as they are."""

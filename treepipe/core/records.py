@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # Python 3.10, the boards' own, lacks it in typing; only type checkers read it.
+
+    def dataclass_transform(**_: Any) -> Any:
+        return lambda decorated: decorated
+
 
 Made = TypeVar("Made")
 

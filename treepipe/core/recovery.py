@@ -37,7 +37,7 @@ TELL_MS = 100.0
 
 
 FaultKind: TypeAlias = Literal["kill", "stop", "cut"]
-"""A worker ends, stands still, or its links are cut."""
+"""A worker ends, stands still, or is cut off: its links are cut, or its host loses power."""
 
 
 BEATS = 10

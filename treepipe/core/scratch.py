@@ -64,6 +64,8 @@ class Scratch(Generic[Payload]):
 
     Attributes:
         read: committed tokens that the draft has read.
+        verified: how many of them it had read with its last catch-up pass. It read those behind
+            them as scratch nodes, so a head that reads the target's states guessed theirs.
         nodes: the scratch nodes, in the order in which they were fed.
 
     >>> scratch = Scratch[str]()
@@ -75,12 +77,12 @@ class Scratch(Generic[Payload]):
     >>> followed = scratch.follow(keeping)
     >>> [node.token for node in followed.committed], followed.asked
     ([8], [(9, 4)])
-    >>> scratch.read, scratch.cached
-    (4, 6)
+    >>> scratch.read, scratch.verified, scratch.cached
+    (4, 3, 6)
     """
 
     def __init__(self) -> None:
-        self.read = 0
+        self.read = self.verified = 0
         self.nodes: list[ScratchNode[Payload]] = []
 
     @property
@@ -92,6 +94,8 @@ class Scratch(Generic[Payload]):
         """Take note of a pass. Raises ``IndexError`` for a node that is not there."""
         committed = self._cut(order)
         self.read += len(order.catch_up)
+        if order.catch_up:
+            self.verified = self.read
         nodes, first = self.nodes, len(self.nodes)
         for token, parent in zip(order.tokens, order.parents, strict=True):
             nodes.append(ScratchNode(token, None if parent == NO_PARENT else nodes[parent]))

@@ -3,9 +3,11 @@
 Law of this file: a flight is computed when every segment of it is due in its own session
 (``stage.py``) and, if its pipeline runs in lock-step, its step is: group g of G computes the first
 G + 1 - g flights at once; then beats and flights alternate, whichever arrives early waits (PipeDec,
-section 3.1). Where a step has phases, a group's result leaves when the step's words are applied
-(section 3.4: compute, prune everywhere, transfer). Sessions take turns in the order in which their
-messages arrived.
+section 3.1). Each group says when it is through with a flight, so that a step ends for all together
+(section 3.4.3; ``draft_desk.py`` waits for them). Where a step has phases, a group's result leaves
+when the step's words are applied (section 3.4: compute, prune everywhere, transfer). Sessions take
+turns in the order in which their messages arrived; in lock-step prompts come before all steps, or
+behind those that are due.
 
 With a batch, flights that wait are computed as one and travel on as one: of one draft server, of
 different sessions, at most ``batch`` segments with rows. Prunes come first, so that no pass waits
@@ -22,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 
 from treepipe.core.barrier import Barrier, Groups, group_sizes
 from treepipe.core.errors import ProtocolError
-from treepipe.core.messages import Beat, Close, Flight, Message, Segment
+from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Through
 from treepipe.core.records import record
 from treepipe.core.stage import Prune, Run, StageSession
 
@@ -127,6 +129,11 @@ class _Lane:
     flights: deque[tuple[int, Flight, Sequence[Any]]] = field(default_factory=deque)
 
 
+KEPT_CLOSED = 1 << 14
+"""Closed sessions of which a late message is known to be of no use; more requests do not end while
+one message is on its way."""
+
+
 class StageDesk:
     """What one stage does next, over all its sessions."""
 
@@ -146,7 +153,7 @@ class StageDesk:
             stage: counts from 1 to ``stages``.
             groups: stages in a row whose members work one after another within a step.
             batch: most requests whose rows are gathered into one pass.
-            prompts: their place among what waits for a pass of several requests.
+            prompts: their place among what waits for a pass of several requests, or for a step.
             in_phases: a step's results leave their groups when its words are applied, instead of
                 as soon as they are computed.
         """
@@ -154,7 +161,8 @@ class StageDesk:
         self._batch, self._prompts = batch, prompts
         ends = [*itertools.accumulate(group_sizes(groups, stages))]
         self._free_beats = sum(end >= stage for end in ends)
-        self._holds = in_phases and stage in ends[:-1]
+        self._group = ends.index(stage) if stage in ends[:-1] else None  # which it ends
+        self._holds = in_phases and self._group is not None
         self._held: tuple[Flight, tuple[Any, ...]] | None = None
         self._sessions: dict[int, StageSession] = {}
         self._waiting: dict[int, dict[int, _Gathering]] = {}
@@ -162,7 +170,7 @@ class StageDesk:
         self._gathered: set[int] = set()
         self._lanes: dict[int, _Lane] = {}
         self._ready: deque[_Gathering] = deque()
-        self._closed: set[int] = set()
+        self._closed: dict[int, None] = {}  # the newest ones
         self._idle = True
 
     @property
@@ -217,7 +225,8 @@ class StageDesk:
             return self._next_prune() or self._send(*leaving)
         if self._ready:
             return self._take(self._leaving(self._ready.popleft()))
-        action = self._next_alone() if self._batch == 1 else self._next_together()
+        ordered = self._batch > 1 or self._lanes
+        action = self._next_together() if ordered else self._next_alone()
         if action is not None:
             return action
         if self._ready:
@@ -322,6 +331,12 @@ class StageDesk:
         self._held = flight, tuple(payloads) or (None,) * len(flight.segments)
         self._idle = False
         return False
+
+    def through(self, flight: Flight) -> Through | None:
+        """What the draft server hears of a flight that is computed, None if nothing."""
+        if self._group is None or flight.beat is None:
+            return None
+        return Through(flight.draft, flight.pipeline, self._group, flight.beat)
 
     @property
     def _released(self) -> tuple[Flight, tuple[Any, ...]] | None:
@@ -456,7 +471,9 @@ class StageDesk:
 
     def _close(self, session: int) -> None:
         self._idle = False
-        self._closed.add(session)
+        self._closed[session] = None
+        if len(self._closed) > KEPT_CLOSED:
+            del self._closed[next(iter(self._closed))]
         self._sessions.pop(session, None)
         self._turns.pop(session, None)
         self._gathered.discard(session)

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from treepipe.core.barrier import Groups
 from treepipe.core.protocol import Schedule
+from treepipe.core.stage_desk import Place
 
 Block: TypeAlias = Mapping[str, Sequence[Any]]
 """A part of a planner's grid: the product of its keys' values is tried."""
@@ -149,6 +150,8 @@ class System:
         drawn: it can draft by drawing, as the rejection rule needs.
         chains: its trees never branch, as the adaptive rule needs.
         places: most requests that one pipeline serves at once by itself; None: no bound.
+        prompts: where a scenario does not say it, the place of prompts among what waits for a
+            stage.
         grid: values that the planner tries where a file names none.
         order: its place in tables and grids: plain decoding first, static trees, pipelines that are
             pruned, shared drafts; those of other packages come last.
@@ -173,6 +176,7 @@ class System:
     drawn: bool = False
     chains: bool = False
     places: Callable[[Any], int | None] = unbounded
+    prompts: Place = "last"
     grid: Callable[[Load], Sequence[Block]] = defaults_only
     closed_form: str | None = None
     order: int = 100

@@ -138,12 +138,6 @@ class TokenTree:
         self.scores = [*map(self.scores.__getitem__, kept)]
         self.parents = parents
 
-    def reroot(self, node: int) -> tuple[int, ...]:
-        """Make ``node`` the root; return the retained indices (``node`` and its subtree)."""
-        kept = tuple(self.subtree(node))
-        self.retain(kept, 0)
-        return kept
-
     def merge(
         self,
         tokens: Sequence[int],
@@ -171,10 +165,6 @@ class TokenTree:
             here.append(node)
         return range(first, last)
 
-    def ancestor_mask(self) -> npt.NDArray[np.bool_]:
-        """[n, n] boolean: row i marks node i itself and its ancestors."""
-        return ancestor_mask(self.parents)
-
 
 def subtree(parents: Sequence[int], node: int) -> list[int]:
     """Ascending indices of ``node`` and everything below it in a parent list.
@@ -188,19 +178,6 @@ def subtree(parents: Sequence[int], node: int) -> list[int]:
         if inside[parent]:
             inside[index] = True
     return [*compress(range(len(parents)), inside)]
-
-
-def ancestor_mask(parents: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """[n, n] boolean ancestor closure of a parent list in sequence order.
-
-    >>> ancestor_mask([-1, 0, 0, 1]).astype(int).tolist()
-    [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
-    """
-    mask = np.eye(len(parents), dtype=np.bool_)
-    for index, parent in enumerate(parents):
-        if parent != NO_PARENT:
-            mask[index] |= mask[parent]
-    return mask
 
 
 def best(scores: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.intp]:

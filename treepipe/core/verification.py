@@ -16,7 +16,11 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from treepipe.core.tree import best
+
 Distribution: TypeAlias = npt.NDArray[np.float64]
+NUCLEUS, NUCLEUS_GROWTH = 64, 16
+"""How many tokens are put in order at first to reach a share, and times how many if too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +56,27 @@ def target_distribution(logits: npt.NDArray[np.floating], sampling: Sampling) ->
     p = np.exp((logits - logits.max()) / sampling.temperature)
     p /= p.sum()
     if sampling.top_k or sampling.top_p < 1:
-        order = np.argsort(-p, kind="stable")
-        kept = order[: sampling.top_k or None]
-        shares = np.cumsum(p[kept]) / p[kept].sum()
-        # The token that crosses the share still belongs to it.
-        kept = kept[: int(np.searchsorted(shares, sampling.top_p)) + 1]
+        kept = nucleus(p, sampling.top_p, sampling.top_k)
         whole, p = p, np.zeros(len(logits))
         p[kept] = whole[kept] / whole[kept].sum()
     return p
+
+
+def nucleus(p: Distribution, share: float, most: int = 0) -> npt.NDArray[np.intp]:
+    """The most probable tokens that together reach this share, ties by token id; the token that
+    crosses the share still belongs to them.
+
+    Few of a large vocabulary nearly always do, so no more are put in order than are needed.
+
+    Args: ``most``: the share is one of the so many most probable tokens; 0: of all.
+    """
+    count = most or NUCLEUS
+    while True:
+        kept = best(p, count)
+        shares = np.cumsum(p[kept]) / (p[kept] if most else p).sum()
+        if most or shares[-1] >= share or count >= len(p):
+            return kept[: int(np.searchsorted(shares, share)) + 1]
+        count *= NUCLEUS_GROWTH
 
 
 def draw(p: Distribution, rng: np.random.Generator) -> int:
@@ -169,21 +186,21 @@ class RelaxedBest:
 class RelaxedTopP:
     """Lossy: of the children inside the target's top-p set the one that the draft likes best.
 
-    (SpecPipe, section 3.4, option 2.) If there is none: the exact rule.
+    (SpecPipe, section 3.4, option 2.) That is the first of them, since children come in the order
+    in which they were drafted. If there is none: the exact rule.
     """
 
-    lossless, needs_draft, needs_tree = False, True, True
+    lossless, needs_draft, needs_tree = False, False, True
 
     def __init__(self, exact: Exact, top_p: float) -> None:
         self._exact, self._top_p = exact, top_p
 
     def next_token(self, p: Distribution, children: Sequence[int], q: Distribution | None) -> int:
-        order = np.argsort(-p, kind="stable")
-        inside = set(order[: int(np.searchsorted(np.cumsum(p[order]), self._top_p)) + 1].tolist())
-        accepted = [child for child in children if child in inside and p[child]]
-        if not accepted or q is None:
-            return self._exact.next_token(p, children, q)
-        return max(accepted, key=lambda child: q[child])
+        inside = set(nucleus(p, self._top_p).tolist())
+        for child in children:
+            if child in inside and p[child]:
+                return child
+        return self._exact.next_token(p, children, q)
 
 
 class Adaptive:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import UNREADABLE, reading_fault
+from treepipe.files.reading import UNREADABLE, read_text, reading_fault
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in the file. Raises ``UserError`` if there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except UNREADABLE as error:

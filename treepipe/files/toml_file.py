@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from treepipe.core.errors import UnknownKeyError, UserError
-from treepipe.files.reading import UNREADABLE, reading_fault
+from treepipe.files.reading import UNREADABLE, read_text, reading_fault
+from treepipe.files.visible import CONTROL, visible
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,6 +44,10 @@ UNION_TAGS = {
 """What members of a union are called, and a table's own name for one of its keys."""
 
 
+MOST_PARTS = 100
+"""Of a key with dots."""
+LONG_KEY = re.compile(rf"""(?<![\w."'-])(?:[\w"'-]+(?:[ \t]*\.|[ \t]+\.[ \t]+)){{{MOST_PARTS}}}""")
+
 WORDS = {
     **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
     **dict.fromkeys(
@@ -58,13 +63,39 @@ WORDS = {
 def read_toml(path: Path) -> dict[str, Any]:
     """The file's content. Raises ``UserError`` if it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some begin with a mark
+        return _parsed(read_text(path, "utf-8-sig"))  # some begin with a mark
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: is not valid TOML: {error}") from None
     except UNREADABLE as error:
         raise UserError(f"{path}: cannot be read: {reading_fault(error)}") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Tables of TOML. Raises ``ValueError``, also for a key of very many parts (parsing takes the
+    square of their number, in time and in memory) and for control characters (what users name is
+    shown on terminals and in pictures, which take these for something else than text)."""
+    if LONG_KEY.search(text):
+        raise ValueError(f"a key has more than {MOST_PARTS} parts")
+    found: dict[str, Any] = tomllib.loads(text)
+    for each in _texts(found) if "\\" in text else ():  # TOML lets none in that is not escaped
+        if CONTROL.search(each):
+            raise ValueError(f"'{visible(each)}' holds a control character")
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield key
+            yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def validated(model: type[Model], data: Mapping[str, Any], path: Path | str) -> Model:
@@ -101,10 +132,13 @@ def flattened(
 
 
 def toml_value(text: str) -> Any:
-    """A TOML value; text that is none is taken as a string, so quotes can be left out."""
+    """A TOML value; text that is none is taken as a string, so quotes can be left out.
+    Raises ``UserError`` for a control character."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+        return _parsed(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        if CONTROL.search(text):
+            raise UserError(f"value '{visible(text)}' holds a control character") from None
         return text
 
 

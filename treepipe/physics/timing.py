@@ -202,10 +202,12 @@ class DeviceTimes:
 
     Attributes:
         stage: a pass through its layers of the target.
-        draft: one pass of the draft.
+        draft: one pass of the draft that reads the distribution of every row.
         evaluate: output projection and argmax of returned rows.
-        decide: the schedule's own work per returned segment (walk, prune, merge).
+        decide: the schedule's own work per returned segment (walk, prune, merge), of which a batch
+            holds one per request.
         prune: compacting caches for one word.
+        project: the output projection's part of ``draft``; None where nothing tells it.
     """
 
     stage: TimeTable
@@ -213,6 +215,19 @@ class DeviceTimes:
     evaluate: TimeTable
     decide: float
     prune: float
+    project: TimeTable | None = None
+
+    def spared(self, rows: int, asked: int) -> float:
+        """What a draft pass takes less that reads the distribution of ``asked`` rows alone; it
+        never takes less than a pass of no other rows."""
+        if self.project is None or asked == rows:
+            return 0.0
+        projected = self.project(rows) - self.project(asked)
+        return max(0.0, min(projected, self.draft(rows) - self.draft(asked)))
+
+    def read(self, rows: int) -> float:
+        """A draft's pass over committed tokens, which reads the distribution of the last."""
+        return self.draft(rows) - self.spared(rows, 1)
 
     def scaled(self, factor: float) -> DeviceTimes:
         """The same with all times multiplied by ``factor``."""
@@ -224,6 +239,7 @@ class DeviceTimes:
             self.evaluate.scaled(factor),
             self.decide * factor,
             self.prune * factor,
+            self.project and self.project.scaled(factor),
         )
 
 
@@ -266,6 +282,11 @@ class LinkTimes:
             return rng.uniform(0.0, 2 * scale)
         variance = log1p(self.jitter_cv**2)
         return rng.lognormal(log(scale) - variance / 2, sqrt(variance))
+
+    @property
+    def by_size(self) -> bool:
+        """Whether a longer message takes longer."""
+        return self.bandwidth_mbit_s is not None or self.transfer_ms is not None
 
     def occupied_ms(self, size_bytes: int) -> float:
         """How long a message of ``size_bytes`` keeps the sender's side busy."""

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, product
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ import numpy as np
 from treepipe.core.errors import UserError
 from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.gaps import Runs, relative_gap
-from treepipe.planner.halving import Found
+from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.limits import is_least_best
 from treepipe.results.show import number
 from treepipe.scenario.scenario import Scenario
@@ -184,12 +185,9 @@ def _check(scenario: Scenario, key: str, values: Sequence[float], option: str) -
     refused = list[UserError]()
     for value in values:
         try:
-            taken = scenario.with_(**{key: value}).number_at(key)
+            scenario.with_(**{key: value})
         except UserError as error:
             refused.append(error)
-            continue
-        if taken is None:  # as true or false takes 1
-            raise UserError(f"{option}: {key} holds no number")
     if refused:
         bounds = f"; {key}=LOW:HIGH bounds them" if len(refused) < len(values) else ""
         raise UserError(f"{refused[0]} ({option} tries such values{bounds})")
@@ -227,12 +225,11 @@ def break_even(found: Found, axis: Axis, say: Say) -> BreakEven:
         UserError: a value is refused.
         RunError: as ``simulate_points``.
     """
-    tried = dict[float, Goals]()
+    tried, plans = dict[float, Goals](), _contenders(found, axis, say)
 
     def look(values: Iterable[float]) -> None:
-        found_there = _simulated(
-            found, [{axis.key: axis.given(v)} for v in values], found.runs, say
-        )
+        settings = [{axis.key: axis.given(value)} for value in values]
+        found_there = _simulated(found, plans, settings, found.runs, say)
         tried.update(zip(values, found_there, strict=True))
 
     look(axis.values)
@@ -265,17 +262,42 @@ def regions(found: Found, x: Axis, y: Axis, say: Say) -> Regions:
     settings = [
         {x.key: x.given(across), y.key: y.given(up)} for up, across in product(y.values, x.values)
     ]
-    best = [_best(found, goals) for goals in _simulated(found, settings, runs, say)]
+    plans = found.best_of_each
+    best = [_best(found, goals) for goals in _simulated(found, plans, settings, runs, say)]
     columns = len(x.values)
     rows = [best[first : first + columns] for first in range(0, len(best), columns)]
     return Regions(x, y, rows, runs)
 
 
+def _contenders(found: Found, axis: Axis, say: Say) -> dict[ScheduleName, Ranked]:
+    """The best plans of schedules that are among the best anywhere on the axis, by the first rung's
+    runs (as many as survive a rung), or that alone change with it; of those that are the same
+    everywhere one."""
+    search, plans = found.cluster.search, found.best_of_each
+    most = max(2, math.ceil(len(plans) / search.keep))
+    if len(plans) <= most or found.runs <= search.first_runs:
+        return plans
+    settings = [{axis.key: axis.given(value)} for value in axis.values]
+    seen = _simulated(found, plans, settings, search.first_runs, say)
+    near = {found.best.candidate.schedule}
+    for goals in seen:
+        near |= {*sorted(goals, key=partial(_cost, found, goals))[:most]}
+    figures = {name: tuple(f"{goals[name].mean:.9g}" for goals in seen) for name in plans}
+    if all(len({*figures[name]}) == 1 for name in near):
+        near |= {name for name in plans if len({*figures[name]}) > 1}
+    once = {figures[name]: name for name in reversed(plans)}.values()
+    return {name: plan for name, plan in plans.items() if name in near and name in once}
+
+
 def _simulated(
-    found: Found, settings: Sequence[Mapping[str, float]], runs: int, say: Say
+    found: Found,
+    plans: Mapping[ScheduleName, Ranked],
+    settings: Sequence[Mapping[str, float]],
+    runs: int,
+    say: Say,
 ) -> list[Goals]:
-    """The best plan of each schedule, at every setting."""
-    goal, plans = found.cluster.search.goal, found.best_of_each
+    """The plans, at every setting."""
+    goal = found.cluster.search.goal
     with _values_tried():
         points = [
             Point(f"{name} {count}", each.candidate.scenario.with_(**changes, runs=runs))
@@ -285,7 +307,7 @@ def _simulated(
         title = f"{len(plans)} plans at {len(settings)} values"
         outcomes = simulate_weighed(found.cluster, points, say, title)
     return [
-        {name: outcomes[f"{name} {count}"].observations[goal] for name in plans}
+        {name: Runs.of(outcomes[f"{name} {count}"], goal) for name in plans}
         for count in range(len(settings))
     ]
 
@@ -302,12 +324,18 @@ def _values_tried() -> Iterator[None]:
 
 
 def _best(found: Found, goals: Goals) -> ScheduleName:
-    sign = 1 if is_least_best(found.cluster.search.goal) else -1
-    return min(goals, key=lambda name: sign * float(np.mean(goals[name])))
+    return min(goals, key=partial(_cost, found, goals))
+
+
+def _cost(found: Found, goals: Goals, name: ScheduleName) -> float:
+    """What is least for the best."""
+    return goals[name].mean if is_least_best(found.cluster.search.goal) else -goals[name].mean
 
 
 def _same(goals: Goals, others: Goals) -> bool:
-    return all(np.array_equal(goals[name], others[name], equal_nan=True) for name in goals)
+    return all(
+        np.array_equal(goals[name].values, others[name].values, equal_nan=True) for name in goals
+    )
 
 
 def _crossing(

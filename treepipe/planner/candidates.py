@@ -39,6 +39,7 @@ class Candidate:
         layers: of every stage, per pipeline.
         prices: ``price_usd`` of what is bought and ``price_usd_per_hour`` of all devices, where
             they are stated.
+        same: others that had all its figures, to nine digits, in every run of both.
     """
 
     schedule: ScheduleName
@@ -47,15 +48,25 @@ class Candidate:
     layers: tuple[tuple[int, ...], ...]
     scenario: Scenario
     prices: Mapping[str, float] = field(default_factory=dict)
+    same: tuple[Candidate, ...] = ()
+
+    @property
+    def parameters(self) -> int:
+        """How many its schedule has: the fewer, the simpler it is."""
+        return len(systems()[self.schedule].keys)
 
     @property
     def label(self) -> str:
         """Schedule and settings, as a table shows them."""
-        chosen = [
+        return " ".join([self.schedule, *self.chosen])
+
+    @property
+    def chosen(self) -> list[str]:
+        """The settings as a table shows them, and the partition if it is not the even one."""
+        settings = [
             f"{key.removeprefix('schedule.')}={_shown(v)}" for key, v in self.settings.items()
         ]
-        dealt = [] if self.partition == "even" else [self.partition]
-        return " ".join([self.schedule, *chosen, *dealt])
+        return settings if self.partition == "even" else [*settings, self.partition]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import FrontGoal
 from treepipe.planner.gaps import Runs, relative_gap
 from treepipe.planner.limits import is_least_best
+from treepipe.results.statistics import ROUNDING
 from treepipe.sim.points import Outcome
 
 USUAL: tuple[FrontGoal, ...] = (
@@ -50,8 +51,8 @@ class Weighed:
         """The figure in every run; a price is the same in all of them."""
         if goal in self.candidate.prices:
             count = max((len(each) for each in self.outcome.observations.values()), default=1)
-            return [self.candidate.prices[goal]] * count
-        return self.outcome.observations[goal]
+            return Runs([self.candidate.prices[goal]] * count)
+        return Runs.of(self.outcome, goal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,6 @@ def _beaten(plans: Sequence[Weighed], index: int, by: int, goals: Sequence[str])
         relative[goal] = None if gap is None else gap.mean
         if gap is None or gap.low is None or gap.high is None:
             certain = False
-        elif gap.mean != 0:
+        elif abs(gap.mean) > ROUNDING:
             certain = certain and not gap.low <= 0 <= gap.high
     return Beaten(index, by, relative, certain)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.planner.front import Front
-from treepipe.planner.limits import is_least_best
-from treepipe.results.metrics import UNITS
+from treepipe.planner.limits import is_least_best, unit_of
+from treepipe.results.metrics import in_words
 from treepipe.results.plots import AMBER, BLACK, BLUE, GREY, clean, save_figure
 
 ON = {"marker": "o", "color": BLUE, "ms": 8, "mec": "white", "label": "on the front"}
@@ -21,6 +23,10 @@ ACROSS = 2
 """Panels side by side."""
 LABELLED = 12
 """Most marks of a panel that have a number; of more only those of the front do."""
+SIZE = 8
+"""Of a number (points); a digit is less than 0.65 as wide, a line 1.3 as high."""
+BESIDE = (6, 4)
+"""Where a number begins, from the middle of its mark (points)."""
 
 
 def draw_front(front: Front, goal: str, title: str, path: Path) -> None:
@@ -48,6 +54,9 @@ def front_figure(front: Front, goal: str, title: str) -> Figure:
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.draw_without_rendering()  # only now marks are where they stay
+    for panel, other in zip(panels, others, strict=False):
+        _number(panel, front, other, vertical)
     return figure
 
 
@@ -65,27 +74,68 @@ def _draw(panel: Any, front: Front, across: str, up: str) -> None:
         if plans:
             points = [(front.values[p][across], front.values[p][up]) for p in plans]
             panel.plot(*zip(*points, strict=True), ls="none", **style)
-    _number(panel, front, across, up)
 
 
 def _number(panel: Any, front: Front, across: str, up: str) -> None:
-    """Places in the ranking beside the marks, plans of the same figures together."""
+    """Places in the ranking beside the marks; where numbers would meet, one text has all of them,
+    beside the rightmost of their marks."""
     few = len(front.values) <= LABELLED
-    together: dict[tuple[float, float], list[int]] = {}
+    points = panel.figure.dpi / 72
+    groups = list[_Numbers]()
     for plan, values in enumerate(front.values):
         if few or plan in front.members:
-            together.setdefault((values[across], values[up]), []).append(plan + 1)
-    for place, plans in together.items():
+            mark = values[across], values[up]
+            x, y = panel.transData.transform(mark) / points
+            own = _Numbers([plan + 1], mark, x, y)
+            while met := next((each for each in groups if own.meets(each)), None):
+                groups.remove(met)
+                own = own.with_those_of(met)
+            groups.append(own)
+    for each in groups:
         panel.annotate(
-            ", ".join(map(str, plans)),
-            place,
-            xytext=(6, 4),
+            _listed(each.plans),
+            each.mark,
+            xytext=BESIDE,
             textcoords="offset points",
-            fontsize=8,
+            fontsize=SIZE,
             color=BLACK,
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Numbers in one text: of which plans, beside which mark, and where that is (points)."""
+
+    plans: Sequence[int]
+    mark: tuple[float, float]
+    x: float
+    y: float
+
+    def meets(self, other: _Numbers) -> bool:
+        """Whether the two texts would overlap; both begin as far from their marks."""
+        left, right = sorted((self, other), key=lambda each: each.x)
+        wide = 0.65 * SIZE * len(_listed(left.plans))
+        return right.x - left.x < wide and abs(self.y - other.y) < 1.3 * SIZE
+
+    def with_those_of(self, other: _Numbers) -> _Numbers:
+        return replace(
+            max(self, other, key=lambda each: each.x), plans=sorted([*self.plans, *other.plans])
+        )
+
+
+def _listed(places: Sequence[int]) -> str:
+    """
+    >>> _listed([1, 2, 5, 6, 7, 9])
+    '1, 2, 5-7, 9'
+    """
+    told = list[str]()
+    for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0]):
+        numbers = [place for _, place in run]
+        long = len(numbers) > 2
+        told += [f"{numbers[0]}-{numbers[-1]}"] if long else map(str, numbers)
+    return ", ".join(told)
+
+
 def _label(goal: str) -> str:
-    unit = {"price_usd": "USD", "price_usd_per_hour": "USD/h"}.get(goal) or UNITS[goal]
-    return f"{goal} ({unit}), {'less' if is_least_best(goal) else 'more'} is better"
+    side = "less" if is_least_best(goal) else "more"
+    return f"{in_words(goal)} ({unit_of(goal)}), {side} is better"

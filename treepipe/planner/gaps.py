@@ -1,52 +1,60 @@
 """How far a plan is behind the best one: the statistic that is shown is the one that decides.
 
-Law of this file: both are measured on the same runs (common random numbers), and intervals hold for
-all pairs of a ranking together, so that picking the best of many costs no certainty.
+Law of this file: both are measured on the same runs (common random numbers), the interval is that
+of ``simulate --versus``, and intervals hold for all pairs of a ranking together, so that picking
+the best of many costs no certainty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import expm1, log, sqrt
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import numpy as np
 
-from treepipe.results.statistics import CONFIDENCE, ROUNDING, Interval, student_t
+from treepipe.results.statistics import POSITIVE, Interval, Paired, Values
+from treepipe.sim.points import Outcome
 
-Runs: TypeAlias = Sequence[float]
-"""A figure of every run."""
-MOST = 700.0
-"""A logarithm whose exponential is still a number."""
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A figure of every run; ``common``: as ``Interval.over`` takes it."""
+
+    values: Values
+    common: float = 0.0
+
+    @classmethod
+    def of(cls, outcome: Outcome, goal: str) -> Runs:
+        return cls(outcome.observations[goal], outcome.common)
+
+    @property
+    def mean(self) -> float:
+        """The figure over all runs."""
+        return float(np.mean(self.values))
 
 
 def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
     """other / best - 1, of means over the same runs; None where one of them is not above 0.
 
-    The interval is Student's t on the logarithm of the ratio: run i stands for
-    log(B / A) + b_i / B - a_i / A, whose mean is log(B / A) and whose spread is that of the ratio
-    of the means (by its first-order expansion). So no bound is below -100 %, and swapping the two
-    plans swaps the bounds, with two runs, too. A difference of a ratio's rounding is none.
+    No bound is below -100 %, and swapping the two plans swaps the bounds, with two runs, too.
 
     Args:
-        comparisons: intervals that are to hold together with ``CONFIDENCE`` (Bonferroni).
+        comparisons: intervals that are to hold together.
 
-    >>> relative_gap([10.0, 12.0], [20.0, 24.0], 1)
+    >>> relative_gap(Runs([10.0, 12.0]), Runs([20.0, 24.0]), 1)
     Interval(mean=1.0, low=1.0, high=1.0)
     """
-    a, b = np.asarray(best, float), np.asarray(other, float)
-    if a.mean() <= 0 or b.mean() <= 0:
+    if best.mean <= 0 or other.mean <= 0:
         return None
-    middle = log(b.mean() / a.mean())
-    if abs(middle) <= ROUNDING:
-        middle = 0.0
-    if len(a) != len(b) or len(a) < 2:
-        return Interval(expm1(middle), None, None)  # a figure that some of the runs have not
-    apart = b / b.mean() - a / a.mean()
-    apart[abs(apart) <= ROUNDING] = 0.0
-    quantile = student_t(len(a) - 1, 1 - (1 - CONFIDENCE) / (2 * comparisons))
-    half = quantile * float(apart.std(ddof=1)) / sqrt(len(a))
-    return Interval(expm1(middle), _bound(middle - half), _bound(middle + half))
+    if len(best.values) != len(other.values):  # a figure that some of the runs have not
+        return Interval(other.mean / best.mean - 1, None, None)
+    return Paired.of(
+        best.values,
+        other.values,
+        batches=False,
+        within=POSITIVE,
+        common=max(best.common, other.common),
+        together=comparisons,
+    ).relative
 
 
 def relative_change(stated: Runs, changed: Runs) -> Interval:
@@ -69,7 +77,3 @@ def shown(share: float) -> str:
     if share > 9:
         return "above 10x"
     return "below -90%" if share < -0.9 else f"{share:+.1%}"
-
-
-def _bound(logarithm: float) -> float:
-    return expm1(min(logarithm, MOST))

@@ -4,7 +4,7 @@ AISTATS 2016), on common random numbers.
 Law of this file: candidates are compared on the same runs, that is, on the same texts. Every
 schedule keeps its best candidates to the last rung, so that the ranking tells who wins by how much;
 whatever is not ranked there was outrun by a candidate of its own schedule, and beaten in all goals
-of the front that is looked for.
+of the front that is looked for. Of candidates with the same figures in all runs so far one goes on.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, comb
+from typing import get_args
 
 from treepipe.core.errors import UserError
 from treepipe.planner.availability import check_rates, simulate_weighed
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
-from treepipe.planner.cluster import Cluster
+from treepipe.planner.cluster import Cluster, Goal
 from treepipe.planner.front import Front, Weighed, front_members, pareto_front
-from treepipe.planner.gaps import may_be_equal, relative_gap
+from treepipe.planner.gaps import Runs, may_be_equal, relative_gap
 from treepipe.planner.limits import Miss, is_least_best, misses
 from treepipe.planner.uncertain import Cases, in_cases
 from treepipe.results.critical_path import CriticalPath
@@ -120,14 +121,37 @@ class Found:
 
     @property
     def best_of_each(self) -> dict[ScheduleName, Ranked]:
-        """The first of every schedule."""
+        """The first of every schedule, also where it is the same as another one's."""
         first: dict[ScheduleName, Ranked] = {}
         for each in self.ranking:
-            first.setdefault(each.candidate.schedule, each)
+            for candidate in (each.candidate, *each.candidate.same):
+                first.setdefault(candidate.schedule, replace(each, candidate=candidate))
         return first
 
 
 def search(cluster: Cluster, say: Callable[[str, int], None]) -> Found:
+    """Find the best plans for a cluster, and what its uncertain inputs leave of them.
+
+    Raises:
+        UserError, RunError: as ``rank``.
+    """
+    return with_cases(rank(cluster, say), say)
+
+
+def with_cases(found: Found, say: Callable[[str, int], None]) -> Found:
+    """Try the best plan of each schedule in the cases that the inputs allow.
+
+    Raises:
+        UserError, RunError: as ``in_cases``.
+    """
+    if not found.feasible:
+        return found
+    plans = {name: each.candidate for name, each in found.best_of_each.items()}
+    search, seed = found.cluster.search, found.cluster.seed
+    return replace(found, cases=in_cases(plans, search.goal, search.cases, seed, say))
+
+
+def rank(cluster: Cluster, say: Callable[[str, int], None]) -> Found:
     """Find the best plans for a cluster.
 
     Raises:
@@ -151,12 +175,10 @@ def search(cluster: Cluster, say: Callable[[str, int], None]) -> Found:
         return Found(cluster, _by_nearness(last_rung, cluster), refused, rungs)
     for candidate, outcome in last_rung:
         for worst in misses(outcome, limits)[:1]:
-            chosen = candidate.schedule, candidate.settings, candidate.partition
-            refused.append(Refused(*chosen, str(worst), worst.excess))
-    found = Found(cluster, _ranking(kept, cluster), refused, rungs)
-    plans = {name: each.candidate for name, each in found.best_of_each.items()}
-    goal, cases = cluster.search.goal, cluster.search.cases
-    return replace(found, cases=in_cases(plans, goal, cases, cluster.seed, say))
+            for each in (candidate, *candidate.same):
+                chosen = each.schedule, each.settings, each.partition
+                refused.append(Refused(*chosen, str(worst), worst.excess))
+    return Found(cluster, _ranking(kept, cluster), refused, rungs)
 
 
 def _simulated(
@@ -214,15 +236,12 @@ def _survivors(
     for candidate, outcome in zip(candidates, outcomes, strict=True):
         by_schedule.setdefault(candidate.schedule, []).append((candidate, outcome))
     kept = []
+    able = list[Weighed]()
     for each in by_schedule.values():
-        most = ceil(len(each) / cluster.search.keep)
-        kept += [candidate for candidate, _ in _sorted(each, cluster)[:most]]
+        plans = _told_apart(_sorted(each, cluster))
+        kept += [candidate for candidate, _ in plans[: ceil(len(plans) / cluster.search.keep)]]
+        able += [Weighed(*plan) for plan in plans if not misses(plan[1], cluster.search.limits)]
     if goals := cluster.search.weighed:
-        able = [
-            Weighed(candidate, outcome)
-            for candidate, outcome in zip(candidates, outcomes, strict=True)
-            if not misses(outcome, cluster.search.limits)
-        ]
         front = [able[index].candidate for index in front_members(able, goals)]
         kept += [candidate for candidate in front if candidate not in kept]
     return kept
@@ -237,11 +256,11 @@ def _sorted(
 def _ranking(kept: Sequence[tuple[Candidate, Outcome]], cluster: Cluster) -> list[Ranked]:
     """The ranking of plans that keep the limits."""
     goal = cluster.search.goal
-    (candidate, best), *others = _sorted(kept, cluster)
+    (candidate, best), *others = _told_apart(_sorted(kept, cluster))
+    stated, pairs = Runs.of(best, goal), comb(len(others) + 1, 2)
     ranking = [Ranked(candidate, best, None, True)]
     for candidate, outcome in others:
-        runs = best.observations[goal], outcome.observations[goal]
-        gap = relative_gap(*runs, comb(len(kept), 2))
+        gap = relative_gap(stated, Runs.of(outcome, goal), pairs)
         ranking.append(Ranked(candidate, outcome, gap, may_be_equal(gap)))
     return ranking
 
@@ -250,5 +269,31 @@ def _by_nearness(broken: Sequence[tuple[Candidate, Outcome]], cluster: Cluster) 
     """The ranking of plans that all break a limit."""
     return [
         Ranked(candidate, outcome, None, False, misses(outcome, cluster.search.limits))
-        for candidate, outcome in _sorted(broken, cluster)
+        for candidate, outcome in _told_apart(_sorted(broken, cluster))
     ]
+
+
+def _told_apart(
+    pairs: Sequence[tuple[Candidate, Outcome]],
+) -> list[tuple[Candidate, Outcome]]:
+    """Plans in their order, those of the same figures as one: the simplest of them."""
+    groups: dict[object, list[tuple[Candidate, Outcome]]] = {}
+    for candidate, outcome in pairs:
+        groups.setdefault(_figures(candidate, outcome), []).append((candidate, outcome))
+    found = []
+    for group in groups.values():
+        (first, outcome), *others = sorted(group, key=lambda pair: pair[0].parameters)
+        same = [*first.same, *(each for other, _ in others for each in (other, *other.same))]
+        found.append((replace(first, same=tuple(same)), outcome))
+    return found
+
+
+def _figures(candidate: Candidate, outcome: Outcome) -> object:
+    """All that a plan can be weighed by, in every run."""
+    return (
+        tuple(
+            (goal, *(f"{value:.9g}" for value in outcome.observations.get(goal, ())))
+            for goal in get_args(Goal)
+        ),
+        tuple(candidate.prices.items()),
+    )

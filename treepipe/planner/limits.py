@@ -8,7 +8,7 @@ from math import inf
 
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Limits, Search
-from treepipe.results.metrics import UNITS
+from treepipe.results.metrics import UNITS, in_words
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.memory import Need
@@ -44,10 +44,10 @@ class Miss:
 
     def __str__(self) -> str:
         if self.value is None:
-            return f"it has no {self.limit}, which search.limits bounds"
+            return f"it has no {in_words(self.limit)}, which search.limits.{self.limit} bounds"
         side = "above" if is_least_best(self.limit) else "below"
         return (
-            f"{self.limit} is {self.value:.4g} {UNITS[self.limit]}, {side} "
+            f"{in_words(self.limit)} is {self.value:.4g} {UNITS[self.limit]}, {side} "
             f"search.limits.{self.limit} = {self.bound:g} (by a factor of {1 + self.excess:.3g})"
         )
 
@@ -79,6 +79,11 @@ def misses(outcome: Outcome, limits: Limits) -> tuple[Miss, ...]:
         if above > below:
             found.append(Miss(name, value, bound, above / below - 1 if below else inf))
     return tuple(sorted(found, key=lambda miss: -miss.excess))
+
+
+def unit_of(goal: str) -> str:
+    """The unit of a figure, or of a price."""
+    return {"price_usd": "USD", "price_usd_per_hour": "USD/h"}.get(goal) or UNITS[goal]
 
 
 def is_least_best(metric: str) -> bool:

@@ -24,6 +24,7 @@ from treepipe.planner.report import (
     front_table,
     front_title,
     in_two_sentences,
+    plan_warnings,
     prices,
     ranking_notes,
     ranking_table,
@@ -37,7 +38,7 @@ from treepipe.planner.sensitivity import Sensitivity
 from treepipe.planner.sensitivity_plot import tornado_figure
 from treepipe.report.background import background
 from treepipe.report.page import Chapter, Picture, Report
-from treepipe.results.metrics import UNITS
+from treepipe.results.metrics import UNITS, in_words
 from treepipe.results.timeline import timelines_figure
 from treepipe.sim.predict import predict
 
@@ -45,7 +46,7 @@ from treepipe.sim.predict import predict
 def plan_report(found: Found, more: Explored = NOTHING_MORE, command: str = "") -> Report:
     """Args: ``command``: what made the report, quoted for a shell."""
     rates, wrong = more.capacities, more.mishaps
-    cluster, which = found.cluster, "best" if found.feasible else "nearest"
+    cluster = found.cluster
     used = [each.candidate.scenario for each in found.ranking]
     tables = [ranking_table(found), *([] if found.cases is None else [cases_table(found)])]
     chapters = [
@@ -59,7 +60,7 @@ def plan_report(found: Found, more: Explored = NOTHING_MORE, command: str = "") 
         _timeline(found),
         Chapter("Refused plans", refusals(found)),
     ]
-    warnings = [f"{which} plan: {each}" for each in found.best.outcome.warnings]
+    warnings = plan_warnings(found)
     return Report(
         f"Plan: {cluster.name}",
         question(found),
@@ -74,7 +75,7 @@ def question(found: Found) -> list[str]:
     search, goal = cluster.search, cluster.search.goal
     side = "least" if is_least_best(goal) else "largest"
     limits = [
-        f"{name} at {'most' if is_least_best(name) else 'least'} {bound:g} {UNITS[name]}"
+        f"{in_words(name)} at {'most' if is_least_best(name) else 'least'} {bound:g} {UNITS[name]}"
         for name, bound in search.limits.of_metrics.items()
     ]
     costs = {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}
@@ -84,8 +85,8 @@ def question(found: Found) -> list[str]:
     limits.append(f"at most {search.limits.memory_share:.0%} of each device's memory")
     asked = cluster.workload.requests
     return [
-        f"Which schedule, with which parameters and which layers per stage, has the {side} {goal} "
-        f"on the cluster {cluster.name!r}?",
+        f"Which schedule, with which parameters and which layers per stage, has the {side} "
+        f"{in_words(goal)} on the cluster {cluster.name!r}?",
         f"Tried: {', '.join(search.schedules)} ({found.rungs[0].candidates} plans simulated, "
         f"{len(found.refused)} refused), {asked} {'request' if asked == 1 else 'requests'} a run.",
         f"Limits: {'; '.join(limits)}.",
@@ -101,7 +102,7 @@ def _front(found: Found) -> Chapter:
     on = ", ".join(str(place + 1) for place in front.members)
     picture = Picture(
         front_figure(front, goal, front_title(found)),
-        f"every plan by {goal} and each other goal; on the front: {on}",
+        f"every plan by {in_words(goal)} and each other goal; on the front: {on}",
     )
     return Chapter(
         "Pareto front",

@@ -15,22 +15,25 @@ from rich.table import Table
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
+from treepipe.planner.answer import headline
 from treepipe.planner.availability import faults_content, time_shares
 from treepipe.planner.break_even import BreakEven, Regions
+from treepipe.planner.candidates import Candidate
 from treepipe.planner.capacity import Capacity
 from treepipe.planner.cluster import Cluster, published_price
 from treepipe.planner.explored import NOTHING_MORE, Explored
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.limits import is_least_best
+from treepipe.planner.limits import is_least_best, unit_of
 from treepipe.planner.robustness import Mishap
 from treepipe.planner.sensitivity import STEP, Sensitivity
 from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
-from treepipe.results.metrics import UNITS
+from treepipe.results.metrics import UNITS, in_words
 from treepipe.results.show import number, print_table
 from treepipe.results.statistics import CONFIDENCE, Interval
+from treepipe.scenario.making import share_warnings
 
 SCHEMA = "treepipe.plan/1"
 NAMED = 4
@@ -56,6 +59,7 @@ def plan_content(found: Found, more: Explored = NOTHING_MORE) -> dict[str, Any]:
         "break_even_map": None if mapped is None else mapped.as_dict(),
         "capacity": [each.as_dict() for each in more.capacities],
         "robustness": [each.as_dict() for each in more.mishaps],
+        "warnings": plan_warnings(found),
         "ranking": [_entry(each, found.cluster) for each in found.ranking],
         **found.front.as_dict(),
         "refused": [
@@ -95,6 +99,15 @@ def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
         "settings": dict(candidate.settings),
         "partition": candidate.partition,
         "layers": [list(counts) for counts in candidate.layers],
+        "same": [
+            {
+                "schedule": each.schedule,
+                "settings": dict(each.settings),
+                "partition": each.partition,
+                "layers": [list(counts) for counts in each.layers],
+            }
+            for each in candidate.same
+        ],
         goal: outcome.metrics[goal].as_dict(),
         "relative_to_best": None if ranked.gap is None else ranked.gap.as_dict(),
         "indistinguishable": ranked.tied,
@@ -119,7 +132,7 @@ def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def show_plan(found: Found, out: Path, console: Console) -> None:
+def show_plan(found: Found, console: Console) -> None:
     """Print the ranking, what was refused, and the verdict."""
     print_table(console, ranking_table(found))
     for sentence in [*verdict(found), *prices(found), *binding(found)]:
@@ -128,11 +141,23 @@ def show_plan(found: Found, out: Path, console: Console) -> None:
         print_table(console, table)
     for sentence in refusals(found):
         console.print(f"refused: {sentence}", highlight=False)
+    for warning in plan_warnings(found):
+        console.print(f"warning, {warning}", highlight=False)
+
+
+def show_cases(found: Found, console: Console) -> None:
+    """Print what the uncertainty of inputs leaves of the verdict."""
+    for sentence in _by_inputs(found):
+        console.print(sentence, highlight=False)
+
+
+def plan_warnings(found: Found) -> list[str]:
+    """Those of the best plan (or the nearest), behind what makes the plans' comparison doubtful."""
+    scenarios = [each.candidate.scenario for each in found.ranking]
+    of_all = dict.fromkeys(sentence for each in scenarios for sentence in share_warnings(each))
     which = "best" if found.feasible else "nearest"
-    for warning in found.best.outcome.warnings:
-        console.print(f"warning, {which} plan: {warning}", highlight=False)
-    if found.feasible:
-        console.print(f"best plan as a scenario: {out}", highlight=False)
+    own = [each for each in found.best.outcome.warnings if each not in of_all]
+    return [*(f"all plans: {each}" for each in of_all), *(f"{which} plan: {each}" for each in own)]
 
 
 def front_table(front: Front) -> Table | None:
@@ -143,7 +168,7 @@ def front_table(front: Front) -> Table | None:
     table = Table(title="all goals: plans of the ranking, and what beats them in every goal")
     table.add_column("", justify="right")
     for goal in front.goals:
-        table.add_column(goal, justify="right", overflow="fold")
+        table.add_column(f"{in_words(goal)} ({unit_of(goal)})", justify="right")
     table.add_column("beaten by")
     by = {each.plan: each for each in front.beaten}
     for place, values in enumerate(front.values):
@@ -213,13 +238,13 @@ def capacity_table(rates: Sequence[Capacity]) -> Table:
         ends = ["?" if end is None else number(end) for end in (each.low, each.high)]
         interval = " … ".join(ends) if each.rate_per_s is not None else ""
         note = "overloaded: longer runs keep less" if each.overloaded else ""
-        table.add_row(each.schedule, value, interval, each.limit, note)
+        table.add_row(each.schedule, value, interval, in_words(each.limit), note)
     return table
 
 
 def robustness_table(found: Found, wrong: Sequence[Mishap]) -> Table:
     """What becomes of the best plan where things go wrong."""
-    goal, plan = found.cluster.search.goal, found.best.candidate.label
+    goal, plan = in_words(found.cluster.search.goal), found.best.candidate.label
     table = Table(title=f"{plan}: {goal} where things go wrong ({found.runs} paired runs)")
     for heading in ("what", "worst at"):
         table.add_column(heading)
@@ -235,13 +260,13 @@ def robustness_table(found: Found, wrong: Sequence[Mishap]) -> Table:
 
 def regions_title(found: Found, mapped: Regions) -> str:
     """What the map of best schedules is headed by."""
-    goal = found.cluster.search.goal
+    goal = in_words(found.cluster.search.goal)
     return f"{found.cluster.name}: best schedule by {goal} ({mapped.runs} runs; dotted: as stated)"
 
 
 def sensitivity_title(found: Found) -> str:
     """What the table and the plot of sensitivities are headed by."""
-    goal, plan = found.cluster.search.goal, found.best.candidate.label
+    goal, plan = in_words(found.cluster.search.goal), found.best.candidate.label
     return f"{plan}: {goal} as one input changes ({found.runs} paired runs)"
 
 
@@ -251,34 +276,28 @@ def front_title(found: Found) -> str:
 
 
 def in_two_sentences(found: Found) -> list[str]:
-    """The verdict for who reads nothing else: the winner with its interval, and how sure it is."""
-    best, goal = found.best, found.cluster.search.goal
-    value = best.outcome.metrics[goal]
+    """The verdict for who reads nothing else: the winner's figure, and its plan and how sure it
+    is."""
+    best = found.best
     if not found.feasible:
         missed = " and ".join(str(miss) for miss in best.misses)
         return [
             "No plan keeps the limits.",
             f"The nearest one is {best.candidate.label}: {missed}.",
         ]
-    ends = f" ({CONFIDENCE:.0%} interval over {found.runs} runs: {_ends(value)})"
     known = "its inputs state no uncertainty"
     if not found.cluster.search.cases:
         known = "its inputs' uncertainty was not looked at (search.cases = 0)"
     sure = "; ".join([*_apart(found), *(_by_inputs(found) or [known])])
-    return [
-        f"The best plan is {best.candidate.label}, with {goal} = {number(value.mean)} "
-        f"{UNITS[goal]}{ends if value.low is not None else ''}.",
-        f"{sure[0].upper()}{sure[1:]}.",
-    ]
+    return [f"{headline(found)}.", f"The best plan is {best.candidate.label}; {sure}."]
 
 
 def verdict(found: Found) -> list[str]:
     """Who wins, and who cannot be told from it; or which plan is the nearest to the limits."""
-    best, goal = found.best, found.cluster.search.goal
+    best = found.best
     if not found.feasible:
         return [f"no plan keeps the limits; the nearest one: {best.candidate.label}"]
-    value = best.outcome.metrics[goal]
-    sentences = [f"best: {best.candidate.label}, {goal} = {number(value.mean)} {UNITS[goal]}"]
+    sentences = [f"best: {headline(found)}", f"its plan: {best.candidate.label}"]
     if best.candidate.partition != "even":
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
         sentences.append(f"its layers per stage: {dealt}")
@@ -306,7 +325,9 @@ def binding(found: Found) -> list[str]:
     name, busy = best.binds(goal), best.outcome.utilization
     sentences = best.path.sentences
     if name is not None and name != best.path.binds:
-        sentences.append(f"what binds {goal}: {name}, busy {busy[name].mean:.0%} of the time")
+        sentences.append(
+            f"what binds the {in_words(goal)}: {name}, busy {busy[name].mean:.0%} of the time"
+        )
     return sentences
 
 
@@ -426,7 +447,7 @@ def _ordered_table(found: Found) -> Table:
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal]
         cells = ("", "", "best") if rank == 1 else _gap_cells(each)
-        table.add_row(str(rank), each.candidate.label, number(value.mean), _ends(value), *cells)
+        table.add_row(str(rank), _named(each), number(value.mean), _ends(value), *cells)
     return table
 
 
@@ -454,13 +475,28 @@ def _misses_table(found: Found) -> Table:
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal].mean
         missed = "; ".join(str(miss) for miss in each.misses)
-        table.add_row(str(rank), each.candidate.label, number(value), missed)
+        table.add_row(str(rank), _named(each), number(value), missed)
     return table
+
+
+def _named(ranked: Ranked) -> str:
+    """A plan, and those that are the same: of its own schedule what they set otherwise, else the
+    schedule with its settings, or with their number."""
+    by_schedule: dict[str, list[Candidate]] = {}
+    for same in ranked.candidate.same:
+        by_schedule.setdefault(same.schedule, []).append(same)
+    plan, told = ranked.candidate, list[str]()
+    for schedule, each in by_schedule.items():
+        if schedule == plan.schedule:
+            told += [" ".join(x for x in same.chosen if x not in plan.chosen) for same in each]
+        else:
+            told.append(each[0].label if len(each) == 1 else f"{schedule} ({len(each)} settings)")
+    return f"{plan.label}; the same on all texts: {', '.join(told)}" if told else plan.label
 
 
 def _title(found: Found) -> str:
     rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in found.rungs)
-    goal = found.cluster.search.goal
+    goal = in_words(found.cluster.search.goal)
     return f"{found.cluster.name}: {goal} (plans simulated: {rungs})"
 
 
@@ -490,7 +526,7 @@ def write_best(found: Found, out: Path) -> None:
     value = best.outcome.metrics[search.goal]
     comment = [
         f"Found by treepipe plan {found.cluster.path.name}: the best of "
-        f"{found.rungs[0].candidates} plans for {search.goal}.",
+        f"{found.rungs[0].candidates} plans for {in_words(search.goal)}.",
         f"Predicted: {number(value.mean)} {UNITS[search.goal]} (mean of {found.runs} runs).",
     ]
     name = f"{found.cluster.name}: {best.candidate.schedule}"

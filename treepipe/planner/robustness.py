@@ -1,18 +1,18 @@
 """What becomes of the best plan where things go wrong: jitter, a slow device, a burst, a loss.
 
 Law of this file: every case is the plan's own scenario with one thing wrong, on the ranking's runs
-and texts; of cases that differ in the device alone the worst is told.
+and texts; of cases that differ in the device alone the worst is told, found on few of these runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
-from typing import Any
+from typing import Any, TypeAlias
 
 from treepipe.planner.availability import simulate_weighed
-from treepipe.planner.gaps import relative_change
+from treepipe.planner.gaps import Runs, relative_change
 from treepipe.planner.halving import Found
 from treepipe.planner.limits import is_least_best
 from treepipe.profiles.library import resolve_link
@@ -20,13 +20,16 @@ from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import multiplied, named_links
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.points import Point
+from treepipe.sim.points import Outcome, Point
 
 SLOWER = 1.5
 """Of a slow device."""
 BURSTY = 4.0
 """The coefficient of variation of the gaps between requests in a burst."""
 DEFAULT = "links.default"
+Say: TypeAlias = Callable[[str, int], None]
+Case: TypeAlias = tuple[str, str | None, Scenario]
+"""What goes wrong, whose device it is, and the scenario in which it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Mishap:
         return asdict(self)
 
 
-def mishaps(found: Found, say: Callable[[str, int], None]) -> list[Mishap]:
+def mishaps(found: Found, say: Say) -> list[Mishap]:
     """What each thing that goes wrong does to the best plan; none if no plan is feasible.
 
     Raises:
@@ -62,21 +65,36 @@ def mishaps(found: Found, say: Callable[[str, int], None]) -> list[Mishap]:
     if not found.feasible:
         return []
     goal, best = found.cluster.search.goal, found.best
-    plan = best.candidate.scenario.with_(runs=found.runs)
-    told = [*_cases(plan, found)]
-    points = [Point(f"{case} {worker}", scenario) for case, worker, scenario in told]
-    outcomes = simulate_weighed(found.cluster, points, say, f"best plan, {len(told)} mishaps")
-    sign, worst = 1 if is_least_best(goal) else -1, dict[str, Mishap]()
-    for (case, worker, _), outcome in zip(told, outcomes.values(), strict=True):
-        change = relative_change(best.outcome.observations[goal], outcome.observations[goal])
-        each = Mishap(case, worker, change.mean, change.low, change.high)
-        if case not in worst or sign * each.change > sign * worst[case].change:
-            worst[case] = each
-    return list(worst.values())
+    told = _worst([*_cases(best.candidate.scenario, found)], found, say)
+    wrong = list[Mishap]()
+    for (case, worker, _), outcome in zip(
+        told, _simulated(told, found, found.runs, say), strict=True
+    ):
+        change = relative_change(Runs.of(best.outcome, goal), Runs.of(outcome, goal))
+        wrong.append(Mishap(case, worker, change.mean, change.low, change.high))
+    return wrong
 
 
-def _cases(plan: Scenario, found: Found) -> Iterator[tuple[str, str | None, Scenario]]:
-    """What goes wrong, whose device it is, and the scenario in which it does."""
+def _worst(told: Sequence[Case], found: Found, say: Say) -> list[Case]:
+    """The worst of cases that differ in the device alone, by the first rung's runs."""
+    goal = found.cluster.search.goal
+    sign = 1 if is_least_best(goal) else -1
+    seen = _simulated(told, found, found.cluster.search.first_runs, say)
+    by_case: dict[str, list[tuple[float, Case]]] = {}
+    for case, outcome in zip(told, seen, strict=True):
+        by_case.setdefault(case[0], []).append((sign * outcome.metrics[goal].mean, case))
+    return [max(each, key=lambda pair: pair[0])[1] for each in by_case.values()]
+
+
+def _simulated(told: Sequence[Case], found: Found, runs: int, say: Say) -> list[Outcome]:
+    points = [
+        Point(f"{case} {worker}", scenario.with_(runs=runs)) for case, worker, scenario in told
+    ]
+    title = f"best plan, {len(told)} mishaps, {runs} runs"
+    return [*simulate_weighed(found.cluster, points, say, title).values()]
+
+
+def _cases(plan: Scenario, found: Found) -> Iterator[Case]:
     yield "jitter as large as latencies", None, plan.with_(**_jitter(plan))
     arrivals = plan.workload.arrivals
     if not isinstance(arrivals, (ArrivalTrace, type(None))):
@@ -93,8 +111,9 @@ def _cases(plan: Scenario, found: Found) -> Iterator[tuple[str, str | None, Scen
     faults, at_ms = found.cluster.faults, _halfway_ms(plan, found)
     for role in roles:
         lost = {
-            "timeout_ms": faults.timeout_ms,
-            "restart_ms": faults.restart_ms,
+            **faults.model_dump(
+                include={"timeout_ms", "restart_ms", "read_mib_s"}, exclude_unset=True
+            ),
             "spares": 1,
             "inject": [{"worker": role, "kind": "cut", "at_ms": at_ms}],
         }

@@ -89,8 +89,8 @@ def sensitivities(found: Found, say: Callable[[str, int], None]) -> list[Sensiti
         )
     except UserError as error:
         raise UserError(f"{error} (--sensitivity takes each input {STEP:.0%} larger)") from None
-    stated = found.best.outcome.observations[goal]
-    sides = iter([outcome.observations[goal] for outcome in outcomes.values()])
+    stated = Runs.of(found.best.outcome, goal)
+    sides = iter([Runs.of(outcome, goal) for outcome in outcomes.values()])
     rows = [_sensitivity(key, stated, next(sides), next(sides)) for key in keys]
     return sorted(rows, key=lambda row: -row.size)
 

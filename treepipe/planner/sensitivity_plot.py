@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from treepipe.planner.gaps import shown
 from treepipe.planner.sensitivity import STEP, Sensitivity
+from treepipe.results.metrics import in_words
 from treepipe.results.plots import AMBER, BLACK, BLUE, clean, save_figure
 
 THICK = 0.36
@@ -44,7 +45,7 @@ def tornado_figure(rows: Sequence[Sensitivity], title: str, goal: str) -> Figure
     panel.invert_yaxis()
     panel.axvline(0, color=BLACK, lw=0.8)
     panel.margins(x=0.15)
-    panel.set_xlabel(f"change of {goal} (%); lines: 95 % intervals of the larger changes")
+    panel.set_xlabel(f"change of {in_words(goal)} (%); lines: 95 % intervals of the larger changes")
     panel.set_title(fill(title, WIDTH), loc="left", fontsize=10)
     clean(panel, "x")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)

@@ -19,6 +19,7 @@ from matplotlib.text import Text
 from rich.table import Table
 
 from treepipe.files.outputs import REPORT, REPORT_PAGE, write_file
+from treepipe.files.visible import visible
 from treepipe.results import plots
 
 HERE = Path(__file__).parent
@@ -98,7 +99,7 @@ def report_html(report: Report) -> str:
         svg=lambda picture: _svg(picture, f"p{numbers[id(picture)]}-"),
         colors={name: getattr(plots, name) for name in plots.PAGE},
     )
-    return shown
+    return visible(shown)
 
 
 @dataclass(frozen=True)

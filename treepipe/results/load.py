@@ -26,6 +26,9 @@ from treepipe.scenario.scenario import Scenario
 
 OVERLOADED = "requests arrive faster than they are served"
 """What such a warning says."""
+LEAST_GAPS = 8
+"""Between a trace's arrivals; of fewer random ones the rate is off by more than a third
+(1 / sqrt(gaps))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +89,20 @@ def bottleneck(
 
 
 def _arrival_rate_s(scenario: Scenario, deployment: Deployment) -> float | None:
-    """The rate of the process; of a trace its own, None if its requests all come at once."""
+    """The rate of the process; of a trace its own, None if its requests all come at once or are so
+    few that their gaps tell none."""
     arrivals = scenario.workload.arrivals
     if arrivals is None:
         return None
     if not isinstance(arrivals, ArrivalTrace):
         return arrivals.rate_per_s
     times = deployment.arrivals_ms
-    return 1e3 * (len(times) - 1) / (times[-1] - times[0]) if times[-1] > times[0] else None
+    gaps, span_ms = len(times) - 1, times[-1] - times[0]
+    return 1e3 * gaps / span_ms if gaps >= LEAST_GAPS and span_ms else None
 
 
 def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:
-    """How long each device, shared machine, link and medium was busy, over its capacity."""
+    """How long each device, shared machine, port and medium was busy, over its capacity."""
     busy, links = defaultdict[str, float](float), defaultdict[str, float](float)
     drafts = {draft.name for draft in deployment.drafts}
     for span in trace.spans:
@@ -112,7 +117,10 @@ def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:
             row_bytes = deployment.outer_row_bytes if outer else deployment.row_bytes
             size = HEADER_BYTES + span.tokens * (row_bytes + ROW_BYTES)
             occupied = link.occupied_ms(size) / (1 - link.loss)
-            for name in {f"link {span.device}", *deployment.held(sender, receiver)}:
+            ports = {f"link {span.device}"}
+            if not deployment.is_local(sender, receiver):
+                ports = {f"sending port of {sender}", f"receiving port of {receiver}"}
+            for name in {*ports, *deployment.held(sender, receiver)}:
                 links[name] += occupied
     shared = [machine for machine in deployment.machines if len(machine.roles) > 1]
     machines: Mapping[str, float] = {

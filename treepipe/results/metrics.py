@@ -57,6 +57,19 @@ UNITS = {
     "recomputed_tokens_per_request": "tokens",
 }
 
+_WORDS = {
+    "throughput_tokens_s": "throughput",
+    "per_session_throughput_tokens_s": "throughput of one request",
+    "goodput_requests_s": "goodput",
+    "slo_attainment": "share of promises kept",
+    "draft_rounds_s": "rounds of a draft server",
+    "target_rounds_s": "rounds of a target",
+    "usd_per_million_tokens": "cost of a million tokens",
+    "joules_per_token": "energy per token",
+    "price_usd": "price",
+    "price_usd_per_hour": "price per hour",
+}
+"""Names whose words are others than their own."""
 _RANGES = {
     "slo_attainment": SHARE,
     "fairness": SHARE,
@@ -77,6 +90,18 @@ PER_TIME = (
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ratio: TypeAlias = tuple[Floats, Floats]
 """[windows] numerators and denominators."""
+
+
+def in_words(name: str) -> str:
+    """A metric, or a price, as a sentence says it; its unit stands elsewhere.
+
+    >>> in_words("p95_time_to_first_token_ms"), in_words("joules_per_token")
+    ('95th percentile of time to first token', 'energy per token')
+    """
+    share, _, rest = name.partition("_")
+    if name in PERCENTILES:
+        return f"{share.removeprefix('p')}th percentile of {in_words(rest)}"
+    return _WORDS.get(name) or name.removesuffix("_ms").replace("_", " ")
 
 
 def range_of(metric: str) -> Range:
@@ -173,10 +198,10 @@ def metric_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
 
 
 def timeless(trace: Trace, windows: Windows) -> set[str]:
-    """Metrics that are left out since no time passes, and "utilization" if it is."""
-    found = _all_ratios(trace, windows)
-    lacking = {name for name in PER_TIME if name in found and not found[name][1].sum()}
-    return lacking if np.diff(windows.edges).sum() else lacking | {"utilization"}
+    """Metrics that are left out since no time passes, and "utilization"; none where time does."""
+    if np.diff(windows.edges).sum():
+        return set()
+    return {name for name in PER_TIME if name in _all_ratios(trace, windows)} | {"utilization"}
 
 
 def _all_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:

@@ -8,8 +8,9 @@ answer to the same path.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 
 from treepipe.core.errors import UserError
@@ -17,14 +18,14 @@ from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch
 from treepipe.files.outputs import write_file
-from treepipe.files.reading import UNREADABLE, reading_fault
+from treepipe.files.reading import UNREADABLE, read_text, reading_fault
 
 SCHEMA = "treepipe.recording/1"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The draft's candidates at one path, most probable first."""
+    """The draft's candidates at one path, most probable first; -inf as in ``Drafted`` if none."""
 
     read: int
     path: tuple[int, ...]
@@ -58,7 +59,7 @@ class Recording:
     def load(cls, path: Path) -> Recording:
         """Raises ``UserError`` if the file is missing or no recording."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_text(path))
             if content["schema"] != SCHEMA:
                 raise ValueError(f"key schema = {content['schema']!r}, not {SCHEMA!r}")
             requests = {int(key): _request(value) for key, value in content["requests"].items()}
@@ -78,28 +79,38 @@ RIGHT, WRONG = 2, 1
 def chain_recording(
     requests: Sequence[Sequence[tuple[int, int]]], prompts: Sequence[int]
 ) -> Recording:
-    """Steps of chains as a recording, whose replay by ``chain`` accepts the same in each step.
+    """Steps of chains as a recording, whose replay by ``chain`` drafts and accepts the same.
 
-    A drafted token that was not accepted is a wrong one there; what was drafted behind it is not
-    known, nor is what was behind a draft that was accepted as a whole.
+    Drafted tokens that were not accepted are wrong ones there. A draft that ended before the
+    longest one did, at its first token maybe, has no candidate at its end: that is an answer, too.
+    What a draft of full length would have proposed next is not known.
 
     Args:
         requests: (drafted, accepted) tokens of successive steps, behind the prompt's first token.
         prompts: tokens of each request's prompt.
     """
+    longest = max((drafted for steps in requests for drafted, _ in steps), default=0)
     made = Recording()
     for session, (steps, prompt) in enumerate(zip(requests, prompts, strict=True), start=1):
         request = made.requests[session] = RecordedRequest(prompt)
-        length = 1
+        read = prompt + 1
         for drafted, accepted in steps:
-            tokens = [RIGHT] * accepted + [WRONG] * (accepted < drafted)
-            request.answers += [
-                Answer(prompt + length + place, (), (token,), (0.0,))
-                for place, token in enumerate(tokens)
-            ]
-            length += accepted + 1
-        request.text = (RIGHT,) * length
+            request.answers += _chain_answers(read, drafted, accepted, ended=drafted < longest)
+            read += accepted + 1
+        request.text = (RIGHT,) * (read - prompt)
     return made
+
+
+def _chain_answers(read: int, drafted: int, accepted: int, *, ended: bool) -> Iterator[Answer]:
+    """The draft's candidate at each place of one step, and none behind them if it ended there.
+
+    Args:
+        read: tokens of prompt and text before the step.
+    """
+    for place in range(drafted + ended):
+        on_text = min(place, accepted)
+        path, token = (WRONG,) * (place - on_text), RIGHT if place < accepted else WRONG
+        yield Answer(read + on_text, path, (token,), (0.0 if place < drafted else -inf,))
 
 
 class Recorder:
@@ -140,8 +151,16 @@ def _request(content: dict[str, object]) -> RecordedRequest:
     return RecordedRequest(
         int(str(content["prompt_tokens"])),
         tuple(content["text"]),  # type: ignore[arg-type]
-        [
-            Answer(a["read"], tuple(a["path"]), tuple(a["tokens"]), tuple(a["log_probs"]))
-            for a in answers
-        ],
+        [_answer(**answer) for answer in answers],
     )
+
+
+def _answer(
+    read: int, path: Sequence[int], tokens: Sequence[int], log_probs: Sequence[float]
+) -> Answer:
+    """An answer of a file; one without candidates becomes what ``Drafted`` has for none."""
+    if len(tokens) != len(log_probs):
+        raise ValueError(f"an answer has {len(tokens)} tokens and {len(log_probs)} log_probs")
+    if not tokens:
+        tokens, log_probs = (WRONG,), (-inf,)
+    return Answer(read, tuple(path), tuple(tokens), tuple(log_probs))

@@ -95,7 +95,9 @@ class Interval:
     high: float | None
 
     @classmethod
-    def over(cls, values: Values, within: Range = ANYWHERE, common: float = 0.0) -> Interval:
+    def over(
+        cls, values: Values, within: Range = ANYWHERE, common: float = 0.0, together: int = 1
+    ) -> Interval:
         """Mean of independent observations (at least one), by Student's t.
 
         Args:
@@ -103,15 +105,16 @@ class Interval:
             common: share of the observations' variance that more of them do not average away
                 (each had its own resample of the same few data). With 1, the interval is that of
                 one further observation: Student's prediction interval.
+            together: so many intervals are to hold at once (Bonferroni).
 
         >>> Interval.over([2.0])
         Interval(mean=2.0, low=None, high=None)
         """
-        return cls._around(values, sqrt(1 + common * len(values)), within)
+        return cls._around(values, sqrt(1 + common * len(values)), within, together)
 
     @classmethod
     def over_batches(
-        cls, values: Values, within: Range = ANYWHERE, common: float = 0.0
+        cls, values: Values, within: Range = ANYWHERE, common: float = 0.0, together: int = 1
     ) -> Interval:
         """Mean of successive batches of one run.
 
@@ -119,21 +122,21 @@ class Interval:
         are left); what correlation r then remains widens the interval by sqrt((1 + r) / (1 - r)),
         as the mean of a first-order autoregressive series needs.
 
-        Args: ``within``: as in ``over``; ``common``: variance that all batches have in common, as
-        a multiple of their mean's.
+        Args: ``within``, ``together``: as in ``over``; ``common``: variance that all batches have
+        in common, as a multiple of their mean's.
         """
         merged, factor = _merged(values), sqrt(1 + common)
         if not is_correlated(merged):
-            return cls._around(merged, factor, within)
+            return cls._around(merged, factor, within, together)
         r = min(lag_one(merged), _STRONGEST)
-        return cls._around(merged, factor * sqrt((1 + r) / (1 - r)), within)
+        return cls._around(merged, factor * sqrt((1 + r) / (1 - r)), within, together)
 
     @classmethod
-    def _around(cls, values: Values, factor: float, within: Range) -> Interval:
+    def _around(cls, values: Values, factor: float, within: Range, together: int) -> Interval:
         mean = within.clear_of_rounding(float(np.mean(values)))
         if len(values) < 2:
             return cls(mean, None, None)
-        quantile = student_t(len(values) - 1, (1 + CONFIDENCE) / 2)
+        quantile = student_t(len(values) - 1, 1 - (1 - CONFIDENCE) / (2 * together))
         half = factor * quantile * float(np.std(values, ddof=1) / np.sqrt(len(values)))
         if half <= ROUNDING * abs(mean):
             half = 0.0
@@ -341,10 +344,11 @@ class Paired:
         batches: bool,
         within: Range = ANYWHERE,
         common: float = 0.0,
+        together: int = 1,
     ) -> Paired:
         """Args: ``batches``: observations are successive batches of one run, not runs;
-        ``within``: where both can lie, as far as differences are bounded by it; ``common``: as in
-        ``Interval.over`` and ``over_batches``."""
+        ``within``: where both can lie, as far as differences are bounded by it; ``common``,
+        ``together``: as in ``Interval.over`` and ``over_batches``."""
         first, second = np.asarray(a, float), np.asarray(b, float)
         smallest = ROUNDING * max(abs(first).max(), abs(second).max())
         apart = second - first
@@ -354,13 +358,14 @@ class Paired:
         if first.mean():
             # The second one is not below 0, so it is not less by more than the whole of the first.
             least = Range(-1.0) if within.low >= 0 else ANYWHERE
-            relative = estimate(ratio_observations(apart, first), least, common)
+            relative = estimate(ratio_observations(apart, first), least, common, together)
         unpaired = float(first.var() + second.var())
         reduction = None
         if unpaired > smallest**2:
             reduction = 1 - float(apart.var()) / unpaired
         width = within.high - within.low
-        return cls(estimate(apart, Range(-width, width), common), relative, reduction)
+        difference = estimate(apart, Range(-width, width), common, together)
+        return cls(difference, relative, reduction)
 
 
 def _merged(values: Values) -> npt.NDArray[np.float64]:

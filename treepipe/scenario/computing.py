@@ -14,7 +14,8 @@ Computed: TypeAlias = Literal["float32", "float16", "bfloat16"]
 """Types that a run can compute in."""
 COMPUTED: tuple[Computed, ...] = get_args(Computed)
 FULL: Computed = "float32"
-"""The type in which every schedule's greedy text is plain decoding's to the last token."""
+"""The type in which every schedule's greedy text is plain decoding's but for the
+rarest ties."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from treepipe.core.cache_room import CacheRoom
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Draft
 from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
-from treepipe.core.messages import Beat, Close, Flight, Message
+from treepipe.core.messages import Beat, Close, Flight, Message, Through
 from treepipe.core.protocol import Schedule, Started
 from treepipe.core.requests import Objectives
 from treepipe.core.stage_desk import Place, StageDesk
@@ -66,7 +66,9 @@ class Placed:
         """How long draft passes take. Args: ``parts``: their rows and contexts; None: any."""
         if self.one_pass and work.later:
             return 0.0
-        return self.times.draft(work.rows) if parts is None else self.times.draft.over(parts)
+        times, rows = self.times, work.rows
+        taken = times.draft(rows) if parts is None else times.draft.over(parts)
+        return taken if times.project is None else taken - times.spared(rows, work.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Serving:
 
     Attributes:
         batch: most requests in a stage's pass ("auto" until ``fitting.py`` has chosen).
-        prompts: their place where a pass has no room for all (``core/stage_desk.py``).
+        prompts: their place among what waits for a stage (``core/stage_desk.py``).
         cache: how requests share the room for keys and values (``core/cache_room.py``); None:
             there is room for all that are open.
         cache_tokens: that room; None: what the devices' memory leaves.
@@ -262,27 +264,45 @@ class Deployment:
     @property
     def connections(self) -> list[tuple[str, str]]:
         """(Sender, receiver) of all messages: every draft to every stage, each stage to the next,
-        the last ones back."""
+        the last ones back; in lock-step the others say when they are through."""
         drafts, pairs = [draft.name for draft in self.drafts], list[tuple[str, str]]()
+        inner = [stage.name for stages in self.pipelines for stage in stages[:-1]]
         for placed in self.pipelines:
             stages = [stage.name for stage in placed]
             pairs += [(draft, stage) for draft in drafts for stage in stages]
             pairs += itertools.pairwise(stages)
             pairs += [(stages[-1], draft) for draft in drafts]
-        return pairs
+        return pairs + [(stage, draft) for stage in inner for draft in drafts]
 
     def link(self, sender: str, receiver: str) -> LinkTimes:
         """Times of one direction between two roles."""
         found = self.links.get((sender, receiver))
         if found is not None:
             return found
-        local = any({sender, receiver} <= set(machine.roles) for machine in self.machines)
-        return self.local_link if local else self.default_link
+        return self.local_link if self.is_local(sender, receiver) else self.default_link
 
-    def held(self, sender: str, receiver: str) -> Held:
+    def is_local(self, sender: str, receiver: str) -> bool:
+        """Whether two roles are on one machine, so that no port is between them."""
+        return any({sender, receiver} <= set(machine.roles) for machine in self.machines)
+
+    def unscheduled(self, message: Message) -> bool:
+        """Whether a message passes by the central scheduler, which has what goes from a node to its
+        neighbour (PipeDec, appendix A): flights."""
+        return self.central_transfers and not isinstance(message, Flight)
+
+    def link_for(self, sender: str, receiver: str, *, unscheduled: bool) -> LinkTimes:
+        """Times between two roles of what passes by the scheduler or does not.
+
+        The last stage "broadcasts" its result "to all nodes" (PipeDec, section 3.4.3): the stages
+        have it when the draft server has, so what that tells them then takes no time of its own.
+        """
+        told = unscheduled and sender not in self.layers and self.ends == "pipeline"
+        return AT_ONCE if told else self.link(sender, receiver)
+
+    def held(self, sender: str, receiver: str, *, unscheduled: bool = False) -> Held:
         """What a transfer between two roles has to itself while it lasts; mostly nothing."""
-        link = self.link(sender, receiver)
-        found = (sender, receiver) if self.central_transfers else ()
+        link = self.link_for(sender, receiver, unscheduled=unscheduled)
+        found = (sender, receiver) if self.central_transfers and not unscheduled else ()
         if link.medium is not None:
             return (*found, f"medium {link.medium}")
         return (*found, "<->".join(sorted((sender, receiver)))) if link.half_duplex else found
@@ -396,6 +416,6 @@ def message_bytes(message: Message, row_bytes: int) -> int:
         return HEADER_BYTES + message.rows * (row_bytes + ROW_BYTES)
     if isinstance(message, Beat):
         return HEADER_BYTES + 4 * sum([len(word.retained or ()) for word in message.words])
-    if isinstance(message, Close):
+    if isinstance(message, Close | Through):
         return HEADER_BYTES
     return HEADER_BYTES + message.rows * ROW_BYTES + message.state_rows * row_bytes

@@ -17,13 +17,16 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from treepipe.core.errors import UserError
 from treepipe.core.recovery import FaultKind
-from treepipe.files.section import Section
+from treepipe.files.section import ReadIf, Section
 from treepipe.scenario.schema import WorkerAddress
 
 DEFAULT_TIMEOUT_MS = 2000.0
 """How long a worker may be silent in a run."""
-DEFAULT_RESTART_MS = 230.0
+START_MS = 230.0
 """What starting five workers of small models took on two cores (``docs/faults.md``)."""
+DEFAULT_READ_MIB_S = 3000.0
+"""What a drive on four lanes of PCI Express 3.0 reads, which carry 3,756 MiB/s (8 GT/s, 128b/130b);
+an assumption."""
 MS_PER_HOUR = 3.6e6
 MOST_SPARES = 1000
 Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -78,11 +81,17 @@ class FaultsSection(Section):
     redeal_layers: bool = Field(
         False, description="with no spare left, a lost stage's layers go to its pipeline's others"
     )
-    plain_without_draft: bool = Field(
+    plain_without_draft: Annotated[bool, ReadIf("drafted")] = Field(
         True, description="with no spare left, a lost draft's requests are decoded plainly"
     )
-    restart_ms: Moment = Field(
-        DEFAULT_RESTART_MS, description="simulator: starting all workers, models included"
+    restart_ms: Annotated[Moment | None, ReadIf("simulation")] = Field(
+        None, description="simulator: starting all workers, models included"
+    )
+    read_mib_s: Annotated[
+        float, Field(gt=0, allow_inf_nan=False), ReadIf("simulation"), ReadIf("restart unknown")
+    ] = Field(
+        DEFAULT_READ_MIB_S,
+        description="simulator: a host's rate of reading weights, where no restart_ms is known",
     )
     inject: tuple[InjectedFault, ...] = Field((), description="what fails, and when")
 
@@ -96,12 +105,10 @@ class FaultsSection(Section):
     def _short(cls, given: Any) -> Any:
         return {"inject": given} if _listed(given) else given
 
-    def resolved(
-        self, roles: Collection[str], path: object, measured_ms: float | None = None
-    ) -> FaultPlan:
-        """Raises ``UserError`` if it names a worker that there is none of.
+    def resolved(self, roles: Collection[str], path: object) -> FaultPlan:
+        """The plan, but for what a restart takes where that is not given.
 
-        Args: ``measured_ms``: a restart's time where none is given; None: nobody measured it.
+        Raises ``UserError`` if it names a worker that there is none of.
         """
         for index, fault in enumerate(self.inject):
             if fault.worker not in roles:
@@ -115,10 +122,7 @@ class FaultsSection(Section):
         )
         named = self.spare_workers
         spares = self.spares if isinstance(self.spares, int) else len(named)
-        restart_ms = self.restart_ms
-        if measured_ms is not None and "restart_ms" not in self.model_fields_set:
-            restart_ms = measured_ms
-        return FaultPlan(self.timeout_ms, spares, restart_ms, injected, named)
+        return FaultPlan(self.timeout_ms, spares, injected=injected, spare_workers=named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,7 @@ class FaultPlan:
 
     timeout_ms: float = DEFAULT_TIMEOUT_MS
     spares: int = 0
-    restart_ms: float = DEFAULT_RESTART_MS
+    restart_ms: float = START_MS
     injected: tuple[Injected, ...] = ()
     spare_workers: tuple[str, ...] = ()
     first_within_ms: float | None = None

@@ -12,7 +12,13 @@ from typing import Any
 from treepipe.core.errors import UserError
 from treepipe.profiles.pool_file import Made
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import DraftSection, PoolSection, SamplingSection
+from treepipe.scenario.schema import (
+    Bernoulli,
+    DraftSection,
+    HitRatio,
+    PoolSection,
+    SamplingSection,
+)
 
 RULE_KEYS = {
     "relaxed_top_p": ("relaxed_top_p",),
@@ -44,6 +50,37 @@ prompts='a.json')
 def making_warnings(scenario: Scenario, made: Made) -> list[str]:
     """Say by what rule a pool is used that was made otherwise; raises ``UserError`` if by none."""
     return [*_of_drafts(scenario, made), *_of_sampling(scenario, made)]
+
+
+def share_warnings(scenario: Scenario) -> list[str]:
+    """What an acceptance that states one share leaves out where trees branch."""
+    acceptance = scenario.acceptance
+    one_share = isinstance(acceptance, Bernoulli) or (
+        isinstance(acceptance, HitRatio) and len(acceptance.table) == 1
+    )
+    children = scenario.schedule.parameters.candidates().values()
+    if not one_share or max(children, default=1) == 1:
+        return []
+    return [
+        "key acceptance states one share, so that of a tree's siblings only the first is ever the "
+        "target's token: trees gain little over chains and schedules come out alike; shares of "
+        "several k (acceptance.source = 'hit_ratio') or a recorded pool tell what they are worth"
+    ]
+
+
+def stated_warnings(scenario: Scenario) -> list[str]:
+    """Say what an acceptance must be of that does not say it itself."""
+    made = made_with(scenario.sampling, DraftSection(), "").sampling
+    if scenario.sampling.rule not in RULE_KEYS:
+        del made["rule"]  # the world applies it itself
+    keys = {f"sampling.{key}": value for key, value in made.items()}
+    for index, draft in enumerate(scenario.drafts):
+        own = made_with(scenario.sampling, draft, "").draft
+        keys |= {f"drafts.{index}.{key}": value for key, value in own.items()}
+    said = {key: value for key, value in keys.items() if value not in (0.0, "model")}
+    if not said:
+        return []
+    return [f"acceptance is as key acceptance gives it, which must be of {_say(said)}"]
 
 
 def _of_drafts(scenario: Scenario, made: Made) -> Iterator[str]:

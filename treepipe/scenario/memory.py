@@ -86,14 +86,13 @@ def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterato
     held = _held(deployment, at_once, entries)
     rows = batch * bounds.pass_tokens
     for number, stage in enumerate(stages, start=1):
-        count, ends, buffers = len(stage.layers), 0.0, 0.0
+        count, buffers = len(stage.layers), 0.0
+        ends = _stage_ends(deployment, target, pipeline, number)
         if target.row_bytes:
             # The mask of a pass has an entry for every row and every request's cache entry.
             buffers = rows * (2 * target.row_bytes + FLOAT_BYTES * entries * batch)
         if deployment.ends == "pipeline":
-            last = number == len(stages)
-            ends = target.stage_ends_bytes(number == 1, last)
-            buffers += rows * FLOAT_BYTES * target.vocabulary * last
+            buffers += rows * FLOAT_BYTES * target.vocabulary * (number == len(stages))
         weights = count * target.layer_bytes
         yield _need(stage.name, weights, count, count * target.kv_bytes, held, buffers, ends)
 
@@ -108,12 +107,44 @@ def _draft(
     at_once = sum(deployment.most_open(pipeline) for pipeline in range(len(deployment.pipelines)))
     at_once = -(-at_once // len(deployment.drafts))
     rows = max(1, min(deployment.batch, at_once)) * bounds.pass_tokens
-    borrows = deployment.ends == "draft" or deployment.reads_states
-    ends = own.ends_bytes + (target.ends_bytes if borrows else 0.0)
-    judged = target if borrows else own
+    ends = _draft_ends(deployment, target, own)
+    judged = target if _borrows(deployment) else own
     buffers = rows * (FLOAT_BYTES * judged.vocabulary + 2 * judged.row_bytes)
     weights, held = layers * own.layer_bytes, _held(deployment, at_once, entries)
     return _need(name, weights, layers, layers * own.kv_bytes, held, buffers, ends)
+
+
+def _stage_ends(deployment: Deployment, target: Footprint, pipeline: int, number: int) -> float:
+    if deployment.ends == "draft":
+        return 0.0
+    return target.stage_ends_bytes(number == 1, number == len(deployment.pipelines[pipeline]))
+
+
+def _draft_ends(deployment: Deployment, target: Footprint, own: Footprint) -> float:
+    return own.ends_bytes + (target.ends_bytes if _borrows(deployment) else 0.0)
+
+
+def _borrows(deployment: Deployment) -> bool:
+    """Whether draft servers hold the target's ends."""
+    return deployment.ends == "draft" or deployment.reads_states
+
+
+def most_weights_mib(deployment: Deployment) -> float | None:
+    """The weights of all roles of the machine that holds most of them; None if nothing tells the
+    target's size."""
+    target = deployment.footprint
+    if target is None:
+        return None
+    held = {
+        name: layers * own.layer_bytes + _draft_ends(deployment, target, own)
+        for name, (own, layers) in deployment.draft_footprints.items()
+    }
+    for pipeline, stages in enumerate(deployment.pipelines):
+        for number, stage in enumerate(stages, start=1):
+            ends = _stage_ends(deployment, target, pipeline, number)
+            held[stage.name] = len(stage.layers) * target.layer_bytes + ends
+    machines = [deployment.machine(role).roles for role in held]
+    return max(sum(held.get(role, 0.0) for role in roles) for roles in machines) / MIB
 
 
 def _held(deployment: Deployment, at_once: int, entries: int) -> tuple[int, int]:

@@ -230,6 +230,8 @@ class _Placing:
             stage=Factor(profile.stage_factor).over(times.stage),
             draft=Factor(profile.draft_factor).over(times.draft),
             evaluate=Factor(profile.evaluate_factor).over(times.evaluate),
+            # The factor is by rows, from passes over committed tokens, too: it has what they spare.
+            project=None if profile.draft_factor else times.project,
         )
 
     def _device_times(self, device: Device, role: str, model: Model, key: str) -> DeviceTimes:
@@ -261,12 +263,15 @@ class _Placing:
     def _draft_times(self, hardware: Hardware, draft: DraftSection, key: str) -> DeviceTimes:
         service = self._service(hardware, draft.device, f"{key}.device")
         target = self._known_target(f"{key}.device")
-        passes = NO_WORK
+        passes, project = NO_WORK, None
         if draft.source != "ngram":
             model = self._draft_model(draft, key)
-            passes = service.draft(model, target.shape if model.shape.eagle else None)
+            borrowed = target.shape if model.shape.eagle else None
+            passes = service.draft(model, borrowed)
+            project = service.projection(model, borrowed)
         evaluation = service.evaluation(target) if self._ends == "draft" else NO_WORK
-        return DeviceTimes(NO_WORK, passes, evaluation, hardware.decide_ms, hardware.prune_ms)
+        decide, prune = hardware.decide_ms, hardware.prune_ms
+        return DeviceTimes(NO_WORK, passes, evaluation, decide, prune, project)
 
     def _draft_footprint(
         self, draft: DraftSection, device: Device | Hardware, key: str

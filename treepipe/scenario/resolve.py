@@ -10,8 +10,9 @@ Everything that can be wrong with a scenario beyond its shape is found here and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
@@ -20,11 +21,12 @@ from treepipe.core.schedules import Chosen
 from treepipe.core.schedules.pp import PLAIN
 from treepipe.scenario.computing import FULL, Computed
 from treepipe.scenario.deployment import Deployment, Serving
-from treepipe.scenario.faults import FaultPlan
+from treepipe.scenario.faults import START_MS, FaultPlan
 from treepipe.scenario.fitting import fitting
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.links import link_estimates, named_link, pair_links
 from treepipe.scenario.machines import running_warnings
+from treepipe.scenario.memory import most_weights_mib
 from treepipe.scenario.placement import place
 from treepipe.scenario.redeal import redeal_of
 from treepipe.scenario.scale import Estimated, check_scale
@@ -39,8 +41,8 @@ from treepipe.scenario.schedule_check import (
     unused_warnings,
 )
 from treepipe.scenario.schema import Replay
-from treepipe.scenario.unread import unread_warnings
-from treepipe.scenario.workload import draw_requests, workload_warnings
+from treepipe.scenario.unread import lacking_warnings, unread_warnings
+from treepipe.scenario.workload import draw_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
     }
     layers = None if opened is None else opened.layers
     reads_states = any(draft.source == "eagle" for draft in scenario.drafts)
-    return Deployment(
+    deployment = Deployment(
         name=scenario.name,
         drafts=placement.drafts,
         pipelines=placement.pipelines,
@@ -105,11 +107,38 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         draft_footprints=placement.draft_footprints,
         path=path,
         estimates=estimates,
-        faults=_faults(scenario, names, placement.restart_ms),
+        faults=_faults(scenario, names),
         redeal=redeal_of(scenario, layers),
         stand_in=_stand_in(scenario),
         key=None if scenario.run.key is None else path.parent / scenario.run.key,
     )
+    _check_width(deployment)
+    return _with_restart(deployment, scenario, placement.restart_ms)
+
+
+def _check_width(deployment: Deployment) -> None:
+    """Refuse hidden states of unknown size on a link whose time depends on a message's size."""
+    if deployment.row_bytes:
+        return
+    for sender, receiver in _state_pairs(deployment):
+        if deployment.link(sender, receiver).by_size:
+            raise UserError(
+                f"{deployment.path}: key target.hidden_size is missing (target.profile or "
+                f"target.checkpoint would say it, too): the hidden states that {sender} sends to "
+                f"{receiver} take a time by their size"
+            )
+
+
+def _state_pairs(deployment: Deployment) -> Iterator[tuple[str, str]]:
+    """(Sender, receiver) of all hidden states."""
+    drafts, outside = [draft.name for draft in deployment.drafts], deployment.ends == "draft"
+    for pipeline in deployment.pipelines:
+        stages = [stage.name for stage in pipeline]
+        yield from pairwise(stages)
+        if outside:
+            yield from ((draft, stages[0]) for draft in drafts)
+        if outside or deployment.reads_states:
+            yield from ((stages[-1], draft) for draft in drafts)
 
 
 def deploy(scenario: Scenario, seed: int | None = None) -> Deployment:
@@ -125,17 +154,21 @@ def deploy(scenario: Scenario, seed: int | None = None) -> Deployment:
     return fitting(resolve(scenario).asked(draw_requests(scenario, seed), seed))
 
 
-def input_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
-    """What every result has to say of its inputs, a sentence each; for all commands.
+def input_warnings(scenario: Scenario, deployment: Deployment, *, run: bool = False) -> list[str]:
+    """Say of a result's inputs what its reader must know, a sentence each; for all commands.
 
-    Args: ``deployment``: of the scenario; its own warnings are among them.
+    Args:
+        deployment: of the scenario; its own warnings are among them.
+        run: the result is a run's, not a prediction.
     """
+    by_n_max = f"serving.admission = {scenario.serving.admission} by N_max (StarSD, section 4.2)"
     return [
         *deployment.warnings,
         *unused_warnings(scenario),
         *ends_warnings(scenario),
-        *workload_warnings(scenario),
-        *unread_warnings(scenario, deployment),
+        *[by_n_max] * scenario.serving.by_n_max,
+        *unread_warnings(scenario, deployment, run=run),
+        *([] if run else lacking_warnings(scenario)),
     ]
 
 
@@ -155,8 +188,45 @@ def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
     return [f"inputs are estimates: {each}; the intervals of runs do not include this"]
 
 
-def _faults(scenario: Scenario, names: set[str], restart_ms: float | None) -> FaultPlan:
-    """Args: ``names``: of all roles; ``restart_ms``: as their hosts' profiles say it."""
+def _with_restart(
+    deployment: Deployment, scenario: Scenario, measured_ms: float | None
+) -> Deployment:
+    """The deployment with the time that a restart takes: as given, as measured, else derived, with
+    a warning where a worker fails.
+
+    Args: ``measured_ms``: by the hosts' profiles; None: by none of them.
+    """
+    section, faults = scenario.faults, deployment.faults
+    restart_ms = measured_ms if section.restart_ms is None else section.restart_ms
+    if restart_ms is not None:
+        unread = (
+            "key faults.read_mib_s has no effect: faults.restart_ms or a host's profile says what "
+            "a restart takes"
+        )
+        found = [unread] if section.inject and "read_mib_s" in section.model_fields_set else []
+        return replace(
+            deployment,
+            faults=replace(faults, restart_ms=restart_ms),
+            warnings=(*deployment.warnings, *found),
+        )
+    weights_mib = most_weights_mib(deployment)
+    restart_ms = START_MS + 1e3 * (weights_mib or 0.0) / section.read_mib_s
+    of = "no weights, since nothing tells the target's size (target.profile)"
+    if weights_mib is not None:
+        of = f"{weights_mib:,.0f} MiB of weights at faults.read_mib_s = {section.read_mib_s:g}"
+    warning = (
+        f"nobody measured a restart (faults.restart_ms): it is taken for {restart_ms:.0f} ms, "
+        f"{START_MS:g} to start workers and the rest to read {of}"
+    )
+    return replace(
+        deployment,
+        faults=replace(faults, restart_ms=restart_ms),
+        warnings=(*deployment.warnings, *([warning] if section.inject else [])),
+    )
+
+
+def _faults(scenario: Scenario, names: set[str]) -> FaultPlan:
+    """Args: ``names``: of all roles."""
     if scenario.sampling.rule == "adaptive":
         given = scenario.faults.model_fields_set
         for key in ("spares", "redeal_layers", "plain_without_draft"):
@@ -166,7 +236,7 @@ def _faults(scenario: Scenario, names: set[str], restart_ms: float | None) -> Fa
                     f"'adaptive', whose running share of matches a request that is taken up again "
                     f"would lose"
                 )
-    return scenario.faults.resolved(sorted(names), scenario.path, restart_ms)
+    return scenario.faults.resolved(sorted(names), scenario.path)
 
 
 def _stand_in(scenario: Scenario) -> Chosen | None:
@@ -207,7 +277,7 @@ def _serving(scenario: Scenario, pipelines: int) -> Serving:
         given.queue,
         ServiceLevels(given.weights, given.deadlines_ms),
         1 if section.system.in_lock_step else given.batch,
-        given.prefill,
+        given.prefill or section.system.prompts,
         given.warm_up_ms if section.system.drafts else None,
         given.cache,
         given.cache_tokens,

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr
 
 from treepipe.core.errors import UserError
-from treepipe.files.section import Section, Seed, Several
+from treepipe.files.section import ReadIf, Section, Seed, Several
 from treepipe.files.toml_file import read_toml, toml_value, validated
 from treepipe.profiles.library import find_acceptance
 from treepipe.scenario.faults import FaultsSection
@@ -67,26 +67,30 @@ class Scenario(Section):
 
     name: str
     seed: Seed = 0
-    runs: Several = 1
-    emulate: bool = Field(True, description="pad execution to the devices' and links' profiles")
-    base_port: Annotated[int, Field(ge=0, le=65000)] = Field(
+    runs: Annotated[Several, ReadIf("drawn")] = 1
+    emulate: Annotated[bool, ReadIf("imposed")] = Field(
+        True, description="pad execution to the devices' and links' profiles"
+    )
+    base_port: Annotated[int, Field(ge=0, le=65000), ReadIf("run")] = Field(
         0,
         description="executor: the draft listens here, stage n at base_port + n; 0: anywhere",
     )
-    check_causality: bool = Field(False, description="executor: assert every row's mask (slow)")
+    check_causality: Annotated[bool, ReadIf("run")] = Field(
+        False, description="executor: assert every row's mask (slow)"
+    )
     target: Model
     drafts: Annotated[tuple[DraftSection, ...], Field(min_length=1)] = (DraftSection(),)
     pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)]
     hosts: dict[str, HostSection] = Field({}, description="by the name that roles give")
     links: Links = Links()
     schedule: ScheduleSection
-    acceptance: Acceptance | None = None
+    acceptance: Annotated[Acceptance | None, ReadIf("simulation"), ReadIf("drafted")] = None
     sampling: SamplingSection = SamplingSection()
     serving: ServingSection = ServingSection()
     workload: Workload = Workload()
     scale: ScaleSection = ScaleSection()
     run: RunSection = RunSection()
-    faults: FaultsSection = FaultsSection()
+    faults: Annotated[FaultsSection, ReadIf("failing")] = FaultsSection()
 
     @classmethod
     def load(cls, path: Path | str, settings: Sequence[str] = ()) -> Self:

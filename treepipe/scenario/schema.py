@@ -28,7 +28,17 @@ from pydantic import AfterValidator, Field, PrivateAttr, create_model, model_val
 
 from treepipe.core.schedules import Chosen, systems
 from treepipe.core.system import System
-from treepipe.files.section import MOST, Count, Factor, Milliseconds, Positive, Section, Several
+from treepipe.files.section import (
+    MOST,
+    Beside,
+    Count,
+    Factor,
+    Milliseconds,
+    Positive,
+    ReadIf,
+    Section,
+    Several,
+)
 from treepipe.profiles.hit_ratio import Shares, check_rising
 from treepipe.profiles.schema import AnyDevice, AnyLink, Device, ExtendedLink, Link, LinkKeys
 from treepipe.profiles.shapes import DType
@@ -76,12 +86,16 @@ def _address(address: str) -> str:
 
 WORKER = "executor: HOST:PORT of a treepipe worker to run on; default: a process of this host"
 WorkerAddress: TypeAlias = Annotated[str, AfterValidator(_address)]
+Home: TypeAlias = Annotated[HostName | None, ReadIf("host")]
+Away: TypeAlias = Annotated[WorkerAddress | None, ReadIf("run")]
 
 
 class Pair(LinkKeys):
     """A link between two named ends, both ways unless ``one_way``."""
 
-    ends: tuple[str, str] = Field(description="names of roles, the sender first")
+    ends: Annotated[tuple[str, str], ReadIf("connected")] = Field(
+        description="names of roles, the sender first"
+    )
     one_way: bool = Field(False, description="only from the first end to the second")
     profile: str | None = Field(None, description="a link profile, whose keys the others replace")
 
@@ -108,8 +122,10 @@ class Pair(LinkKeys):
 class Links(Section):
     """How long messages take, by who sends them to whom."""
 
-    default: AnyLink = Field(Link(), description="between roles of different hosts")
-    local: AnyLink = Field(
+    default: Annotated[AnyLink, ReadIf("apart")] = Field(
+        Link(), description="between roles of different hosts"
+    )
+    local: Annotated[AnyLink, ReadIf("local")] = Field(
         Link(latency_ms=0.0), description="between roles of one host; default: no time at all"
     )
     pairs: tuple[Pair, ...] = Field((), description="links that differ from these")
@@ -132,10 +148,10 @@ class Model(Section):
     """A model: a checkpoint directory (needed to run), a profile, or just its layers (enough to
     predict with devices that say a whole stage's time)."""
 
-    profile: str | None = Field(
+    profile: Annotated[str | None, ReadIf("described")] = Field(
         None, description="a model profile's name, a config.json, or a directory that holds one"
     )
-    dtype: DType | None = Field(
+    dtype: Annotated[DType | None, ReadIf("sized")] = Field(
         None,
         description="of weights and states; default: the profile's, of a checkpoint float32",
     )
@@ -143,18 +159,18 @@ class Model(Section):
     widen: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="so many times as wide feed-forward layers that say the same: a weight"
     )
-    layers: Annotated[int, Field(ge=1)] | None = None
-    hidden_size: Annotated[int, Field(ge=1)] | None = None
-    layer_mib: Positive | None = Field(
+    layers: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("dealt")] = None
+    hidden_size: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("width")] = None
+    layer_mib: Annotated[Positive | None, Beside("kv_kib"), ReadIf("memory")] = Field(
         None, description="weights of a layer; a run reads it off the checkpoint"
     )
-    kv_kib: Positive | None = Field(
+    kv_kib: Annotated[Positive | None, Beside("layer_mib"), ReadIf("memory")] = Field(
         None, description="keys and values of a token in a layer; a run reads it off the checkpoint"
     )
-    embedding_mib: Positive | None = Field(
+    embedding_mib: Annotated[Positive | None, Beside("layer_mib"), ReadIf("memory")] = Field(
         None, description="the embedding; the output projection is as large (beside layer_mib)"
     )
-    tied: bool | None = Field(
+    tied: Annotated[bool | None, Beside("embedding_mib"), ReadIf("memory")] = Field(
         None, description="the output projection is the embedding (beside embedding_mib)"
     )
 
@@ -171,8 +187,10 @@ class Model(Section):
 class HostSection(Section):
     """A machine that the roles naming it share."""
 
-    capacity: Count = Field(1, description="pieces of work at once, e.g. cores; others wait")
-    profile: str | None = Field(
+    capacity: Annotated[Count, ReadIf("crowded")] = Field(
+        1, description="pieces of work at once, e.g. cores; others wait"
+    )
+    profile: Annotated[str | None, ReadIf("in place")] = Field(
         None, description="what it adds to its devices' times where nothing is emulated"
     )
 
@@ -189,22 +207,28 @@ class HostSection(Section):
 class DraftSection(Section):
     """A draft server, or ``count`` equal ones."""
 
-    model: Model = Model()
-    source: Literal["model", "eagle", "ngram", "hybrid"] = Field(
+    model: Annotated[Model, Beside("source", ("model", "eagle", "hybrid"))] = Model()
+    source: Annotated[Literal["model", "eagle", "ngram", "hybrid"], ReadIf("asked")] = Field(
         "model", description="what proposes tokens: a language model, an EAGLE head, prompt lookup"
     )
-    head: str | None = Field(None, description='the EAGLE head: a directory, or "reference"')
-    ngram: Count = Field(3, description="longest suffix that prompt lookup matches")
-    weight: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="hybrid: of the model")
-    least_probability: Annotated[float, Field(ge=0, le=1)] = Field(
+    head: Annotated[str | None, Beside("source", ("eagle",))] = Field(
+        None, description='the EAGLE head: a directory, or "reference"'
+    )
+    ngram: Annotated[Count, Beside("source", ("ngram", "hybrid")), ReadIf("asked")] = Field(
+        3, description="longest suffix that prompt lookup matches"
+    )
+    weight: Annotated[float, Field(ge=0, le=1), Beside("source", ("hybrid",)), ReadIf("asked")] = (
+        Field(0.5, description="hybrid: of the model")
+    )
+    least_probability: Annotated[float, Field(ge=0, le=1), ReadIf("drafted")] = Field(
         0.0, description="the draft's own, of a candidate; less probable ones are not proposed"
     )
-    one_pass: bool = Field(
+    one_pass: Annotated[bool, ReadIf("drafted")] = Field(
         False, description="a block-parallel draft: the first pass of a turn takes all of its time"
     )
     device: AnyDevice = Device()
-    host: HostName | None = Field(None, description="the machine it shares with all that name it")
-    worker: WorkerAddress | None = Field(None, description=WORKER)
+    host: Home = Field(None, description="the machine it shares with all that name it")
+    worker: Away = Field(None, description=WORKER)
     count: Several = 1
 
 
@@ -212,8 +236,8 @@ class Stage(Section):
     """A stage, or ``count`` equal ones; layers are split evenly where no number is given."""
 
     device: AnyDevice
-    host: HostName | None = Field(None, description="the machine it shares with all that name it")
-    worker: WorkerAddress | None = Field(None, description=WORKER)
+    host: Home = Field(None, description="the machine it shares with all that name it")
+    worker: Away = Field(None, description=WORKER)
     layers: Annotated[int, Field(ge=1)] | None = Field(None, description="layers of each stage")
     count: Several = 1
 
@@ -378,12 +402,20 @@ Acceptance: TypeAlias = Annotated[
 class Workload(Section):
     """What is asked, and when: by ``concurrency`` clients in a closed loop, or at arrival times."""
 
-    requests: Several = Field(1, description="with a trace: its first ones; default: all of them")
-    prompt_tokens: Lengths = Field(32, description="in the simulator; real prompts have their own")
-    new_tokens: Lengths = 64
+    requests: Annotated[Several, ReadIf("drawn")] = Field(
+        1, description="with a trace: its first ones; default: all of them"
+    )
+    prompt_tokens: Annotated[Lengths, ReadIf("simulation"), ReadIf("untraced"), ReadIf("drawn")] = (
+        Field(32, description="in the simulator; real prompts have their own")
+    )
+    new_tokens: Annotated[Lengths, ReadIf("untraced"), ReadIf("drawn")] = 64
     prompts: str = Field("reference:heldout", description="a JSON list, or reference:SET[:KIND]")
-    stop_at_end_of_text: bool = Field(True, description="False: always new_tokens long")
-    concurrency: Several = Field(1, description="requests that are asked for at once")
+    stop_at_end_of_text: Annotated[bool, ReadIf("run")] = Field(
+        True, description="False: always new_tokens long"
+    )
+    concurrency: Annotated[Several, ReadIf("closed loop")] = Field(
+        1, description="requests that are asked for at once"
+    )
     warmup_requests: Annotated[int, Field(ge=0)] | None = Field(
         None, description="the first ones of each run, not counted; default: found in the run"
     )
@@ -421,27 +453,37 @@ class SloSection(Section):
 class ServingSection(Section):
     """How requests share draft servers and pipelines."""
 
-    admission: Count | Literal["auto"] | None = Field(
+    admission: Annotated[Count | Literal["auto"] | None, ReadIf("admission")] = Field(
         None, description="requests beyond so many are refused; auto: StarSD's N_max"
     )
-    places: Count | None = Field(None, description="per pipeline; requests beyond so many wait")
-    batch: Count | Literal["auto"] = Field(
+    places: Annotated[Count | None, ReadIf("places")] = Field(
+        None, description="per pipeline; requests beyond so many wait"
+    )
+    batch: Annotated[Count | Literal["auto"], ReadIf("batch")] = Field(
         1, description="most requests in a stage's pass; auto: what fills the stages "
     )
-    cache: Literal["reserved", "paged"] | None = Field(
+    cache: Annotated[Literal["reserved", "paged"] | None, ReadIf("several")] = Field(
         None, description="who shares the room for keys and values; default: all that are open fit"
     )
-    cache_tokens: Count | None = Field(
+    cache_tokens: Annotated[Count | None, Beside("cache")] = Field(
         None, description="that room, of every stage and draft; default: what their memory leaves"
     )
-    prefill: Literal["last", "first"] = Field(
-        "last", description="place of prompts where a pass has no room for all"
+    prefill: Annotated[Literal["last", "first"] | None, ReadIf("ordered")] = Field(
+        None, description="place of prompts among what waits for a stage; default: the schedule's"
     )
-    queue: Literal["fifo", "weighted_fair", "earliest_deadline"] = "fifo"
-    weights: tuple[Positive, ...] = Field((), description="per pipeline")
-    deadlines_ms: tuple[Milliseconds, ...] = Field((), description="per pipeline")
+    queue: Annotated[
+        Literal["fifo", "weighted_fair", "earliest_deadline"], ReadIf("rivals"), ReadIf("deadlines")
+    ] = "fifo"
+    weights: Annotated[tuple[Positive, ...], Beside("queue", ("weighted_fair",))] = Field(
+        (), description="per pipeline"
+    )
+    deadlines_ms: Annotated[tuple[Milliseconds, ...], Beside("queue", ("earliest_deadline",))] = (
+        Field((), description="per pipeline")
+    )
     slo: SloSection | None = Field(None, description="promises, for goodput_requests_s")
-    warm_up_ms: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] | None = Field(
+    warm_up_ms: Annotated[
+        Annotated[float, Field(ge=0.01, allow_inf_nan=False)] | None, ReadIf("drafted")
+    ] = Field(
         None, description="a draft server idle for so long runs a pass in vain; default: never"
     )
     _by_n_max: bool = PrivateAttr(False)
@@ -458,22 +500,28 @@ class ServingSection(Section):
         return made
 
 
-Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
+Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6), Beside("rule", ("adaptive",))]
 
 
 class SamplingSection(Section):
     """How the target's next token is chosen (``verification.py``); the defaults are greedy."""
 
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), ReadIf("asked")] = Field(
         0.0, description="0: greedy"
     )
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = Field(0, description="0: all tokens")
+    top_p: Annotated[float, Field(gt=0, le=1), Beside("temperature")] = 1.0
+    top_k: Annotated[int, Field(ge=0), Beside("temperature")] = Field(
+        0, description="0: all tokens"
+    )
     rule: Literal["exact", "rejection", "relaxed_best", "relaxed_top_p", "adaptive"] = Field(
         "exact", description="lossless: exact, rejection; lossy: the others"
     )
-    relaxed_top_p: Annotated[float, Field(gt=0, le=1)] = Field(0.9, description="relaxed_top_p's")
-    tau_max: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="adaptive's")
+    relaxed_top_p: Annotated[float, Field(gt=0, le=1), Beside("rule", ("relaxed_top_p",))] = Field(
+        0.9, description="relaxed_top_p's"
+    )
+    tau_max: Annotated[float, Field(ge=0, le=1), Beside("rule", ("adaptive",))] = Field(
+        0.5, description="adaptive's"
+    )
     contrast_weight: Weight = Field(1.0, description="adaptive's, of its first signal")
     matches_weight: Weight = Field(1.0, description="adaptive's, of its second signal")
     agreement_weight: Weight = Field(1.0, description="adaptive's, of its third signal")
@@ -504,13 +552,17 @@ class ScaleSection(Section):
     """Factors on inputs, to ask what if; 1 leaves an input as it is."""
 
     stages: Factor = Field(1.0, description="on the times of all stages")
-    drafts: Factor = Field(1.0, description="on the times of all draft servers")
+    drafts: Annotated[Factor, ReadIf("drafts working")] = Field(
+        1.0, description="on the times of all draft servers"
+    )
     devices: dict[str, Factor] = Field({}, description="on the times of a device profile")
     roles: dict[str, Factor] = Field({}, description="on the times of a role")
     latency: Factor = Field(1.0, description="on what a message takes whatever its size")
-    bandwidth: Factor = Field(1.0, description="on the rates of all links")
+    bandwidth: Annotated[Factor, ReadIf("rated")] = Field(
+        1.0, description="on the rates of all links"
+    )
     links: dict[str, Factor] = Field({}, description="on the times of a link profile")
-    misses: Factor = Field(
+    misses: Annotated[Factor, ReadIf("simulation"), ReadIf("drafted")] = Field(
         1.0, description="a prediction's: on the share of tokens that are not among the candidates"
     )
 
@@ -518,6 +570,6 @@ class ScaleSection(Section):
 class RunSection(Section):
     """How a run reaches its workers."""
 
-    key: str | None = Field(
+    key: Annotated[str | None, ReadIf("run"), ReadIf("workers")] = Field(
         None, description="executor: file of the key that workers on other hosts hold"
     )

@@ -1,200 +1,398 @@
-"""Keys that were given and have no effect, outside ``[schedule]`` and ``[workload]``.
+"""Keys that were given and that nothing reads: the conditions by which keys are read.
 
-Law of this file: no key is ever ignored in silence. Whether a key counts is asked of the key that
-it depends on; both worlds say the same of a scenario.
+Law of this file: no key is ever ignored in silence. A key of the schema names its condition
+(``ReadIf``, ``Beside`` in ``files/section.py``); what each condition means is said here once, for
+both worlds. Keys of ``[schedule]`` are read as the systems' records say (``schedule_check.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from typing import Any
 
-from treepipe.profiles.schema import AnyDevice
-from treepipe.scenario.computing import FULL, ONE_CORE
-from treepipe.scenario.deployment import Deployment
+from treepipe.files.section import Beside, ReadIf, Section
+from treepipe.profiles.library import REFERENCE_SET, resolve_device, resolve_link
+from treepipe.profiles.schema import Hardware, Link, LinkKeys
+from treepipe.scenario.deployment import Deployment, Placed
+from treepipe.scenario.distributions import ArrivalTrace
+from treepipe.scenario.machines import Machine
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import Replay
+from treepipe.scenario.schema import Pair, Replay, ScheduleSection
 
-_MODELS = ("model", "eagle", "hybrid")
-SOURCES = {
-    "head": ("eagle",),
-    "ngram": ("ngram", "hybrid"),
-    "weight": ("hybrid",),
-    "model.dtype": _MODELS,
-    "model.widen": _MODELS,
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that was given, in the scenario and the world that may read it.
+
+    Attributes:
+        path: to the key in the file.
+        table: that it stands in.
+        run: the world is a run, not a simulation.
+    """
+
+    scenario: Scenario
+    deployment: Deployment
+    run: bool
+    path: tuple[str | int, ...] = ()
+    table: Any = None
+
+    @property
+    def value(self) -> Any:
+        return getattr(self.table, str(self.path[-1]))
+
+    @property
+    def of_drafts(self) -> bool:
+        return self.path[0] == "drafts"
+
+    @property
+    def role(self) -> Placed:
+        """The last of the roles that the key's draft server or stage describes."""
+        if self.of_drafts:
+            return self.deployment.drafts[_last(self.scenario.drafts, self.path[1])]
+        number = _last(self.scenario.pipelines, self.path[1])
+        stages = self.scenario.pipelines[int(self.path[1])].stages
+        return self.deployment.pipelines[number][_last(stages, self.path[3])]
+
+    @property
+    def machine(self) -> Machine:
+        return self.deployment.machine(self.role.name)
+
+    @property
+    def drafted(self) -> bool:
+        return self.scenario.schedule.system.drafts
+
+    @property
+    def working(self) -> bool:
+        """Whether the draft servers have anything to do, or the key is none of theirs."""
+        return not self.of_drafts or self.drafted or self.deployment.ends == "draft"
+
+    @property
+    def verifying(self) -> bool:
+        """Whether the target's tokens are taken at the key's role."""
+        if self.of_drafts:
+            return self.deployment.ends == "draft"
+        return (
+            self.deployment.ends == "pipeline"
+            and self.role
+            == self.deployment.pipelines[_last(self.scenario.pipelines, self.path[1])][-1]
+        )
+
+    @property
+    def timed_by_layers(self) -> bool:
+        """Whether the times of the key's roles follow from a model's sizes."""
+        scenario = self.scenario
+        devices = [each.device for each in scenario.drafts]
+        if self.of_drafts:
+            devices = [devices[int(self.path[1])]]
+        else:
+            devices += [stage.device for each in scenario.pipelines for stage in each.stages]
+        base = scenario.path.parent
+        return any(isinstance(resolve_device(each, "", base), Hardware) for each in devices)
+
+    @property
+    def needs_profile(self) -> bool:
+        """Whether the profile of the key's model says what nothing else does."""
+        own = self.table
+        said = own.layers and own.layer_mib and own.kv_kib
+        return self.timed_by_layers or (self.limited and own.profile is not None and not said)
+
+    @property
+    def link(self) -> Link:
+        """The link that the key describes, with the keys of its profile."""
+        link = self.table.link if isinstance(self.table, Pair) else self.table
+        return resolve_link(link, "", self.scenario.path.parent)
+
+    @property
+    def limited(self) -> bool:
+        """Whether any device says how much memory it has."""
+        return any(each.memory_mib is not None for each in self.deployment.machines)
+
+    @property
+    def rated(self) -> bool:
+        """Whether messages take longer the more bytes they have."""
+        deployment = self.deployment
+        links = (deployment.default_link, deployment.local_link, *deployment.links.values())
+        rates = (link.bandwidth_mbit_s or link.transfer_ms for link in links)
+        return any(rates) or any(each.costs for each in deployment.machines)
+
+    @property
+    def asked(self) -> int:
+        """Requests that are asked for at once."""
+        requests, clients = len(self.deployment.requests), self.deployment.serving.clients
+        return requests if self.deployment.arrivals_ms else min(requests, clients)
+
+    @property
+    def connected(self) -> bool:
+        """Whether messages go between the ends of a pair."""
+        used, spares = set(self.deployment.connections), self.scenario.faults.spare_workers
+        return bool(used & set(self.table.directions) or {*spares} & {*self.table.ends})
+
+    @property
+    def apart(self) -> bool:
+        """Whether messages take the default link."""
+        deployment = self.deployment
+        default = deployment.default_link
+        return any(deployment.link(*each) is default for each in deployment.connections)
+
+    @property
+    def more_than_places(self) -> bool:
+        schedule, pipelines = self.scenario.schedule, len(self.deployment.pipelines)
+        own = schedule.system.places(schedule.parameters) or inf
+        return bool(min(-(-self.asked // pipelines), own) > self.value)
+
+
+def _last(sections: Any, index: int | str) -> int:
+    """The number of the last copy that a section of a list describes."""
+    return sum([int(each.count) for each in sections[: int(index) + 1]]) - 1
+
+
+def _most_open(key: Key) -> list[int]:
+    """The requests that each pipeline can have open at once."""
+    return [key.deployment.most_open(n) for n in range(len(key.deployment.pipelines))]
+
+
+CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
+    "run": ("in a run", lambda key: key.run),
+    "simulation": ("in a simulation", lambda key: not key.run),
+    "shown": ("where a profile is shown", lambda key: False),
+    "imposed": (
+        "in a run, and where a host has a profile",
+        lambda key: key.run or any(host.profile for host in key.scenario.hosts.values()),
+    ),
+    "in place": (
+        "in a simulation with emulate = false",
+        lambda key: not (key.run or key.scenario.emulate),
+    ),
+    "drawn": (
+        "where texts are not replayed (acceptance.source)",
+        lambda key: key.run or not isinstance(key.scenario.acceptance, Replay),
+    ),
+    "failing": (
+        "in a run, and in a simulation in which a worker fails ([[faults]])",
+        lambda key: key.run or bool(key.scenario.faults.inject),
+    ),
+    "restart unknown": ("without restart_ms", lambda key: key.table.restart_ms is None),
+    # --- roles and what they do ---
+    "drafted": ("where something is drafted (schedule.name)", lambda key: key.drafted),
+    "asked": (
+        "in a run, and where something is drafted (schedule.name)",
+        lambda key: key.run or key.drafted,
+    ),
+    "stage": ("on the device of a stage", lambda key: not key.of_drafts),
+    "drafting": (
+        "on the device of a draft server, where something is drafted",
+        lambda key: key.of_drafts and key.drafted,
+    ),
+    "pruning": (
+        "on the device of a stage, where something is drafted",
+        lambda key: not key.of_drafts and key.drafted,
+    ),
+    "working": (
+        "where draft servers draft or verify (schedule.name, schedule.ends)",
+        lambda key: key.working,
+    ),
+    "drafts working": (
+        "where draft servers draft or verify (schedule.name, schedule.ends)",
+        lambda key: key.drafted or key.deployment.ends == "draft",
+    ),
+    "verifying": (
+        "on the device that takes the target's tokens (schedule.ends)",
+        lambda key: key.verifying,
+    ),
+    "projecting": (
+        "on a device that drafts or takes the target's tokens (schedule.ends)",
+        lambda key: key.verifying or (key.of_drafts and key.drafted),
+    ),
+    "host": (
+        "where another role or a table of [hosts] names the same host",
+        lambda key: len(key.machine.roles) > 1 or key.value in key.scenario.hosts,
+    ),
+    "crowded": (
+        "where several roles name the host",
+        lambda key: any(
+            each.name == key.path[1] and len(each.roles) > 1 for each in key.deployment.machines
+        ),
+    ),
+    "workers": (
+        "where a draft, a stage or a spare names a worker",
+        lambda key: (
+            any(each.worker for each in key.deployment.placed)
+            or bool(key.scenario.faults.spare_workers)
+        ),
+    ),
+    # --- models and memory ---
+    "described": (
+        "where times by layers or memory_mib need the model",
+        lambda key: not key.of_drafts or key.needs_profile,
+    ),
+    "dealt": (
+        "of a draft beside layer_mib and kv_kib, where a device says memory_mib",
+        lambda key: not key.of_drafts or (key.limited and key.table.layer_mib is not None),
+    ),
+    "sized": (
+        "in a run, and where times by layers, memory_mib or a link's rate need the model",
+        lambda key: (
+            key.run
+            or key.needs_profile
+            or (key.rated and not key.of_drafts and key.deployment.row_bytes > 0)
+        ),
+    ),
+    "width": (
+        "of a target without a profile, in a simulation in which a link has a rate",
+        lambda key: (
+            not (key.run or key.of_drafts or key.table.profile or key.timed_by_layers) and key.rated
+        ),
+    ),
+    "memory": (
+        "where a device says memory_mib (of the target in a simulation)",
+        lambda key: key.limited and (key.of_drafts or not key.run),
+    ),
+    "limited": (
+        "on a machine of known memory_mib",
+        lambda key: key.machine.memory_mib is not None,
+    ),
+    # --- links ---
+    "connected": ("where messages go between the two ends", lambda key: key.connected),
+    "apart": ("where messages go between hosts that no pair names", lambda key: key.apart),
+    "local": (
+        "where two roles share a host",
+        lambda key: any(len(each.roles) > 1 for each in key.deployment.machines),
+    ),
+    "occupied": (
+        "beside bandwidth_mbit_s, transfer_ms or message_ms",
+        lambda key: bool(key.link.bandwidth_mbit_s or key.link.transfer_ms or key.link.message_ms),
+    ),
+    "rated": ("where a link has bandwidth_mbit_s or transfer_ms", lambda key: key.rated),
+    # --- requests ---
+    "untraced": (
+        "where workload.arrivals.process is not 'trace'",
+        lambda key: not isinstance(key.scenario.workload.arrivals, ArrivalTrace),
+    ),
+    "closed loop": (
+        "without workload.arrivals",
+        lambda key: key.scenario.workload.arrivals is None,
+    ),
+    "admission": (
+        "where more requests than that can be asked for at once",
+        lambda key: key.scenario.serving.by_n_max or key.asked > key.value,
+    ),
+    "places": (
+        "where more requests than that can be open at once on a pipeline",
+        lambda key: key.more_than_places,
+    ),
+    "several": ("where several requests are open at once", lambda key: sum(_most_open(key)) > 1),
+    "batch": (
+        "where several requests are open on a pipeline that is not in lock-step",
+        lambda key: (
+            not key.scenario.schedule.system.in_lock_step
+            and (key.value == "auto" or max(_most_open(key)) > 1)
+        ),
+    ),
+    "ordered": (
+        "where several requests share passes (serving.batch), or a pipeline in lock-step",
+        lambda key: (
+            key.deployment.batch > 1
+            or (key.scenario.schedule.system.in_lock_step and max(_most_open(key)) > 1)
+        ),
+    ),
+    "rivals": (
+        "where a draft server serves several pipelines",
+        lambda key: len(key.deployment.pipelines) > 1,
+    ),
+    "deadlines": (
+        "beside serving.deadlines_ms",
+        lambda key: key.value != "earliest_deadline" or bool(key.table.deadlines_ms),
+    ),
 }
-"""Keys of a draft, by the sources that read them."""
-WEIGHTS = ("contrast_weight", "matches_weight", "agreement_weight")
-RULES = dict.fromkeys(("tau_max", *WEIGHTS), "adaptive") | {"relaxed_top_p": "relaxed_top_p"}
-"""Keys of the sampling, by the rule that reads them."""
-QUEUES = {"weights": "weighted_fair", "deadlines_ms": "earliest_deadline"}
-"""Keys of the serving, by the queue that reads them."""
-DISTRIBUTION = ("temperature", "top_p", "top_k")
-"""Keys that shape the target's distribution; at temperature 0 only the first counts."""
+"""What completes "it is read only", and whether it is so of a key."""
 
 
-def unread_warnings(scenario: Scenario, deployment: Deployment) -> list[str]:
-    """Args: ``deployment``: of the scenario, for who sends messages to whom."""
-    verification = _verification(scenario, deployment)
-    choices = [*_choices(scenario, deployment), *_caches(scenario, deployment)]
-    choices += [*_batches(scenario, deployment), *_hosts(scenario), *_scale(scenario)]
-    return [*_drafts(scenario), *verification, *choices, *_links(scenario, deployment)]
+def unread_warnings(scenario: Scenario, deployment: Deployment, *, run: bool) -> list[str]:
+    """Say for each condition that does not hold which keys were given under it.
 
+    A key that has its default changes nothing, whether it is read or not.
 
-def sampling_warnings(scenario: Scenario) -> list[str]:
-    """Warnings of a simulation, where acceptance is as given, whatever the distribution."""
-    sampling, acceptance = scenario.sampling, scenario.acceptance
-    if not sampling.temperature or acceptance is None or isinstance(acceptance, Replay):
-        return []
+    Args:
+        deployment: of the scenario, as it is asked.
+        run: the world is a run, not a simulation.
+    """
+    found: dict[str, list[str]] = {}
+    for key, words in _unread(Key(scenario, deployment, run), scenario, ()):
+        found.setdefault(words, []).append(key)
     return [
-        f"key sampling.temperature = {sampling.temperature:g} has no effect on a simulation, which "
-        f"takes acceptance as key acceptance gives it: it must be from this temperature"
+        f"key {keys[0]} has no effect: it is read only {words}"
+        if len(keys) == 1
+        else f"keys {', '.join(keys)} have no effect: they are read only {words}"
+        for words, keys in found.items()
     ]
 
 
-def computing_warnings(deployment: Deployment) -> list[str]:
-    """Warnings of a simulation, where a device is as fast as its tables say."""
-    placed = deployment.placed
-    roles = [each.name for each in placed if replace(each.compute, dtype=FULL) != ONE_CORE]
-    if not roles:
-        return []
-    return [
-        f"keys kind, index and threads of the devices of {', '.join(roles)} have no effect on a "
-        f"simulation, which takes their times as given"
-    ]
-
-
-def fault_warnings(scenario: Scenario) -> list[str]:
-    """Warnings of a simulation, where a worker fails if the scenario says so, and only then."""
-    given = sorted(scenario.faults.model_fields_set - {"inject"})
-    if scenario.faults.inject or not given:
-        return []
-    return [
-        f"key faults.{key} has no effect on a simulation in which no worker fails ([[faults]])"
-        for key in given
-    ]
-
-
-def _drafts(scenario: Scenario) -> Iterator[str]:
+def lacking_warnings(scenario: Scenario) -> list[str]:
+    """Name the files and folders that a run of the scenario would ask for and not find."""
+    named = {"target.checkpoint": scenario.target.checkpoint}
     for index, draft in enumerate(scenario.drafts):
-        given = draft.model_fields_set | {f"model.{key}" for key in draft.model.model_fields_set}
-        for key, sources in SOURCES.items():
-            if key in given and draft.source not in sources:
-                yield (
-                    f"key drafts.{index}.{key} has no effect with drafts.{index}.source = "
-                    f"{draft.source!r}"
-                )
-        for key in ("least_probability", "one_pass"):
-            if getattr(draft, key) and not scenario.schedule.system.drafts:
-                name = scenario.schedule.name
-                yield f"key drafts.{index}.{key} has no effect on {name}, where nothing is drafted"
+        named[f"drafts.{index}.model.checkpoint"] = draft.model.checkpoint
+        named[f"drafts.{index}.head"] = draft.head
+    prompts = scenario.workload.prompts
+    named["workload.prompts"] = None if prompts.startswith(REFERENCE_SET) else prompts
+    return [
+        f"key {key} = {name!r}: there is no such file or folder, which a run needs"
+        for key, name in named.items()
+        if name not in (None, "reference") and not (scenario.path.parent / name).exists()
+    ]
 
 
-def _verification(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
-    """Times of verification that a device says where nothing is verified."""
-    for index, draft in enumerate(scenario.drafts):
-        if deployment.ends == "pipeline":
-            yield from _unverified(f"drafts.{index}.device", draft.device, deployment)
-    for number, pipeline in enumerate(scenario.pipelines):
-        *before, last = [f"pipelines.{number}.stages.{i}" for i in range(len(pipeline.stages))]
-        idle = before if deployment.ends == "pipeline" else [*before, last]
-        for key, stage in zip(idle, pipeline.stages, strict=False):
-            yield from _unverified(f"{key}.device", stage.device, deployment)
+def _unread(around: Key, table: Section, path: tuple[str | int, ...]) -> Iterator[tuple[str, str]]:
+    """The keys of a table, and of those in it, that are not read, each with what would read it."""
+    conditions = _conditions(type(table))
+    for name, field in type(table).model_fields.items():
+        value = getattr(table, name)
+        if name not in table.model_fields_set or value == field.get_default():
+            continue
+        key = Key(around.scenario, around.deployment, around.run, (*path, name), table)
+        for each in conditions[name]:
+            if (words := _lacking(key, each)) is not None:
+                yield _dotted(key.path), words
+                break
+        else:
+            for inner, place in _tables(value, key.path):
+                yield from _unread(around, inner, place)
 
 
-def _unverified(key: str, device: AnyDevice, deployment: Deployment) -> Iterator[str]:
-    given = set() if isinstance(device, str) else device.model_fields_set
-    for name in ("evaluate_ms", "decide_ms"):
-        if name in given:
-            yield (
-                f"key {key}.{name} has no effect with schedule.ends = {deployment.ends!r}: "
-                f"verification is elsewhere"
-            )
+@cache
+def _conditions(model: type[Section]) -> dict[str, tuple[Beside | ReadIf, ...]]:
+    return {
+        name: tuple(each for each in field.metadata if isinstance(each, Beside | ReadIf))
+        for name, field in model.model_fields.items()
+    }
 
 
-def _choices(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
-    sampling, serving = scenario.sampling, scenario.serving
-    if serving.warm_up_ms is not None and not scenario.schedule.system.drafts:
-        name = scenario.schedule.name
-        yield f"key serving.warm_up_ms has no effect on {name}, where nothing is drafted"
-    given = scenario.faults.model_fields_set
-    if "plain_without_draft" in given and not scenario.schedule.system.drafts:
-        name = scenario.schedule.name
-        yield f"key faults.plain_without_draft has no effect on {name}, where nothing is drafted"
-    if serving.by_n_max:
-        yield f"serving.admission = {serving.admission} by N_max (StarSD, section 4.2)"
-    if scenario.run.key is not None and not _workers(deployment):
-        yield "key run.key has no effect: no draft, no stage and no spare names a worker"
-    for key, rule in RULES.items():
-        if key in sampling.model_fields_set and sampling.rule != rule:
-            yield f"key sampling.{key} has no effect with sampling.rule = {sampling.rule!r}"
-    for key in DISTRIBUTION[1:]:
-        if key in sampling.model_fields_set and not sampling.temperature:
-            yield f"key sampling.{key} has no effect with sampling.temperature = 0"
-    for key, queue in QUEUES.items():
-        if key in serving.model_fields_set and serving.queue != queue:
-            yield f"key serving.{key} has no effect with serving.queue = {serving.queue!r}"
+def _lacking(key: Key, condition: Beside | ReadIf) -> str | None:
+    """What would make the key be read; None where it is."""
+    if isinstance(condition, ReadIf):
+        words, holds = CONDITIONS[condition.condition]
+        return None if holds(key) else words
+    table, values = key.link if isinstance(key.table, LinkKeys) else key.table, condition.values
+    beside = getattr(table, condition.key)
+    if beside in values if values else beside:
+        return None
+    known = " or ".join(map(repr, values))
+    return f"where {_dotted((*key.path[:-1], condition.key))} is {known or 'given'}"
 
 
-def _workers(deployment: Deployment) -> list[str]:
-    """Addresses of all that are named."""
-    named = [each.worker for each in deployment.placed if each.worker is not None]
-    return [*named, *deployment.faults.spare_workers]
+def _tables(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[Section, Any]]:
+    """The tables that a key holds, but for a schedule's."""
+    if isinstance(value, Section) and not isinstance(value, ScheduleSection):
+        yield value, path
+    elif isinstance(value, tuple | dict):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, each in inner:
+            if isinstance(each, Section):
+                yield each, (*path, name)
 
 
-def _scale(scenario: Scenario) -> Iterator[str]:
-    name, drafts = scenario.schedule.name, scenario.schedule.system.drafts
-    if scenario.scale.misses != 1 and not drafts:
-        yield f"key scale.misses has no effect on {name}, where nothing is drafted"
-
-
-def _hosts(scenario: Scenario) -> Iterator[str]:
-    for name, host in scenario.hosts.items():
-        if host.profile is not None and scenario.emulate:
-            yield (
-                f"key hosts.{name}.profile has no effect with emulate = true: it says what runs "
-                f"without emulation take"
-            )
-
-
-def _caches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
-    serving = scenario.serving
-    if serving.cache_tokens is not None and serving.cache is None:
-        yield "key serving.cache_tokens has no effect without serving.cache"
-    if serving.cache is not None and not _several(deployment):
-        yield "key serving.cache has no effect: one request is open at a time"
-
-
-def _several(deployment: Deployment) -> bool:
-    """Whether more than one request can be open at once, on whatever pipelines."""
-    return sum(deployment.most_open(n) for n in range(len(deployment.pipelines))) > 1
-
-
-def _batches(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
-    serving, name = scenario.serving, scenario.schedule.name
-    if serving.batch != 1 and scenario.schedule.system.in_lock_step:
-        yield f"key serving.batch has no effect with schedule.name = {name!r}: its steps are shared"
-    elif serving.batch not in (1, "auto") and not _shares(deployment):
-        yield f"key serving.batch = {serving.batch} has no effect: one request is open at a time"
-    if "prefill" in serving.model_fields_set and deployment.batch == 1:
-        yield "key serving.prefill has no effect where a pass is for one request (serving.batch)"
-
-
-def _shares(deployment: Deployment) -> bool:
-    """Whether a pipeline can have more than one request open at once."""
-    return any(deployment.most_open(n) > 1 for n in range(len(deployment.pipelines)))
-
-
-def _links(scenario: Scenario, deployment: Deployment) -> Iterator[str]:
-    used, spares = set(deployment.connections), set(scenario.faults.spare_workers)
-    for index, pair in enumerate(scenario.links.pairs):
-        if not (used & set(pair.directions) or spares & set(pair.ends)):
-            between = " to ".join(pair.ends) if pair.one_way else " and ".join(pair.ends)
-            preposition = "from" if pair.one_way else "between"
-            yield f"key links.pairs.{index} has no effect: no message goes {preposition} {between}"
-    if "local" in scenario.links.model_fields_set and not _shared(deployment):
-        yield "key links.local has no effect: no two roles share a host"
-
-
-def _shared(deployment: Deployment) -> bool:
-    return any(len(machine.roles) > 1 for machine in deployment.machines)
+def _dotted(path: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, path))

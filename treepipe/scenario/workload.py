@@ -8,6 +8,7 @@ one of them leaves the others as they were, and more requests begin with the sam
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import UNREADABLE, reading_fault
+from treepipe.files.reading import UNREADABLE, read_text, reading_fault
 from treepipe.files.section import Section, Several
 from treepipe.files.toml_file import validated
 from treepipe.scenario.deployment import RequestSpec
@@ -112,9 +113,8 @@ def _trace_rows(workload: Workload, arrivals: ArrivalTrace, path: Path) -> list[
 def read_trace(file: Path) -> list[TraceRow]:
     """The requests of a CSV file, by arrival; ``UserError`` names the file and the line."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as opened:  # some begin with a mark
-            reader = csv.reader(opened)
-            lines = [(reader.line_num, line) for line in reader if line]
+        reader = csv.reader(io.StringIO(read_text(file, "utf-8-sig")))  # some begin with a mark
+        lines = [(reader.line_num, line) for line in reader if line]
     except FileNotFoundError:
         raise UserError(f"{file}: there is no such file ({KEY})") from None
     except (*UNREADABLE, csv.Error) as error:
@@ -139,22 +139,6 @@ def read_trace(file: Path) -> list[TraceRow]:
     if not rows:
         raise UserError(f"{file}: holds no request, only the line with the columns ({KEY})")
     return rows
-
-
-def workload_warnings(scenario: Scenario) -> list[str]:
-    """Warnings of keys that were given and that the arrivals leave without effect."""
-    workload = scenario.workload
-    unused = set[str]()
-    if workload.arrivals is not None:
-        unused = {"concurrency"}
-    if isinstance(workload.arrivals, ArrivalTrace):
-        unused |= {"prompt_tokens", "new_tokens"}
-    return [
-        f"key workload.{key} has no effect with workload.arrivals.process = "
-        f"{workload.arrivals.process!r}"
-        for key in sorted(unused & workload.model_fields_set)
-        if workload.arrivals is not None
-    ]
 
 
 def effort_warnings(scenario: Scenario) -> list[str]:

@@ -26,7 +26,7 @@ from treepipe.profiles.schema import DeviceProfile
 from treepipe.results.estimates import observe
 from treepipe.results.show import Say
 from treepipe.results.trace import Trace
-from treepipe.scenario.computing import FULL, ONE_CORE, Compute, Computed
+from treepipe.scenario.computing import FULL, ONE_CORE, Compute
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import ends_of
@@ -35,7 +35,7 @@ from treepipe.sim.theory.admission import admitted
 from treepipe.sim.world import simulate
 from treepipe.validation.calibration import CalibratedAcceptance, Prepared, calibrate
 from treepipe.validation.judgement import Cut, Prediction, Row, Timed, judge
-from treepipe.validation.plain import PlainText, PlainTexts, RunnerUp
+from treepipe.validation.plain import LEAST_UNIT, PlainText, PlainTexts, RunnerUp
 
 WARM_UP_TOKENS = 8
 
@@ -149,23 +149,22 @@ def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[_Plain, PlainTe
         whole, texts[plain] = WholeModel(target, most, plain.compute), {}
         for (prompt, ends), length in wanted.items():
             logits = whole.decode(prompt, length, ends, plain.chunk)
-            texts[plain][prompt, ends] = _plain_text(logits, plain.compute.dtype)
+            texts[plain][prompt, ends] = _plain_text(logits)
             say("", 1)
     use(ONE_CORE)
     return texts
 
 
-def _plain_text(logits: Iterable[torch.Tensor], dtype: Computed) -> PlainText:
+def _plain_text(logits: Iterable[torch.Tensor]) -> PlainText:
     """Args: ``logits``: [vocabulary] at each place."""
     tokens, runners = list[int](), list[RunnerUp]()
     for row in logits:
         tokens.append(int(row.argmax()))
-        if dtype != FULL:
-            unit = float(row.abs().max()) * torch.finfo(row.dtype).eps
-            best = float(row[tokens[-1]])
-            row[tokens[-1]] = -torch.inf
-            second = int(row.argmax())
-            runners.append(RunnerUp(second, best - float(row[second]), unit))
+        unit = float(row.abs().max()) * max(torch.finfo(row.dtype).eps, LEAST_UNIT)
+        best = float(row[tokens[-1]])
+        row[tokens[-1]] = -torch.inf
+        second = int(row.argmax())
+        runners.append(RunnerUp(second, best - float(row[second]), unit))
     return PlainText(tuple(tokens), tuple(runners))
 
 

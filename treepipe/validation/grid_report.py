@@ -112,12 +112,14 @@ def machine() -> str:
 
 
 def aims(summary: Mapping[str, Any]) -> list[str]:
-    """Each aim, and whether it is met, in a sentence."""
+    """Each aim, and whether it is met, in a sentence; beside a median of sizes the signed mean."""
     found = []
     for part, figure, limit, name in AIMS:
-        value = summary[part][figure]
+        value, signed = summary[part][figure], ""
+        if figure == "median":
+            signed = f"; signed mean {summary[part]['bias']:+.1%}"
         verdict = "met" if value <= limit else "**missed**"
-        found.append(f"{name}: {value:.1%} (aim {limit:.0%}, {verdict})")
+        found.append(f"{name}: {value:.1%} (aim {limit:.0%}, {verdict}){signed}")
     return found
 
 

@@ -125,8 +125,8 @@ class Row:
         return 1.0 if then is None or now is None else now / then
 
     @property
-    def drifted_duration_error(self) -> float:
-        """``duration_error`` at the speed that the machine had in the run."""
+    def drift_corrected_duration_error(self) -> float:
+        """``duration_error`` at the machine's speed in the run, which no prediction knows."""
         return self.replayed * self.drift / self.measured - 1
 
     @property

@@ -1,9 +1,10 @@
 """Plain greedy decoding of an unpartitioned target, and how a run's texts agree with it.
 
-Law of this file: in float32 a text agrees if it is equal to the last token. In 16 bits sums depend
-on how many rows a pass has; a text agrees there, too, if it first parts from plain decoding (in the
-same type, the prompt in the same chunks, one row at a time) to the runner-up of a tie: where the
-target's two best logits differ by rounding alone.
+Law of this file: a text agrees if it is equal to the last token, or if it first parts from plain
+decoding (in the same type, in 16 bits with the prompt in the same chunks, one row at a time) to the
+runner-up of a tie: where the target's two best logits differ by rounding alone. Sums depend on how
+many rows a pass has; in 16 bits ties are frequent, in float32 they are rare, and ``generate()``
+itself breaks such a one as its chunks of the prompt happen to be.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from treepipe.scenario.deployment import RequestSpec
 
 TIE = 8.0
 """Units of rounding that two logits may differ by; one that is computed in passes of other sizes
-moves by up to 2 with the bundled pair (the unit: the type's epsilon times the largest logit)."""
+moves by up to 2 with the bundled pair in 16 bits (the unit: the type's epsilon times the largest
+logit)."""
+LEAST_UNIT = 2.0**-15
+"""Least unit as a share of the largest logit: in float32 roundings of all layers add up to many
+epsilons. Seen: two logits of 12 that changed places were 0.0015 apart, four such units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +37,10 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True)
 class PlainText:
-    """A plain continuation; ``runners_up`` are by place, empty where none is needed (float32)."""
+    """A plain continuation, and the second best tokens by place."""
 
     tokens: tuple[int, ...]
-    runners_up: tuple[RunnerUp, ...] = ()
+    runners_up: tuple[RunnerUp, ...]
 
 
 PlainTexts: TypeAlias = Mapping[tuple[tuple[int, ...], frozenset[int]], PlainText]
@@ -52,8 +57,9 @@ class Agreement:
         tokens_before: tokens before the texts' first differences.
         tokens: of all texts.
         margin: the most that the target preferred its own token by (logits) at a first difference,
-            at least; None if there is none, or in float32.
+            at least; None if there is none.
         lossless: all texts agree by the law of this file.
+        where: text and new token of that difference, counted from 1.
     """
 
     dtype: Computed
@@ -63,6 +69,7 @@ class Agreement:
     tokens: int
     margin: float | None
     lossless: bool
+    where: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         if self.equal == self.texts:
@@ -70,10 +77,14 @@ class Agreement:
             return f"every text equals plain greedy decoding{where}"
         found = f"{self.equal} of {self.texts} texts equal plain greedy decoding in {self.dtype}"
         shares = f"{self.tokens_before} of {self.tokens} tokens are before a first difference"
-        if self.margin is None:
+        if self.margin is None or self.where is None:
             return f"{found}; {shares}"
         ties = "a tie by rounding" if self.lossless else "more than rounding explains"
-        return f"{found}; {shares}, where logits differ by up to {self.margin:.2g}: {ties}"
+        text, place = self.where
+        return (
+            f"{found}; {shares}, where logits differ by up to {self.margin:.2g} "
+            f"(text {text}, token {place}): {ties}"
+        )
 
 
 def agreement(
@@ -81,8 +92,9 @@ def agreement(
 ) -> Agreement:
     """Hold a run's texts against plain ones. A text that ended early, for whatever reason, is none
     of plain decoding's."""
-    equal, before, tokens, margins, agree = 0, 0, 0, list[float](), True
-    for spec, trace in zip(requests, executed.requests, strict=True):
+    equal, before, tokens, agree = 0, 0, 0, True
+    parted = list[tuple[float, tuple[int, int]]]()
+    for text, (spec, trace) in enumerate(zip(requests, executed.requests, strict=True), start=1):
         plain = texts[spec.prompt, spec.end_tokens]
         wanted, got = plain.tokens[: spec.max_new_tokens], trace.tokens
         tokens += len(got)
@@ -93,10 +105,10 @@ def agreement(
         place = next((i for i, (ours, theirs) in pairs if ours != theirs), None)
         before += len(got) if place is None else place
         tie = False
-        if place is not None and dtype != FULL:
+        if place is not None:
             runner = plain.runners_up[place]
-            margins.append(runner.behind)
+            parted.append((runner.behind, (text, place + 1)))
             tie = got[place] == runner.token and runner.behind <= TIE * runner.unit
         agree = agree and tie
-    most = max(margins, default=None)
-    return Agreement(dtype, equal, len(requests), before, tokens, most, agree)
+    most, where = max(parted, default=(None, None))
+    return Agreement(dtype, equal, len(requests), before, tokens, most, agree, where)

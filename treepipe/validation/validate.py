@@ -117,8 +117,8 @@ def explain(scenario: Mapping[str, Any]) -> list[str]:
     if scenario["drift"] != 1:
         found.append(
             f"this machine took {scenario['drift']:.2f} times as long as when its host was "
-            f"calibrated: with that taken off, {scenario['drifted_duration_error']:+.1%} by "
-            f"durations"
+            f"calibrated: with that taken off, which the run tells itself, "
+            f"{scenario['drift_corrected_duration_error']:+.1%} by durations"
         )
     if time["run_low"] is not None:
         inside = time["run_low"] <= time["measured"] <= time["run_high"]
@@ -205,10 +205,11 @@ def changes(content: Mapping[str, Any]) -> list[str]:
                 f"{error['now']:+.1%} now (by durations {parts['duration_error']['earlier']:+.1%} "
                 f"and {parts['duration_error']['now']:+.1%})"
             )
-    median = content["summary"]["error"]["median"]
+    median, bias = (content["summary"]["error"][figure] for figure in ("median", "bias"))
     found.append(
         f"{len(content['scenarios']) - len(found)} of {len(content['scenarios'])} scenarios as "
-        f"far off as earlier; median error {median['earlier']:.1%} earlier, {median['now']:.1%} now"
+        f"far off as earlier; median error {median['earlier']:.1%} earlier, {median['now']:.1%} "
+        f"now; signed mean {bias['earlier']:+.1%} earlier, {bias['now']:+.1%} now"
     )
     for key, when in (("only_earlier", "only earlier"), ("only_now", "new")):
         if content[key]:

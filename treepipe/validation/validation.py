@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import UNREADABLE, reading_fault
+from treepipe.files.reading import UNREADABLE, read_text, reading_fault
 from treepipe.results.estimates import summarize
 from treepipe.results.metrics import UNITS, utilization
 from treepipe.results.statistics import Interval
@@ -99,7 +99,7 @@ def entry(row: Row) -> dict[str, Any]:
         "utilization": {name: asdict(each) for name, each in busy_shares(row).items()},
         "work": work(row.replay, row.execution),
         "drift": row.drift,
-        "drifted_duration_error": row.drifted_duration_error,
+        "drift_corrected_duration_error": row.drift_corrected_duration_error,
         "lossless": row.lossless,
         "agreement": None if row.agreement is None else asdict(row.agreement),
         "warnings": list(row.warnings),
@@ -137,10 +137,10 @@ def summary(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     cells = {each["scenario"]: each["metrics"][METRIC] for each in entries}
     found: dict[str, Any] = {"metric": METRIC, "scenarios": len(cells)}
     for part in ("error", "duration_error", "acceptance_error"):
-        found[part] = _spread({name: cell[part] for name, cell in cells.items()})
+        found[part] = spread({name: cell[part] for name, cell in cells.items()})
     pairs = [(cell["predicted"], cell["measured"]) for cell in cells.values()]
     found["pearson_r"] = _correlation(pairs)
-    found["utilization"] = _spread(
+    found["utilization"] = spread(
         {
             f"{each['scenario']}: {device}": share["predicted"] - share["measured"]
             for each in entries
@@ -185,7 +185,7 @@ def against(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any
 def load_validation(path: Path, key: str) -> dict[str, Any]:
     """Args: ``key``: what names the file, for the error's sentence. Raises ``UserError``."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
         if content["schema"] != SCHEMA:
             raise ValueError(f"key schema = {content['schema']!r}, not {SCHEMA!r}")
         for each in content["scenarios"]:
@@ -208,7 +208,7 @@ def _intervals(metrics: Mapping[str, Interval]) -> dict[str, Any]:
     }
 
 
-def _spread(errors: Mapping[str, float]) -> dict[str, Any]:
+def spread(errors: Mapping[str, float]) -> dict[str, Any]:
     """Signed errors' mean (bias), the median and the largest of their sizes, and where."""
     worst = max(errors, key=lambda name: abs(errors[name]))
     return {

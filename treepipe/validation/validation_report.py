@@ -73,9 +73,9 @@ def _answer(content: Mapping[str, Any]) -> list[str]:
         ]
     error, durations = summary["error"], summary["duration_error"]
     return [
-        f"{METRIC} is off by {error['median']:.1%} in the median and {error['worst']:.1%} at worst "
-        f"({error['worst_at']}); durations alone by {durations['median']:.1%} and "
-        f"{durations['worst']:.1%}.",
+        f"{METRIC} is off by {error['median']:.1%} in the median, {error['worst']:.1%} at worst "
+        f"({error['worst_at']}) and {error['bias']:+.1%} in the mean; durations alone by "
+        f"{durations['median']:.1%}, {durations['worst']:.1%} and {durations['bias']:+.1%}.",
         right,
     ]
 

@@ -44,7 +44,6 @@ class Asked:
         order = self._order
         if order is None or event.ticket != order.ticket:
             raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
-        nodes = 1 if order.catch_up else len(order.tokens)
-        event.expect(nodes if order.top_k else 0)
+        event.expect(order.asked if order.top_k else 0)
         self._order = None
         return True

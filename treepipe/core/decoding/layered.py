@@ -1,10 +1,11 @@
 """One tree layer per step of a pipeline in lock-step: what PipeDec and SpecPipe share.
 
 (PipeDec, section 3; SpecPipe, section 3.) Every group of stages holds one layer; while they
-compute, the draft extends the tree below its deepest layer. When the root's layer has passed, the
-target's next token is known: a hit keeps its subtree everywhere, a miss clears all and the token
-becomes the root of a new tree, whose first layers follow it through the emptied pipeline step by
-step. Several requests that share the steps (SpecPipe-DB) are so many of these machines.
+compute, the draft proposes candidates below the deepest one. When the root's layer has passed, the
+target's next token is known: a hit keeps its subtree everywhere, the draft's candidates included, a
+miss clears all and the token becomes the root of a new tree. Then the tree is extended by the best
+candidates that are left, and the first group takes them as its next layer. Each request that shares
+the steps with others (SpecPipe-DB) has such a machine of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class LayeredKeys(Parameters):
     Attributes:
         draft_reuse: the draft keeps what it computed for surviving nodes, as in the papers; False:
             it runs the whole tree again for every layer, below the context it had when the round
-            began (the public code of FlowSpec, where PipeDec is a baseline).
+            began, and a layer is chosen before the prune of the step in which it was drafted (the
+            public code of FlowSpec, where PipeDec is a baseline).
     """
 
     width: int = key(16, "w, most nodes of a layer", least=1)
@@ -158,7 +160,13 @@ class Layered(TreeDecoding):
     # --- a step ----------------------------------------------------------------------------------
 
     def _stepped(self, event: Stepped) -> list[Command]:
-        """What came back is decided, then what waits is fed and the next layer is drafted."""
+        """Decide what came back, extend the tree that is left of it, feed the new layer and ask
+        the draft about it.
+
+        In this order: "performing the update after pruning can increase the number of valid nodes
+        in the tree" (PipeDec, section 3.3.4), and a level is at hand at every step (SpecPipe,
+        section 3.3.1).
+        """
         if not self.in_step:
             raise ProtocolError("the request does not take part in the pipeline's steps")
         if self._asked.under_way and self._flying.opened:
@@ -166,8 +174,11 @@ class Layered(TreeDecoding):
         commands = self._evaluate(event.returned) if event.returned is not None else []
         if self.done:
             return commands
-        if event.returned is None and self._flying.opened:
-            self._flying.nothing_committed()
+        if self._flying.opened:  # a new round's root is fed alone
+            if event.returned is None:
+                self._flying.nothing_committed()
+            if self._parameters.draft_reuse:
+                self._grow()
         if self._flying.waiting:
             commands.append(self._flying.feed(self._flying.waiting, None))
         if not self._asked.under_way:
@@ -207,17 +218,15 @@ class Layered(TreeDecoding):
     # --- drafting --------------------------------------------------------------------------------
 
     def _draft(self) -> list[Command]:
-        """Start on this step's layers; nothing to run if all candidates are known already."""
+        """Start on this step's layers."""
         self._layers_left = self._parameters.layers_per_step
         return self._next_layer()
 
     def _next_layer(self) -> list[Command]:
-        while self._layers_left:
-            deepest = self._deepest_layer()
-            if self._is_asked(deepest):
-                return [self._asked.ask(self._pass(deepest))]
-            self._grow(deepest)
-            self._layers_left -= 1
+        """Ask the draft about the deepest layer, unless its candidates are known."""
+        deepest = self._deepest_layer()
+        if self._layers_left and self._is_asked(deepest):
+            return [self._asked.ask(self._pass(deepest))]
         return []
 
     def _is_asked(self, layer: range) -> bool:
@@ -250,16 +259,16 @@ class Layered(TreeDecoding):
         if self._reading:
             self._reading = False
             return self._read_prompt()
-        layer = self._deepest_layer()
-        self._frontier.answer(layer, event)
-        self._grow(layer)
+        self._frontier.answer(self._deepest_layer(), event)
         self._layers_left -= 1
+        if self._layers_left or not self._parameters.draft_reuse:
+            self._grow()
         return self._next_layer()
 
-    def _grow(self, layer: range) -> None:
-        """Append the ``width`` best of the layer's offers as the next layer; where there are none
-        the layer stays the deepest one."""
-        tree = self._flying.tree
+    def _grow(self) -> None:
+        """Append the ``width`` best of the deepest layer's offers as the next layer; where there
+        are none the layer stays the deepest one."""
+        tree, layer = self._flying.tree, self._deepest_layer()
         tokens, log_probs = self._frontier.offers(layer)
         scores = self._frontier.scores(tree, layer)[:, None] + log_probs
         flat = scores.ravel()

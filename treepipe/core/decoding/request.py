@@ -53,8 +53,10 @@ class RequestState:
         parts = -(-len(event.prompt) // self._prefill_chunk)
         segments, first = [], 0
         for count in split(len(event.prompt), parts, self._prefill_chunk):
-            segments.append(self.committed_segment(event.prompt[first : first + count], first))
-            first += count
+            end = first + count
+            last = end == len(event.prompt)
+            segments.append(self.committed_segment(event.prompt[first:end], first, asked=last))
+            first = end
         self.prefill.extend(segment.ticket for segment in segments)
         return [Feed(segment) for segment in segments]
 
@@ -73,10 +75,12 @@ class RequestState:
         self.prefill.popleft()
         return event.next_tokens[-1]
 
-    def committed_segment(self, tokens: tuple[int, ...], position: int) -> Segment:
+    def committed_segment(
+        self, tokens: tuple[int, ...], position: int, *, asked: bool = True
+    ) -> Segment:
         """Rows that every later row may attend to: prompt chunks, or plain decoding."""
         positions = tuple(range(position, position + len(tokens)))
-        return Segment(self.session, self.ticket(), 0, 0, 0, tokens, positions)
+        return Segment(self.session, self.ticket(), 0, 0, 0, tokens, positions, asked=asked)
 
     def emit(self, tokens: Sequence[int]) -> list[Command]:
         """Emit what is still wanted of the tokens; ``Finish`` behind it if that was the end."""

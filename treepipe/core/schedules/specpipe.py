@@ -59,9 +59,10 @@ SYSTEMS = (
         name="specpipe_db",
         order=10,
         source="SpecPipe, section 3.5",
-        summary="the same, ragged batches of requests",
+        summary="SpecPipe, ragged batches of requests",
         parameters=BatchKeys,
         places=_batch,
+        prompts="first",  # section 4: as in vLLM, new requests have priority
         grid=_batches,
         closed_form=None,
     ),

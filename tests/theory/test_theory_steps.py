@@ -1,0 +1,131 @@
+"""Steps that end for all stages together, however uneven these are: by hand, simulated, and by the
+closed form, with PipeDec's central scheduler and without it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.worlds.theory_scenarios import ENDS, EXACTLY, Written, assert_equal, gaps
+
+CHAIN = ("schedule.width=1", "schedule.children=1")
+CENTRAL = "schedule.central_transfers=true"
+STAGES = (12.0, 20.0, 16.0, 9.0)
+"""Milliseconds of uneven stages; a step of equal ones of 20 ms is as long."""
+
+
+def stages_of(times_ms: tuple[float, ...], more: str = "") -> str:
+    each = [f"{{ device = {{ stage_ms = {{ 1 = {ms} }}{more} }} }}" for ms in times_ms]
+    return f"pipelines=[{{ stages = [{', '.join(each)}] }}]"
+
+
+def last_gap(folder: Path, name: str, *keys: str) -> float:
+    """Between the last two tokens, where all hit; the closed form must say the same."""
+    draft = "drafts=[{ device = { draft_ms = { 1 = 3.0 } } }]"
+    written = Written(folder, name, *CHAIN, draft, "acceptance.beta=1", *keys)
+    (trace,) = written.simulated()
+    found = gaps(trace.requests[0])[-1]
+    assert written.expected().terms["hit_ms"] == pytest.approx(found, rel=EXACTLY)
+    return found
+
+
+@pytest.mark.parametrize("hop_ms", [1.0, 5.0, 10.0])
+@pytest.mark.parametrize("times_ms", [STAGES, (20.0,) * 4])
+def test_a_step_waits_for_its_slowest_stage(
+    tmp_path: Path, hop_ms: float, times_ms: tuple[float, ...]
+) -> None:
+    """PipeDec, section 3.4.3: all nodes are through before any goes on.
+
+    By hand, from a step's beginning: at 20 the slowest stage is through; a hop later the draft
+    server knows of all, and another hop later all stages do. In phases layers go on then, a third
+    hop; else they have gone on before. In the central scheduler the stages know when the draft
+    server does, and layers go on in two turns, since each stage takes part in two of the transfers.
+    """
+    keys = (stages_of(times_ms), f"links.default.latency_ms={hop_ms}")
+    assert last_gap(tmp_path, "specpipe", *keys) == pytest.approx(20.0 + 2 * hop_ms)
+    assert last_gap(tmp_path, "pipedec", *keys) == pytest.approx(20.0 + 3 * hop_ms)
+    assert last_gap(tmp_path, "pipedec", *keys, CENTRAL) == pytest.approx(20.0 + 3 * hop_ms)
+
+
+def test_a_step_of_uneven_stages_by_hand(tmp_path: Path) -> None:
+    """Stages of 12, 20, 16 and 9 ms, hops of 5: when each computes, between two decisions."""
+    keys = (*CHAIN, stages_of(STAGES), "links.default.latency_ms=5.0", "acceptance.beta=1")
+    (trace,) = Written(tmp_path, "pipedec", *keys).simulated()
+    begin, end = (when for when, _ in trace.requests[0].emitted[-5:-3])
+    assert end - begin == pytest.approx(35.0)
+    inside = {
+        span.device[-6:]: (span.start_ms - begin, span.end_ms - begin)
+        for span in trace.spans
+        if span.kind == "compute" and begin <= span.start_ms < end
+    }
+    assert inside == {
+        "stage1": (pytest.approx(5.0), pytest.approx(17.0)),  # its layer leaves the draft at once
+        "stage2": (pytest.approx(10.0), pytest.approx(30.0)),  # word, and the layer behind it
+        "stage3": (pytest.approx(10.0), pytest.approx(26.0)),
+        "stage4": (pytest.approx(10.0), pytest.approx(19.0)),
+    }
+
+
+def test_the_scheduler_makes_no_step_longer_with_the_number_of_stages(tmp_path: Path) -> None:
+    """Words are the last stage's broadcast, and no transfer of the scheduler's (appendix A)."""
+    found = {
+        count: last_gap(
+            tmp_path,
+            "pipedec",
+            CENTRAL,
+            "target.layers=28",
+            stages_of((20.0,) * count),
+            "links.default.latency_ms=2.0",
+        )
+        for count in (2, 6, 14)
+    }
+    assert found == {count: pytest.approx(26.0) for count in (2, 6, 14)}
+
+
+def times(low: float, high: float) -> st.SearchStrategy[float]:
+    """Of a device or a link (ms), in thousandths: what is written is what is read."""
+    return st.integers(round(1000 * low), round(1000 * high)).map(lambda each: each / 1000)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[str, ...]:
+    """Settings of any stages, links and groups, with layers of one node. In the scheduler no link
+    takes no time: which of two transfers is first would hang on which event of a moment is."""
+    count = draw(st.integers(1, 5))
+    central = draw(st.booleans())
+    latency = times(0.1 if central else 0, 20)
+    ends = f"evaluate_ms = {{ 1 = {draw(times(0, 3))} }}, decide_ms = {draw(times(0, 2))}"
+    stages = stages_of(
+        tuple(draw(st.lists(times(3, 30), min_size=count, max_size=count))),
+        f", prune_ms = {draw(times(0, 3))}, {ends}",
+    )
+    uneven = [
+        f'{{ ends = ["pipeline0.stage{n}", "pipeline0.stage{n + 1}"], latency_ms = '
+        f"{draw(latency)} }}"
+        for n in range(1, count)
+    ]
+    overlapped = not central and draw(st.booleans())
+    return (
+        stages,
+        f"drafts=[{{ device = {{ draft_ms = {{ 1 = {draw(times(0.001, 40))} }}, {ends} }} }}]",
+        f"links={{ default = {{ latency_ms = {draw(latency)} }}, pairs = [{', '.join(uneven)}] }}",
+        f"schedule.ends={draw(st.sampled_from(ENDS))}",
+        f"schedule.groups={1 if central else draw(st.integers(1, count))}",
+        f"schedule.central_transfers={str(central).lower()}",
+        f"schedule.overlapped_pruning={str(overlapped).lower()}",
+        f"workload.new_tokens={draw(st.sampled_from([1, 2, 17]))}",
+        "workload.prompt_tokens=30",
+        "target={ layers = 60, hidden_size = 2048 }",
+    )
+
+
+@given(pipelines(), st.sampled_from([0, 1]))
+def test_all_hit_or_all_miss(keys: tuple[str, ...], beta: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        written = Written(Path(folder), "pipedec", *CHAIN, *keys, f"acceptance.beta={beta}")
+        assume(written.bent == [])
+        assert_equal(written)
