@@ -22,7 +22,7 @@ from treepipe.core.errors import UserError
 from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.gaps import Runs, relative_gap
 from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.limits import is_least_best
+from treepipe.results.metrics import metric
 from treepipe.results.show import number
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
@@ -329,7 +329,9 @@ def _best(found: Found, goals: Goals) -> ScheduleName:
 
 def _cost(found: Found, goals: Goals, name: ScheduleName) -> float:
     """What is least for the best."""
-    return goals[name].mean if is_least_best(found.cluster.search.goal) else -goals[name].mean
+    return (
+        goals[name].mean if metric(found.cluster.search.goal).less_is_better else -goals[name].mean
+    )
 
 
 def _same(goals: Goals, others: Goals) -> bool:
@@ -347,7 +349,7 @@ def _crossing(
 ) -> BreakEven:
     """Between the two values ``ends``, and the interval: where that of the plans' difference ends
     or begins to hold 0, all of them linear between values (in logarithms)."""
-    sign = 1 if is_least_best(found.cluster.search.goal) else -1
+    sign = 1 if metric(found.cluster.search.goal).less_is_better else -1
     values = sorted(tried)
     lead = dict[float, tuple[float, float, float]]()  # how far ``before`` is better: low to high
     for value in values:

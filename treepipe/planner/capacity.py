@@ -20,8 +20,8 @@ from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.limits import is_least_best
 from treepipe.results.load import OVERLOADED
+from treepipe.results.metrics import metric
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.engine import at_once
@@ -257,7 +257,7 @@ def _slack(name: str, bound: float, outcome: Outcome) -> Slack:
             f"--capacity: search.limits.{name}: there are too few requests to tell it; raise "
             f"workload.requests or runs"
         )
-    sign = -1.0 if is_least_best(name) else 1.0
+    sign = -1.0 if metric(name).less_is_better else 1.0
     ends = [value.mean if end is None else end for end in (value.low, value.high)]
     low, high = sorted(sign * _apart(end, bound) for end in ends)
     return low, sign * _apart(value.mean, bound), high

@@ -12,8 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.planner.front import Front
-from treepipe.planner.limits import is_least_best, unit_of
-from treepipe.results.metrics import in_words
+from treepipe.results.metrics import in_words, metric
 from treepipe.results.plots import AMBER, BLACK, BLUE, GREY, clean, save_figure
 
 ON = {"marker": "o", "color": BLUE, "ms": 8, "mec": "white", "label": "on the front"}
@@ -137,5 +136,5 @@ def _listed(places: Sequence[int]) -> str:
 
 
 def _label(goal: str) -> str:
-    side = "less" if is_least_best(goal) else "more"
-    return f"{in_words(goal)} ({unit_of(goal)}), {side} is better"
+    side = "less" if metric(goal).less_is_better else "more"
+    return f"{in_words(goal)} ({metric(goal).unit}), {side} is better"

@@ -14,7 +14,6 @@ from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.explored import NOTHING_MORE, Explored
 from treepipe.planner.front_plot import front_figure
 from treepipe.planner.halving import Found
-from treepipe.planner.limits import is_least_best
 from treepipe.planner.regions_plot import regions_figure
 from treepipe.planner.report import (
     binding,
@@ -38,7 +37,7 @@ from treepipe.planner.sensitivity import Sensitivity
 from treepipe.planner.sensitivity_plot import tornado_figure
 from treepipe.report.background import background
 from treepipe.report.page import Chapter, Picture, Report
-from treepipe.results.metrics import UNITS, in_words
+from treepipe.results.metrics import in_words, metric
 from treepipe.results.timeline import timelines_figure
 from treepipe.sim.predict import predict
 
@@ -73,10 +72,10 @@ def question(found: Found) -> list[str]:
     """What was asked: the goal, the cluster, what was tried, and within which limits."""
     cluster = found.cluster
     search, goal = cluster.search, cluster.search.goal
-    side = "least" if is_least_best(goal) else "largest"
+    side = "least" if metric(goal).less_is_better else "largest"
     limits = [
-        f"{in_words(name)} at {'most' if is_least_best(name) else 'least'} {bound:g} {UNITS[name]}"
-        for name, bound in search.limits.of_metrics.items()
+        f"{each.in_words} at {'most' if each.less_is_better else 'least'} {bound:g} {each.unit}"
+        for each, bound in ((metric(n), b) for n, b in search.limits.of_metrics.items())
     ]
     costs = {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}
     for name, unit in costs.items():

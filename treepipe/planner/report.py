@@ -25,12 +25,11 @@ from treepipe.planner.explored import NOTHING_MORE, Explored
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown
 from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.limits import is_least_best, unit_of
 from treepipe.planner.robustness import Mishap
 from treepipe.planner.sensitivity import STEP, Sensitivity
 from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
-from treepipe.results.metrics import UNITS, in_words
+from treepipe.results.metrics import METRICS, in_words, metric
 from treepipe.results.show import number, print_table
 from treepipe.results.statistics import CONFIDENCE, Interval
 from treepipe.scenario.making import share_warnings
@@ -47,7 +46,7 @@ def plan_content(found: Found, more: Explored = NOTHING_MORE) -> dict[str, Any]:
         "schema": SCHEMA,
         "cluster": found.cluster.name,
         "goal": search.goal,
-        "unit": UNITS[search.goal],
+        "unit": METRICS[search.goal].unit,
         "seed": found.cluster.seed,
         "feasible": found.feasible,
         "rungs": [{"candidates": rung.candidates, "runs": rung.runs} for rung in found.rungs],
@@ -77,7 +76,7 @@ def plan_content(found: Found, more: Explored = NOTHING_MORE) -> dict[str, Any]:
 def _uncertain_inputs(found: Found, cases: Cases) -> dict[str, Any]:
     """What is estimated, and what that leaves of the best plan of each schedule."""
     goal, plans = found.cluster.search.goal, found.best_of_each
-    best_in = cases.best_in(least=is_least_best(goal))
+    best_in = cases.best_in(least=metric(goal).less_is_better)
     return {
         "estimates": {str(of): share for of, share in cases.inputs.items()},
         "cases": len(next(iter(cases.values.values()))),
@@ -168,7 +167,7 @@ def front_table(front: Front) -> Table | None:
     table = Table(title="all goals: plans of the ranking, and what beats them in every goal")
     table.add_column("", justify="right")
     for goal in front.goals:
-        table.add_column(f"{in_words(goal)} ({unit_of(goal)})", justify="right")
+        table.add_column(f"{in_words(goal)} ({metric(goal).unit})", justify="right")
     table.add_column("beaten by")
     by = {each.plan: each for each in front.beaten}
     for place, values in enumerate(front.values):
@@ -350,7 +349,7 @@ def _by_inputs(found: Found) -> list[str]:
         return []
     best, goal = found.best, found.cluster.search.goal
     wide = found.cases.widened(best.candidate.schedule, best.outcome.metrics[goal])
-    shares = found.cases.best_in(least=is_least_best(goal))
+    shares = found.cases.best_in(least=metric(goal).less_is_better)
     others = [
         f"{name} in {share:.0%}"
         for name, share in sorted(shares.items(), key=lambda item: -item[1])
@@ -360,7 +359,7 @@ def _by_inputs(found: Found) -> list[str]:
     first = f"{winner} is the best schedule in {shares[winner]:.0%}"
     inputs = ", ".join(f"{of} ±{share:.0%}" for of, share in found.cases.inputs.items())
     return [
-        f"with its inputs' uncertainty: {_ends(wide)} {UNITS[goal]}; "
+        f"with its inputs' uncertainty: {_ends(wide)} {METRICS[goal].unit}; "
         f"{', '.join([first, *others])} of {len(next(iter(found.cases.values.values())))} cases "
         f"that the inputs allow ({inputs})"
     ]
@@ -375,11 +374,11 @@ def cases_table(found: Found) -> Table:
     """The best plan of each schedule with both intervals, and how often it is the best one."""
     cases, goal = found.cases, found.cluster.search.goal
     assert cases is not None
-    shares = cases.best_in(least=is_least_best(goal))
+    shares = cases.best_in(least=metric(goal).less_is_better)
     count = len(next(iter(cases.values.values())))
     table = Table(title=f"the best plan of each schedule in {count} cases that the inputs allow")
     table.add_column("schedule")
-    for heading in (UNITS[goal], "95 %, by the runs", "95 %, by runs and inputs", "best in"):
+    for heading in (METRICS[goal].unit, "95 %, by the runs", "95 %, by runs and inputs", "best in"):
         table.add_column(heading, justify="right")
     for name, each in found.best_of_each.items():
         value = each.outcome.metrics[goal]
@@ -442,7 +441,13 @@ def _ordered_table(found: Found) -> Table:
     table = Table(title=_title(found))
     for heading in ("", "plan"):
         table.add_column(heading)
-    for heading in (UNITS[goal], "95 % interval", "against the best", "95 %, all together", ""):
+    for heading in (
+        METRICS[goal].unit,
+        "95 % interval",
+        "against the best",
+        "95 %, all together",
+        "",
+    ):
         table.add_column(heading, justify="right")
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal]
@@ -470,7 +475,7 @@ def _misses_table(found: Found) -> Table:
     table = Table(title=f"{_title(found)}: no plan keeps the limits, nearest first")
     for heading in ("", "plan"):
         table.add_column(heading)
-    table.add_column(UNITS[goal], justify="right")
+    table.add_column(METRICS[goal].unit, justify="right")
     table.add_column("limits missed, the worst first")
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal].mean
@@ -527,7 +532,7 @@ def write_best(found: Found, out: Path) -> None:
     comment = [
         f"Found by treepipe plan {found.cluster.path.name}: the best of "
         f"{found.rungs[0].candidates} plans for {in_words(search.goal)}.",
-        f"Predicted: {number(value.mean)} {UNITS[search.goal]} (mean of {found.runs} runs).",
+        f"Predicted: {number(value.mean)} {METRICS[search.goal].unit} (mean of {found.runs} runs).",
     ]
     name = f"{found.cluster.name}: {best.candidate.schedule}"
     plan = best.candidate.scenario

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.gaps import Runs, relative_change
 from treepipe.planner.halving import Found
-from treepipe.planner.limits import is_least_best
 from treepipe.profiles.library import resolve_link
+from treepipe.results.metrics import metric
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import multiplied, named_links
@@ -78,7 +78,7 @@ def mishaps(found: Found, say: Say) -> list[Mishap]:
 def _worst(told: Sequence[Case], found: Found, say: Say) -> list[Case]:
     """The worst of cases that differ in the device alone, by the first rung's runs."""
     goal = found.cluster.search.goal
-    sign = 1 if is_least_best(goal) else -1
+    sign = 1 if metric(goal).less_is_better else -1
     seen = _simulated(told, found, found.cluster.search.first_runs, say)
     by_case: dict[str, list[tuple[float, Case]]] = {}
     for case, outcome in zip(told, seen, strict=True):
