@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treepipe.core.messages import HEADER_BYTES, ROW_BYTES
 from treepipe.core.tree import split
 from treepipe.physics.timing import LinkTimes
-from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment, Placed
+from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.sim.theory.flowspec import timeline_ms
 
 
