@@ -19,9 +19,11 @@ from treepipe.planner.break_even import axis_of, break_even
 from treepipe.planner.explored import Explored
 from treepipe.planner.halving import Found
 from treepipe.planner.page import plan_report
+from treepipe.planner.report import write_best
 from treepipe.planner.robustness import Mishap, mishaps
 from treepipe.report.page import report_html
 from treepipe.results.estimates import observe
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 JITTER, BURST, SLOW, LOST = (
@@ -120,6 +122,22 @@ def test_the_command_prints_writes_and_reports(
     assert SLOW not in report_html(plan_report(each))
     assert call(monkeypatch, "plan", "c.toml", "--robust", "--quiet", "--force") == 2
     assert_sentence(capsys.readouterr().err, "--robust --quiet shows nothing; add --json")
+
+
+def test_the_written_plan_keeps_the_clusters_faults(tmp_path: Path) -> None:
+    write_best(found(faults={"spares": 2, "timeout_ms": 1500}), tmp_path / "best.toml")
+    faults = Scenario.load(tmp_path / "best.toml").faults
+    assert (faults.spares, faults.timeout_ms) == (2, 1500)
+
+
+def test_no_worker_fails_in_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    faults = [{"worker": "draft0", "kind": "kill", "at_ms": 5.0}]
+    path.write_text(toml_text({**CLUSTER, "faults": faults}, []))
+    assert call(monkeypatch, "plan", path) == 2
+    assert_sentence(capsys.readouterr().err, "key faults.inject: no worker fails in a search")
 
 
 def test_a_plan_of_the_library_is_asked_the_same() -> None:

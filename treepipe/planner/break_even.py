@@ -19,14 +19,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from treepipe.core.errors import UserError
-from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.gaps import Runs, relative_gap
 from treepipe.planner.halving import Found, Ranked
 from treepipe.results.metrics import metric
 from treepipe.results.show import number
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
-from treepipe.sim.points import Point
+from treepipe.sim.points import Point, simulate_points
 
 Say: TypeAlias = Callable[[str, int], None]
 REACH = 8.0
@@ -305,7 +304,7 @@ def _simulated(
             for name, each in plans.items()
         ]
         title = f"{len(plans)} plans at {len(settings)} values"
-        outcomes = simulate_weighed(found.cluster, points, say, title)
+        outcomes = simulate_points(points, say, title)
     return [
         {name: Runs.of(outcomes[f"{name} {count}"], goal) for name in plans}
         for count in range(len(settings))

@@ -16,7 +16,6 @@ from itertools import pairwise, zip_longest
 from typing import Any, TypeAlias
 
 from treepipe.core.errors import UserError
-from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found, Ranked
@@ -25,7 +24,7 @@ from treepipe.results.metrics import metric
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.engine import at_once
-from treepipe.sim.points import Outcome, Point
+from treepipe.sim.points import Outcome, Point, simulate_points
 
 Say: TypeAlias = Callable[[str, int], None]
 RATE = "workload.arrivals.rate_per_s"
@@ -105,7 +104,7 @@ def capacities(found: Found, say: Say) -> list[Capacity]:
     while asking := [each for each in searches if each.asked]:
         points = _together([each.points() for each in asking], at_once())
         title = f"capacity: {len(points)} rates for {len(asking)} plans"
-        outcomes = simulate_weighed(found.cluster, points, say, title)
+        outcomes = simulate_points(points, say, title)
         for each in asking:
             each.go_on(outcomes)
     return sorted([each.capacity for each in searches], key=lambda each: -(each.rate_per_s or 0.0))

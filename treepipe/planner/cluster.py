@@ -267,6 +267,11 @@ class Cluster(Scenario):
                 f"key runs = {self.runs}: a ranking needs at least search.first_runs = "
                 f"{self.search.first_runs} runs"
             )
+        if self.faults.inject:
+            raise ValueError(
+                "key faults.inject: no worker fails in a search; treepipe plan --robust tells what "
+                "a loss does to the best plan, treepipe simulate what these do to a scenario"
+            )
         if isinstance(self.acceptance, Replay):
             raise ValueError(
                 "key acceptance.source = 'replay': a search draws texts anew in every run; use "

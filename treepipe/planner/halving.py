@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from math import ceil, comb
 
 from treepipe.core.errors import UserError
-from treepipe.planner.availability import check_rates, simulate_weighed
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.front import Front, Weighed, front_members, pareto_front
@@ -25,7 +24,7 @@ from treepipe.results.critical_path import CriticalPath
 from treepipe.results.metrics import GOALS, PERCENTILES, metric
 from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import ScheduleName
-from treepipe.sim.points import Outcome, Point
+from treepipe.sim.points import Outcome, Point, simulate_points
 
 OF_ALL_TOGETHER = (
     "throughput_tokens_s",
@@ -158,7 +157,6 @@ def rank(cluster: Cluster, say: Callable[[str, int], None]) -> Found:
         RunError: a simulation came to a standstill.
     """
     alive, refused = find_candidates(cluster)
-    check_rates(cluster, [each.scenario for each in alive])
     rungs, runs, last = list[Rung](), cluster.search.first_runs, cluster.runs
     while True:
         rungs.append(Rung(len(alive), runs))
@@ -193,7 +191,7 @@ def _simulated(
         for i, each in enumerate(candidates)
     ]
     title = f"{len(points)} plans, {runs} runs"
-    outcomes = list(simulate_weighed(cluster, points, say, title).values())
+    outcomes = list(simulate_points(points, say, title).values())
     for candidate, outcome in zip(candidates, outcomes, strict=True):
         known = {**outcome.metrics, **candidate.prices}
         for goal in (cluster.search.goal, *cluster.search.weighed):

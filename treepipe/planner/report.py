@@ -16,11 +16,10 @@ from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.answer import headline
-from treepipe.planner.availability import faults_content, time_shares
 from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.capacity import Capacity
-from treepipe.planner.cluster import Cluster, published_price
+from treepipe.planner.cluster import Goal, published_price
 from treepipe.planner.explored import NOTHING_MORE, Explored
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown
@@ -59,7 +58,7 @@ def plan_content(found: Found, more: Explored = NOTHING_MORE) -> dict[str, Any]:
         "capacity": [each.as_dict() for each in more.capacities],
         "robustness": [each.as_dict() for each in more.mishaps],
         "warnings": plan_warnings(found),
-        "ranking": [_entry(each, found.cluster) for each in found.ranking],
+        "ranking": [_entry(each, search.goal) for each in found.ranking],
         **found.front.as_dict(),
         "refused": [
             {
@@ -90,9 +89,8 @@ def _uncertain_inputs(found: Found, cases: Cases) -> dict[str, Any]:
     }
 
 
-def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
-    candidate, outcome, goal = ranked.candidate, ranked.outcome, cluster.search.goal
-    shares = time_shares(cluster, candidate.scenario) if cluster.faults.inject else None
+def _entry(ranked: Ranked, goal: Goal) -> dict[str, Any]:
+    candidate, outcome = ranked.candidate, ranked.outcome
     return {
         "schedule": candidate.schedule,
         "settings": dict(candidate.settings),
@@ -120,8 +118,6 @@ def _entry(ranked: Ranked, cluster: Cluster) -> dict[str, Any]:
             for miss in ranked.misses
         ],
         **{name: candidate.prices.get(name) for name in ("price_usd", "price_usd_per_hour")},
-        "up_share": None if shares is None else shares.up,
-        "plain_share": None if shares is None else shares.plain,
         "lossless": candidate.scenario.sampling.lossless,
         "metrics": {name: value.as_dict() for name, value in outcome.metrics.items()},
         "utilization": {name: value.as_dict() for name, value in outcome.utilization.items()},
@@ -300,7 +296,7 @@ def verdict(found: Found) -> list[str]:
     if best.candidate.partition != "even":
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
         sentences.append(f"its layers per stage: {dealt}")
-    return sentences + _by_faults(found) + _comparison(found) + _by_inputs(found)
+    return sentences + _comparison(found) + _by_inputs(found)
 
 
 def prices(found: Found) -> list[str]:
@@ -328,19 +324,6 @@ def binding(found: Found) -> list[str]:
             f"what binds the {in_words(goal)}: {name}, busy {busy[name].mean:.0%} of the time"
         )
     return sentences
-
-
-def _by_faults(found: Found) -> list[str]:
-    """What the cluster's faults leave of the time, and that figures count that."""
-    cluster = found.cluster
-    if not cluster.faults.inject:
-        return []
-    shares = time_shares(cluster, found.best.candidate.scenario)
-    plainly = f" (without a draft server, decoding plainly, {100 * shares.plain:.4g} %)"
-    return [
-        f"with the cluster's faults it is at work {100 * shares.up:.4g} % of the time"
-        f"{plainly if shares.plain else ''}, which all figures count"
-    ]
 
 
 def _by_inputs(found: Found) -> list[str]:
@@ -535,8 +518,8 @@ def write_best(found: Found, out: Path) -> None:
         f"Predicted: {number(value.mean)} {METRICS[search.goal].unit} (mean of {found.runs} runs).",
     ]
     name = f"{found.cluster.name}: {best.candidate.schedule}"
-    plan = best.candidate.scenario
-    content = {**plan.content, **faults_content(found.cluster, plan)}
+    faults = {key: value for key, value in found.cluster.content.items() if key == "faults"}
+    content = {**best.candidate.scenario.content, **faults}
     data = _moved(content, found.cluster.path.resolve().parent, out.resolve().parent)
     write_file(out, toml_text({**data, "name": name}, comment), "--out")
 

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any, TypeAlias
 
-from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.gaps import Runs, relative_change
 from treepipe.planner.halving import Found
 from treepipe.profiles.library import resolve_link
@@ -20,7 +19,7 @@ from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import multiplied, named_links
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.points import Outcome, Point
+from treepipe.sim.points import Outcome, Point, simulate_points
 
 SLOWER = 1.5
 """Of a slow device."""
@@ -91,7 +90,7 @@ def _simulated(told: Sequence[Case], found: Found, runs: int, say: Say) -> list[
         Point(f"{case} {worker}", scenario.with_(runs=runs)) for case, worker, scenario in told
     ]
     title = f"best plan, {len(told)} mishaps, {runs} runs"
-    return [*simulate_weighed(found.cluster, points, say, title).values()]
+    return [*simulate_points(points, say, title).values()]
 
 
 def _cases(plan: Scenario, found: Found) -> Iterator[Case]:

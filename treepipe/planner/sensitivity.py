@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
-from treepipe.planner.availability import simulate_weighed
 from treepipe.planner.gaps import Runs, relative_change
 from treepipe.planner.halving import Found
 from treepipe.results.statistics import ROUNDING
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scale import multiplied, named_devices
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.points import Point
+from treepipe.sim.points import Point, simulate_points
 
 STEP = 0.1
 """The relative change of an input."""
@@ -84,9 +83,7 @@ def sensitivities(found: Found, say: Callable[[str, int], None]) -> list[Sensiti
         for factor in FACTORS
     ]
     try:
-        outcomes = simulate_weighed(
-            found.cluster, points, say, f"best plan, {len(keys)} inputs +-{STEP:.0%}"
-        )
+        outcomes = simulate_points(points, say, f"best plan, {len(keys)} inputs +-{STEP:.0%}")
     except UserError as error:
         raise UserError(f"{error} (--sensitivity takes each input {STEP:.0%} larger)") from None
     stated = Runs.of(found.best.outcome, goal)
