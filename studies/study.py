@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.files.folder import claim
-from treepipe.files.outputs import Faults, check_outputs, write_file
+from treepipe.files.outputs import Faults, check_outputs, claim_results, write_file
 from treepipe.report.background import made_again, not_modelled
 from treepipe.report.page import Chapter, Picture, Report, write_report
 from treepipe.results.plots import save_figure
@@ -288,7 +287,7 @@ def perform(
         others = f"{', '.join(some)} and {last}"
         raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
     folder = out or Path(f"treepipe-study-{study.name}")
-    claim(folder, f"{study.name}.json", f"result of the study {study.name}")
+    claim_results(folder, f"{study.name}.json", f"result of the study {study.name}")
     check_outputs({"--json": json, "--report": report}, keep=() if force else ("--report",))
     with Progress(quiet) as say:
         result = run_study(study, say, full, measure)

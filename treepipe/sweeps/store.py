@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
-from treepipe.files.folder import claim
 from treepipe.files.json_file import read_json
-from treepipe.files.outputs import write_file
+from treepipe.files.outputs import claim_results, write_file
 from treepipe.results.metrics import METRICS
 from treepipe.sim.points import ROOMS, fingerprint
 from treepipe.sweeps.columns import KeyColumns
@@ -68,7 +67,7 @@ class Store:
         Raises:
             UserError: it holds something else.
         """
-        claim(out, MANIFEST, "sweep")
+        claim_results(out, MANIFEST, "sweep")
         store = cls(out, sweep, _manifest(sweep))
         fault = store._difference()
         if fault is not None and not force:

@@ -9,8 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from treepipe.files.folder import claim
-from treepipe.files.outputs import Faults, write_file
+from treepipe.files.outputs import Faults, claim_results, write_file
 from treepipe.report.page import Report
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
@@ -69,7 +68,7 @@ def _cases(schedules: Sequence[ScheduleName], size: Size) -> list[Case]:
 
 def claim_folder(out: Path) -> None:
     """Make the folder; refuse one that holds something other than an earlier demonstration."""
-    claim(out, "demo.json", "demonstration")
+    claim_results(out, "demo.json", "demonstration")
 
 
 def _row_content(row: Row) -> dict[str, Any]:
