@@ -28,6 +28,12 @@ class Passage:
     def draft(self) -> Placed:
         return self.deployment.drafts[0]
 
+    def unread(self, accepted: int, drafted: int) -> int:
+        """Committed tokens that the draft reads first behind a chain of ``drafted`` tokens that it
+        has drafted from, of which ``accepted`` were right, and the target's own token behind."""
+        held = 0 if self.deployment.reads_states else min(accepted, drafted)
+        return accepted + 1 - held
+
     @property
     def stages(self) -> tuple[Placed, ...]:
         return self.deployment.pipelines[self.pipeline]

@@ -284,7 +284,7 @@ def decode_greedily(
 def test_text_is_greedy_whatever_drafts(
     target: Checkpoint, head: Path, tmp_path: Path, kind: str, name: str
 ) -> None:
-    deployment = replace(small_deployment(name, clients=3), reads_states=kind == "eagle")
+    deployment = small_deployment(name, clients=3, reads_states=kind == "eagle")
     decode_greedily(target, head, kind, deployment, emulate=False)
 
 
@@ -292,7 +292,7 @@ def test_text_is_greedy_whatever_drafts(
 @pytest.mark.parametrize("kind", ["model", "ngram", "hybrid", "eagle"])
 def test_passes_in_vain_leave_the_text_as_it_is(target: Checkpoint, head: Path, kind: str) -> None:
     """The way back takes over 20 ms, so an idle draft runs several of them per round."""
-    deployment = replace(small_deployment("chain"), reads_states=kind == "eagle")
+    deployment = small_deployment("chain", reads_states=kind == "eagle")
     deployment = replace(deployment, serving=replace(deployment.serving, warm_up_ms=3.0))
     trace = decode_greedily(target, head, kind, deployment, emulate=True)
     vain = [s for s in trace.spans if s.device == "draft0" and s.kind == "draft" and not s.session]

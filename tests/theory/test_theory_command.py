@@ -188,8 +188,13 @@ def test_acceptance_is_needed_but_for_plain_decoding(
         ("dsd", ("drafts=[{ device = { draft_ms = { 1 = 30.0 } } }]",), "drafting hides behind"),
         (
             "dsd",
-            ("drafts=[{ device = { draft_ms = { 1 = 3.0, 5 = 4.0 } } }]",),
+            ("drafts=[{ source = 'eagle', device = { draft_ms = { 1 = 3.0, 5 = 4.0 } } }]",),
             "a draft pass takes as long for 5 tokens as for one",
+        ),
+        (
+            "starsd",
+            ("drafts=[{ device = { draft_ms = { 1 = 3.0, 5 = 4.0 } } }]",),
+            "a draft pass takes as long for 2 tokens as for one",
         ),
         ("starsd", (), "is the steady state"),
         ("pipedec", ("links.default.duplex=half",), "no transfer waits for another"),

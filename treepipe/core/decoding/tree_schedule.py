@@ -36,6 +36,7 @@ class TreeParameters:
         growth: how the tree grows, asked anew for every round; told what the draft server has
             learned, and how many tokens are still wanted.
         judges: the draft server is told what each round accepted.
+        keeps: the draft need not read accepted tokens that it has drafted from.
     """
 
     size: int
@@ -43,6 +44,7 @@ class TreeParameters:
     score_order: bool
     growth: Callable[[Pace, int], Growth]
     judges: bool = False
+    keeps: bool = False
 
 
 class TreeSchedule(TreeDecoding):
@@ -52,7 +54,7 @@ class TreeSchedule(TreeDecoding):
         self, session: int, prefill_chunk: int, parameters: TreeParameters, parts: int
     ) -> None:
         """Args: ``parts``: how many segments a round's tree is cut into."""
-        super().__init__(session, prefill_chunk)
+        super().__init__(session, prefill_chunk, keeps=parameters.keeps)
         self._parameters = parameters
         self._parts = parts
         self._draft: TreeDraft | None = None
@@ -123,8 +125,9 @@ class TreeSchedule(TreeDecoding):
         is under way is given up."""
         flying = self._flying
         self._asked.abandon()
-        self._draft = TreeDraft(flying.tree.tokens[0], flying.unread, growth)
-        flying.unread = []
+        unread, flying.unread = flying.unread, []
+        held = self._asked.held(unread)
+        self._draft = TreeDraft(flying.tree.tokens[0], unread, growth, held=held)
         return [self._next_pass(self._draft)]
 
     def _next_pass(self, draft: TreeDraft) -> DraftPass:

@@ -146,7 +146,7 @@ def _make(parameters: StarKeys, seat: Seat) -> StaticTree:
         if adaptive
         else Always(parameters.growth(depth, drawn=seat.drawn))
     )
-    tree = TreeParameters(size, size + 1, False, growth, adaptive)
+    tree = TreeParameters(size, size + 1, False, growth, adaptive, seat.keeps)
     return StaticTree(seat.session, parameters.prefill_chunk, tree, 1)
 
 
