@@ -480,7 +480,7 @@ def test_the_ranking_is_shown_before_its_analyses(
         return [Sensitivity("scale.stages", -0.1, 0.1, None, None)]
 
     path.write_text(CLUSTER)
-    monkeypatch.setattr("treepipe.planner.explored.sensitivities", begun)
+    monkeypatch.setattr("treepipe.planner.sensitivity.sensitivities", begun)
     few = ("--set", 'search.schedules=["pp"]', "--set", "search.grid={}", "--runs", 2)
     assert call(monkeypatch, "plan", path, "--sensitivity", *few) == 0
     assert "best: pp (plain decoding): " in shown[0]

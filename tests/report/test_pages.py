@@ -31,12 +31,11 @@ from treepipe.cli.main import app
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan, Validation
-from treepipe.planner.break_even import axis_of, break_evens
-from treepipe.planner.explored import Explored
+from treepipe.planner.break_even import BreakEvenAnalysis, axis_of
 from treepipe.planner.halving import Found
 from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content
-from treepipe.planner.sensitivity import sensitivities
+from treepipe.planner.sensitivity import SensitivityAnalysis
 from treepipe.profiles.library import find_device
 from treepipe.report.background import NOT_MODELLED, inputs_table
 from treepipe.report.page import Chapter, Report, report_html, write_report
@@ -75,9 +74,8 @@ def plan_page() -> str:
     each = searched()
     keys = ("scale.latency=0.5:2", "scale.stages=0.5:2")
     axes = [axis_of(key, each.cluster) for key in keys]
-    even, mapped = break_evens(each, axes, say)
-    rows = sensitivities(each, say)
-    return report_html(plan_report(each, Explored(rows, even, mapped), "treepipe plan 'a b.toml'"))
+    done = [SensitivityAnalysis.run(each, say), BreakEvenAnalysis.run(each, say, axes)]
+    return report_html(plan_report(each, done, "treepipe plan 'a b.toml'"))
 
 
 @cache

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -26,7 +26,7 @@ from treepipe.core.errors import UserError
 from treepipe.files.outputs import Faults, check_outputs
 
 if TYPE_CHECKING:
-    from treepipe.planner.explored import Explored
+    from treepipe.planner.analysis import Analysis
     from treepipe.planner.halving import Found
 
 
@@ -79,20 +79,21 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Search schedules, parameters and partitions for a cluster and a goal."""
-    from treepipe.planner.break_even import axes_of
-    from treepipe.planner.capacity import check_capacity
+    from treepipe.planner.break_even import BreakEvenAnalysis, axes_of
+    from treepipe.planner.capacity import CapacityAnalysis, check_capacity
     from treepipe.planner.cluster import Cluster
-    from treepipe.planner.explored import NOTHING_MORE, Explored, analyses
     from treepipe.planner.halving import rank, with_cases
     from treepipe.planner.report import (
         check_feasible,
         default_out,
         plan_content,
+        show_analysis,
         show_cases,
-        show_explored,
         show_plan,
         write_best,
     )
+    from treepipe.planner.robustness import RobustnessAnalysis
+    from treepipe.planner.sensitivity import SensitivityAnalysis
     from treepipe.results.result import write_json
     from treepipe.results.show import Progress, console
     from treepipe.sim.engine import engine
@@ -115,7 +116,13 @@ def plan(
     if capacity:
         check_capacity(loaded)
     axes = axes_of(keys, loaded)
-    shown, more = None if quiet or json == "-" else console(), NOTHING_MORE
+    runs_of: dict[str, Callable[[Found, Progress], Analysis]] = {
+        "--sensitivity": SensitivityAnalysis.run,
+        "--break-even": partial(BreakEvenAnalysis.run, axes=axes),
+        "--capacity": CapacityAnalysis.run,
+        "--robust": RobustnessAnalysis.run,
+    }
+    shown, done = None if quiet or json == "-" else console(), []
     with engine(backend, jobs, address):
         with Progress(quiet) as say:
             found = rank(loaded, say)
@@ -125,43 +132,39 @@ def plan(
             found = with_cases(found, say)
         if shown is not None:
             show_cases(found, shown)
-        flags = {"sensitivity": sensitivity, "capacity": capacity, "robust": robust}
-        for analysis in analyses(found, axes, **flags):
+        for analysis in (runs_of[option] for option, wanted in asked.items() if wanted):
             with Progress(quiet) as say:  # closed before anything is printed
-                part = analysis(say)
-            more = replace(more, **part)
+                done.append(analysis(found, say))
             if shown is not None:
-                show_explored(found, Explored(**part), shown)
+                show_analysis(found, done[-1], shown)
     with Faults() as faults:
         faults.attempt(write_best, found, out)
         if json is not None:
-            faults.attempt(write_json, plan_content(found, more), json)
+            faults.attempt(write_json, plan_content(found, done), json)
         if plot is not None:
-            faults.attempt(_draw, found, more, plot)
+            faults.attempt(_draw, found, done, plot)
         if report is not None:
             from treepipe.planner.page import plan_report
             from treepipe.report.page import write_report
 
-            faults.attempt(write_report, plan_report(found, more, command_line()), report)
+            faults.attempt(write_report, plan_report(found, done, command_line()), report)
     if shown is not None and found.feasible:
         shown.print(f"best plan as a scenario: {out}", highlight=False)
     check_feasible(found)
 
 
-def _draw(found: Found, more: Explored, plot: Path) -> None:
-    """Write the one picture of ``--plot``; none where no plan keeps the limits."""
-    from treepipe.planner.front_plot import draw_front
-    from treepipe.planner.regions_plot import draw_regions
-    from treepipe.planner.report import front_title, regions_title, sensitivity_title
-    from treepipe.planner.sensitivity_plot import draw_tornado
+def _draw(found: Found, done: Sequence[Analysis], plot: Path) -> None:
+    """Write the picture of ``--plot``: an analysis's, else the Pareto front; none where no plan
+    keeps the limits."""
+    from treepipe.planner.front_plot import front_figure
+    from treepipe.planner.report import front_title
+    from treepipe.results.plots import save_figure
 
-    goal, rows, mapped = found.cluster.search.goal, more.sensitivities, more.regions
-    if rows:
-        draw_tornado(rows, sensitivity_title(found), goal, plot)
-    elif mapped is not None:
-        draw_regions(mapped, regions_title(found, mapped), plot)
-    elif found.feasible:
-        draw_front(found.front, goal, front_title(found), plot)
+    figures = [picture.figure for each in done for picture in each.pictures(found)]
+    if not figures and found.feasible:
+        figures = [front_figure(found.front, found.cluster.search.goal, front_title(found))]
+    if figures:
+        save_figure(figures[0], plot, 110, "--plot")
 
 
 def _check_asked(
@@ -180,10 +183,6 @@ def _check_asked(
     sensitivity = asked["--sensitivity"]
     if plot is not None and sensitivity and len(keys) == 2:
         raise UserError("--plot draws one picture: leave out --sensitivity or a --break-even")
-    if len(keys) == 2 and plot is None and json is None and report is None:
-        raise UserError(
-            "a map of two --break-even is shown by --plot, --json and --report; add one"
-        )
     silent = quiet and json is None and report is None
     unheard = [option for option, each in asked.items() if each] if silent else []
     if unheard and plot is None:

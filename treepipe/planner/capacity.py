@@ -11,20 +11,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise, zip_longest
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from rich.table import Table
 
 from treepipe.core.errors import UserError
 from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found, Ranked
 from treepipe.results.load import OVERLOADED
-from treepipe.results.metrics import metric
+from treepipe.results.metrics import in_words, metric
+from treepipe.results.show import number
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.engine import at_once
 from treepipe.sim.points import Outcome, Point, simulate_points
+
+if TYPE_CHECKING:
+    from treepipe.report.page import Picture
 
 Say: TypeAlias = Callable[[str, int], None]
 RATE = "workload.arrivals.rate_per_s"
@@ -62,15 +68,45 @@ class Capacity:
     limit: str
     overloaded: bool = False
 
+
+@dataclass(frozen=True, slots=True)
+class CapacityAnalysis:
+    """``--capacity``: the best plan of each schedule, the largest rate first."""
+
+    rates: Sequence[Capacity] = ()
+    heading: ClassVar[str] = "Load"
+
+    @classmethod
+    def run(cls, found: Found, say: Say) -> CapacityAnalysis:
+        return cls(capacities(found, say))
+
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "schedule": self.schedule,
-            "rate_per_s": self.rate_per_s,
-            "low": self.low,
-            "high": self.high,
-            "limit": self.limit,
-            "overloaded": self.overloaded,
-        }
+        return {"capacity": [asdict(each) for each in self.rates]}
+
+    def sentences(self) -> list[str]:
+        return []
+
+    def tables(self, found: Found) -> list[Table]:
+        """The arrival rate that each schedule's best plan serves."""
+        if not self.rates:
+            return []
+        title = "capacity: the largest arrival rate that keeps the limits (requests/s)"
+        table = Table(title=title)
+        table.add_column("plan of")
+        for heading in ("requests/s", "95 % interval"):
+            table.add_column(heading, justify="right")
+        for heading in ("broken first", ""):
+            table.add_column(heading)
+        for each in self.rates:
+            value = "none" if each.rate_per_s is None else number(each.rate_per_s)
+            ends = ["?" if end is None else number(end) for end in (each.low, each.high)]
+            interval = " … ".join(ends) if each.rate_per_s is not None else ""
+            note = "overloaded: longer runs keep less" if each.overloaded else ""
+            table.add_row(each.schedule, value, interval, in_words(each.limit), note)
+        return [table]
+
+    def pictures(self, found: Found) -> list[Picture]:
+        return []
 
 
 def check_capacity(cluster: Cluster) -> None:

@@ -15,17 +15,13 @@ from rich.table import Table
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
+from treepipe.planner.analysis import Analysis, with_empty
 from treepipe.planner.answer import headline
-from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.candidates import Candidate
-from treepipe.planner.capacity import Capacity
 from treepipe.planner.cluster import Goal, published_price
-from treepipe.planner.explored import NOTHING_MORE, Explored
 from treepipe.planner.front import Front
-from treepipe.planner.gaps import shown
+from treepipe.planner.gaps import shown_interval
 from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.robustness import Mishap
-from treepipe.planner.sensitivity import STEP, Sensitivity
 from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import METRICS, in_words, metric
@@ -38,9 +34,9 @@ NAMED = 4
 """More plans that cannot be told apart are counted, as the table marks them."""
 
 
-def plan_content(found: Found, more: Explored = NOTHING_MORE) -> dict[str, Any]:
+def plan_content(found: Found, analyses: Sequence[Analysis] = ()) -> dict[str, Any]:
     """The content of the JSON file; keys as in ``docs/planning.md``."""
-    search, even, mapped = found.cluster.search, more.break_even, more.regions
+    search = found.cluster.search
     return {
         "schema": SCHEMA,
         "cluster": found.cluster.name,
@@ -52,11 +48,7 @@ def plan_content(found: Found, more: Explored = NOTHING_MORE) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "comparisons": found.comparisons,
         "uncertain_inputs": {} if found.cases is None else _uncertain_inputs(found, found.cases),
-        "sensitivity": [row.as_dict() for row in more.sensitivities],
-        "break_even": None if even is None else even.as_dict(),
-        "break_even_map": None if mapped is None else mapped.as_dict(),
-        "capacity": [each.as_dict() for each in more.capacities],
-        "robustness": [each.as_dict() for each in more.mishaps],
+        **{key: value for each in with_empty(analyses) for key, value in each.as_dict().items()},
         "warnings": plan_warnings(found),
         "ranking": [_entry(each, search.goal) for each in found.ranking],
         **found.front.as_dict(),
@@ -176,93 +168,12 @@ def front_table(front: Front) -> Table | None:
     return table
 
 
-def show_explored(found: Found, more: Explored, console: Console) -> None:
+def show_analysis(found: Found, analysis: Analysis, console: Console) -> None:
     """Print what else was asked for, as far as there is an answer."""
-    if more.sensitivities:
-        print_table(console, sensitivity_table(found, more.sensitivities))
-    if more.break_even is not None:
-        console.print(break_even_sentence(more.break_even), highlight=False)
-    if more.capacities:
-        print_table(console, capacity_table(more.capacities))
-    if more.mishaps:
-        print_table(console, robustness_table(found, more.mishaps))
-
-
-def sensitivity_table(found: Found, rows: Sequence[Sensitivity]) -> Table:
-    """What inputs do to the best plan."""
-    table = Table(title=sensitivity_title(found))
-    table.add_column("input")
-    for heading in (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        interval = ""
-        if row.low is not None and row.high is not None:
-            interval = f"{shown(row.low)} … {shown(row.high)}"
-        table.add_row(row.label, shown(row.down), shown(row.up), interval)
-    return table
-
-
-def break_even_sentence(even: BreakEven) -> str:
-    """The value at which the best schedule changes, in words."""
-    axis = even.axis
-    if even.value is None:
-        ends = f"{axis.shown(axis.low)} to {axis.shown(axis.high)}"
-        sentence = f"{even.before} is the best schedule for {axis.key} from {ends}"
-        sentence += "" if even.matters else ", which changes nothing of any plan's goal"
-    else:
-        low = "" if even.low is None else f"beyond doubt below {axis.shown(even.low)}"
-        high = "" if even.high is None else f"beyond doubt above {axis.shown(even.high)}"
-        sentence = (
-            f"break-even: {axis.key} = {axis.shown(even.value)}; {even.before} is better below"
-            f"{f' ({low})' if low else ''}, {even.after} above{f' ({high})' if high else ''}"
-        )
-    stated = "" if axis.stated is None else f" (stated: {axis.shown(axis.stated)})"
-    return sentence + stated
-
-
-def capacity_table(rates: Sequence[Capacity]) -> Table:
-    """The arrival rate that each schedule's best plan serves."""
-    table = Table(title="capacity: the largest arrival rate that keeps the limits (requests/s)")
-    table.add_column("plan of")
-    for heading in ("requests/s", "95 % interval"):
-        table.add_column(heading, justify="right")
-    for heading in ("broken first", ""):
-        table.add_column(heading)
-    for each in rates:
-        value = "none" if each.rate_per_s is None else number(each.rate_per_s)
-        ends = ["?" if end is None else number(end) for end in (each.low, each.high)]
-        interval = " … ".join(ends) if each.rate_per_s is not None else ""
-        note = "overloaded: longer runs keep less" if each.overloaded else ""
-        table.add_row(each.schedule, value, interval, in_words(each.limit), note)
-    return table
-
-
-def robustness_table(found: Found, wrong: Sequence[Mishap]) -> Table:
-    """What becomes of the best plan where things go wrong."""
-    goal, plan = in_words(found.cluster.search.goal), found.best.candidate.label
-    table = Table(title=f"{plan}: {goal} where things go wrong ({found.runs} paired runs)")
-    for heading in ("what", "worst at"):
-        table.add_column(heading)
-    for heading in ("change", "95 % interval"):
-        table.add_column(heading, justify="right")
-    for each in wrong:
-        interval = ""
-        if each.low is not None and each.high is not None:
-            interval = f"{shown(each.low)} … {shown(each.high)}"
-        table.add_row(each.case, each.worker or "", shown(each.change), interval)
-    return table
-
-
-def regions_title(found: Found, mapped: Regions) -> str:
-    """What the map of best schedules is headed by."""
-    goal = in_words(found.cluster.search.goal)
-    return f"{found.cluster.name}: best schedule by {goal} ({mapped.runs} runs; dotted: as stated)"
-
-
-def sensitivity_title(found: Found) -> str:
-    """What the table and the plot of sensitivities are headed by."""
-    goal, plan = in_words(found.cluster.search.goal), found.best.candidate.label
-    return f"{plan}: {goal} as one input changes ({found.runs} paired runs)"
+    for table in analysis.tables(found):
+        print_table(console, table)
+    for sentence in analysis.sentences():
+        console.print(sentence, highlight=False)
 
 
 def front_title(found: Found) -> str:
@@ -447,10 +358,7 @@ def _gap_cells(ranked: Ranked) -> tuple[str, str, str]:
     gap, tied = ranked.gap, "not distinguishable" if ranked.tied else ""
     if gap is None:
         return "", "", tied
-    interval = ""
-    if gap.low is not None and gap.high is not None:
-        interval = f"{shown(gap.low)} … {shown(gap.high)}"
-    return f"{gap.mean:+.1%}", interval, tied
+    return f"{gap.mean:+.1%}", shown_interval(gap.low, gap.high), tied
 
 
 def _misses_table(found: Found) -> Table:
