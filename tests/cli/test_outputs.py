@@ -47,7 +47,7 @@ REFUSED = [
     ("simulate", ["--json", "/proc/x.json"], "cannot be written"),
     ("plan", ["--out", "none/best.toml"], "--out none/best.toml: there is no folder none"),
     ("plan", ["--out", "small.toml"], "small.toml: there is such a file already; --force"),
-    ("plan", ["--out", "a.toml", "--json", "a.toml"], "--out is the same file"),
+    ("plan", ["--out", "a.toml", "--json", "a.toml"], "--json is the same file"),
     ("calibrate", ["--out", "small.toml"], "small.toml: there is such a file already; --force"),
     ("study", ["--out", "small.toml"], "--out small.toml: is a file, not a folder"),
     ("demo", ["--out", "small.toml"], "--out small.toml: is a file, not a folder"),
