@@ -135,7 +135,7 @@ def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> No
     assert [len(each["same"]) for each in content["ranking"]] == [len(best.candidate.same), 0]
     assert content["ranking"][0]["same"][0]["layers"] == [[4, 4]]
     assert [each["plan"] for each in content["front"]] == [0]
-    (named, _) = ranking_table(ranked).columns[1].cells
+    (_, named, *_), _ = ranking_table(ranked).texts
     assert named.startswith("chain; the same on all texts: starsd ")
     sentences = verdict(ranked)
     assert not any("distinguishable" in each for each in sentences)
@@ -499,7 +499,7 @@ def test_a_rung_keeps_one_of_candidates_that_are_the_same(tmp_path: Path) -> Non
     assert [each.settings["schedule.gamma"] for each in kept.same] == [
         kept.settings["schedule.gamma"]
     ] * 2
-    assert [*ranking_table(ranked).columns[1].cells] == [
+    assert [row[1] for row in ranking_table(ranked).texts] == [
         f"{kept.label}; the same on all texts: prefill_chunk=128, prefill_chunk=256"
     ]
 

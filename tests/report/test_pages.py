@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.table import Table
 
 from tests.worlds.command_line import (
     ARGUMENTS,
@@ -40,7 +39,7 @@ from treepipe.profiles.library import find_device
 from treepipe.report.background import NOT_MODELLED, inputs_table
 from treepipe.report.page import Chapter, Report, report_html, write_report
 from treepipe.report.result_report import comparison_report, result_report
-from treepipe.results.sheet import Column, Sheet
+from treepipe.results.sheet import Column, Sheet, words
 from treepipe.results.show import number
 from treepipe.results.timeline import timelines_figure
 from treepipe.scenario.scenario import Scenario
@@ -219,9 +218,7 @@ def test_a_search_without_a_feasible_plan_has_a_page_that_says_so() -> None:
 
 def test_names_are_never_taken_for_markup() -> None:
     """Of a cluster, a device and its host: in sentences, cells, keys and pictures."""
-    table = Table(title=EVIL)
-    table.add_column(EVIL)
-    table.add_row(EVIL)
+    table = Sheet("", EVIL, words(EVIL), [(EVIL,)])
     alone = Report(EVIL, [EVIL], [EVIL], [Chapter(EVIL, [EVIL], [table], verbatim=EVIL)])
     device = {"stage_ms": {1: 20.0}}
     stages = [{"device": device, "count": 2, "host": EVIL}]
@@ -238,7 +235,7 @@ def test_inputs_are_told_with_their_sources_once() -> None:
     each = scenario().with_(drafts=drafts)
     each = each.with_(acceptance={"source": "profile", "name": "reference"})
     grid = inputs_table([each, each])
-    rows = list(zip(*(column.cells for column in grid.columns), strict=True))
+    rows = [tuple(row) for row in grid.texts]
     by = {str(row[2]): row for row in rows}
     assert len(by) == len(rows)
     assert str(device.origin.source) in by["drafts.1.device"][4]  # type: ignore[union-attr]

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from rich.table import Table
-
 from treepipe.planner.break_even import BreakEvenAnalysis
 from treepipe.planner.capacity import CapacityAnalysis
 from treepipe.planner.halving import Found
 from treepipe.planner.robustness import RobustnessAnalysis
 from treepipe.planner.sensitivity import SensitivityAnalysis
+from treepipe.results.sheet import Sheet
 
 if TYPE_CHECKING:
     from treepipe.report.page import Picture
@@ -35,7 +34,7 @@ class Analysis(Protocol):
         """What it found, in words."""
         ...
 
-    def tables(self, found: Found) -> list[Table]:
+    def tables(self, found: Found) -> list[Sheet]:
         """What it found, in figures."""
         ...
 

@@ -17,12 +17,12 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
-from rich.table import Table
 
 from treepipe.core.errors import UserError
 from treepipe.planner.gaps import Runs, relative_gap
 from treepipe.planner.halving import Found, Ranked
 from treepipe.results.metrics import in_words, metric
+from treepipe.results.sheet import Sheet, words
 from treepipe.results.show import number
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
@@ -194,18 +194,16 @@ class BreakEvenAnalysis:
     def sentences(self) -> list[str]:
         return [] if self.even is None else [self.even.sentence]
 
-    def tables(self, found: Found) -> list[Table]:
+    def tables(self, found: Found) -> list[Sheet]:
         """The map as a grid."""
         if self.regions is None:
             return []
         x, y = self.regions.x, self.regions.y
-        table = Table(title=f"the best schedule by {x.key} (across) and {y.key} (down)")
-        table.add_column("")
-        for value in x.values:
-            table.add_column(x.shown(value, 3))
+        title = f"the best schedule by {x.key} (across) and {y.key} (down)"
+        sheet = Sheet("", title, words("", *(x.shown(value, 3) for value in x.values)))
         for value, best in zip(y.values, self.regions.best, strict=True):
-            table.add_row(y.shown(value, 3), *best)
-        return [table]
+            sheet.add(y.shown(value, 3), *best)
+        return [sheet]
 
     def pictures(self, found: Found) -> list[Picture]:
         """The map."""

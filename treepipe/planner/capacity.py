@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from rich.table import Table
-
 from treepipe.core.errors import UserError
 from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found, Ranked
 from treepipe.results.load import OVERLOADED
 from treepipe.results.metrics import in_words, metric
+from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.show import number
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.schema import ScheduleName
@@ -86,24 +85,20 @@ class CapacityAnalysis:
     def sentences(self) -> list[str]:
         return []
 
-    def tables(self, found: Found) -> list[Table]:
+    def tables(self, found: Found) -> list[Sheet]:
         """The arrival rate that each schedule's best plan serves."""
         if not self.rates:
             return []
         title = "capacity: the largest arrival rate that keeps the limits (requests/s)"
-        table = Table(title=title)
-        table.add_column("plan of")
-        for heading in ("requests/s", "95 % interval"):
-            table.add_column(heading, justify="right")
-        for heading in ("broken first", ""):
-            table.add_column(heading)
+        columns = [*words("plan of"), *figures("requests/s", "95 % interval")]
+        sheet = Sheet("", title, [*columns, *words("broken first", "")])
         for each in self.rates:
             value = "none" if each.rate_per_s is None else number(each.rate_per_s)
             ends = ["?" if end is None else number(end) for end in (each.low, each.high)]
             interval = " … ".join(ends) if each.rate_per_s is not None else ""
             note = "overloaded: longer runs keep less" if each.overloaded else ""
-            table.add_row(each.schedule, value, interval, in_words(each.limit), note)
-        return [table]
+            sheet.add(each.schedule, value, interval, in_words(each.limit), note)
+        return [sheet]
 
     def pictures(self, found: Found) -> list[Picture]:
         return []

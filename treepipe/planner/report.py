@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
@@ -25,7 +24,8 @@ from treepipe.planner.halving import Found, Ranked
 from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import METRICS, in_words, metric
-from treepipe.results.show import number, print_table
+from treepipe.results.sheet import Sheet, figures, words
+from treepipe.results.show import number, print_sheet
 from treepipe.results.statistics import CONFIDENCE, Interval
 from treepipe.scenario.making import share_warnings
 
@@ -121,11 +121,11 @@ def _entry(ranked: Ranked, goal: Goal) -> dict[str, Any]:
 
 def show_plan(found: Found, console: Console) -> None:
     """Print the ranking, what was refused, and the verdict."""
-    print_table(console, ranking_table(found))
+    print_sheet(console, ranking_table(found))
     for sentence in [*verdict(found), *prices(found), *binding(found)]:
         console.print(sentence, highlight=False)
     if (table := front_table(found.front)) is not None:
-        print_table(console, table)
+        print_sheet(console, table)
     for sentence in refusals(found):
         console.print(f"refused: {sentence}", highlight=False)
     for warning in plan_warnings(found):
@@ -147,16 +147,14 @@ def plan_warnings(found: Found) -> list[str]:
     return [*(f"all plans: {each}" for each in of_all), *(f"{which} plan: {each}" for each in own)]
 
 
-def front_table(front: Front) -> Table | None:
+def front_table(front: Front) -> Sheet | None:
     """What each plan has to say for itself, and which one beats it in all goals; None where there
     is one plan, or one goal."""
     if len(front.values) < 2 or len(front.goals) < 2:
         return None
-    table = Table(title="all goals: plans of the ranking, and what beats them in every goal")
-    table.add_column("", justify="right")
-    for goal in front.goals:
-        table.add_column(f"{in_words(goal)} ({metric(goal).unit})", justify="right")
-    table.add_column("beaten by")
+    goals = [f"{in_words(goal)} ({metric(goal).unit})" for goal in front.goals]
+    title = "all goals: plans of the ranking, and what beats them in every goal"
+    sheet = Sheet("", title, [*figures("", *goals), *words("beaten by")])
     by = {each.plan: each for each in front.beaten}
     for place, values in enumerate(front.values):
         cells = [number(values[goal]) for goal in front.goals]
@@ -164,14 +162,14 @@ def front_table(front: Front) -> Table | None:
         if place in by:
             doubt = "" if by[place].certain else ", not beyond doubt"
             beaten = f"{by[place].by + 1}{doubt}"
-        table.add_row(str(place + 1), *cells, beaten)
-    return table
+        sheet.add(str(place + 1), *cells, beaten)
+    return sheet
 
 
 def show_analysis(found: Found, analysis: Analysis, console: Console) -> None:
     """Print what else was asked for, as far as there is an answer."""
     for table in analysis.tables(found):
-        print_table(console, table)
+        print_sheet(console, table)
     for sentence in analysis.sentences():
         console.print(sentence, highlight=False)
 
@@ -264,21 +262,20 @@ def ranking_notes(found: Found) -> list[str]:
     return [each for each in verdict(found)[1:] if each not in _by_inputs(found)]
 
 
-def cases_table(found: Found) -> Table:
+def cases_table(found: Found) -> Sheet:
     """The best plan of each schedule with both intervals, and how often it is the best one."""
     cases, goal = found.cases, found.cluster.search.goal
     assert cases is not None
     shares = cases.best_in(least=metric(goal).less_is_better)
     count = len(next(iter(cases.values.values())))
-    table = Table(title=f"the best plan of each schedule in {count} cases that the inputs allow")
-    table.add_column("schedule")
-    for heading in (METRICS[goal].unit, "95 %, by the runs", "95 %, by runs and inputs", "best in"):
-        table.add_column(heading, justify="right")
+    title = f"the best plan of each schedule in {count} cases that the inputs allow"
+    told = (METRICS[goal].unit, "95 %, by the runs", "95 %, by runs and inputs", "best in")
+    sheet = Sheet("", title, [*words("schedule"), *figures(*told)])
     for name, each in found.best_of_each.items():
         value = each.outcome.metrics[goal]
         both = _ends(cases.widened(name, value))
-        table.add_row(name, number(value.mean), _ends(value), both, f"{shares[name]:.0%}")
-    return table
+        sheet.add(name, number(value.mean), _ends(value), both, f"{shares[name]:.0%}")
+    return sheet
 
 
 def _comparison(found: Found) -> list[str]:
@@ -325,29 +322,20 @@ def check_feasible(found: Found) -> None:
         )
 
 
-def ranking_table(found: Found) -> Table:
+def ranking_table(found: Found) -> Sheet:
     """The ranking; where no plan keeps the limits, how far each of them is off."""
     return _ordered_table(found) if found.feasible else _misses_table(found)
 
 
-def _ordered_table(found: Found) -> Table:
+def _ordered_table(found: Found) -> Sheet:
     goal = found.cluster.search.goal
-    table = Table(title=_title(found))
-    for heading in ("", "plan"):
-        table.add_column(heading)
-    for heading in (
-        METRICS[goal].unit,
-        "95 % interval",
-        "against the best",
-        "95 %, all together",
-        "",
-    ):
-        table.add_column(heading, justify="right")
+    told = (METRICS[goal].unit, "95 % interval", "against the best", "95 %, all together", "")
+    sheet = Sheet("", _title(found), [*words("", "plan"), *figures(*told)])
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal]
         cells = ("", "", "best") if rank == 1 else _gap_cells(each)
-        table.add_row(str(rank), _named(each), number(value.mean), _ends(value), *cells)
-    return table
+        sheet.add(str(rank), _named(each), number(value.mean), _ends(value), *cells)
+    return sheet
 
 
 def _ends(interval: Interval) -> str:
@@ -361,18 +349,16 @@ def _gap_cells(ranked: Ranked) -> tuple[str, str, str]:
     return f"{gap.mean:+.1%}", shown_interval(gap.low, gap.high), tied
 
 
-def _misses_table(found: Found) -> Table:
+def _misses_table(found: Found) -> Sheet:
     goal = found.cluster.search.goal
-    table = Table(title=f"{_title(found)}: no plan keeps the limits, nearest first")
-    for heading in ("", "plan"):
-        table.add_column(heading)
-    table.add_column(METRICS[goal].unit, justify="right")
-    table.add_column("limits missed, the worst first")
+    title = f"{_title(found)}: no plan keeps the limits, nearest first"
+    columns = [*words("", "plan"), *figures(METRICS[goal].unit)]
+    sheet = Sheet("", title, [*columns, *words("limits missed, the worst first")])
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal].mean
         missed = "; ".join(str(miss) for miss in each.misses)
-        table.add_row(str(rank), _named(each), number(value), missed)
-    return table
+        sheet.add(str(rank), _named(each), number(value), missed)
+    return sheet
 
 
 def _named(ranked: Ranked) -> str:

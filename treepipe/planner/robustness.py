@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from rich.table import Table
-
 from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import Found
 from treepipe.profiles.library import resolve_link
 from treepipe.results.metrics import in_words, metric
+from treepipe.results.sheet import Sheet, figures, words
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import multiplied, named_links
@@ -73,20 +72,18 @@ class RobustnessAnalysis:
     def sentences(self) -> list[str]:
         return []
 
-    def tables(self, found: Found) -> list[Table]:
+    def tables(self, found: Found) -> list[Sheet]:
         """A row per case with what it does to the goal."""
         if not self.cases:
             return []
         goal, plan = in_words(found.cluster.search.goal), found.best.candidate.label
-        table = Table(title=f"{plan}: {goal} where things go wrong ({found.runs} paired runs)")
-        for heading in ("what", "worst at"):
-            table.add_column(heading)
-        for heading in ("change", "95 % interval"):
-            table.add_column(heading, justify="right")
+        title = f"{plan}: {goal} where things go wrong ({found.runs} paired runs)"
+        columns = [*words("what", "worst at"), *figures("change", "95 % interval")]
+        sheet = Sheet("", title, columns)
         for each in self.cases:
             interval = shown_interval(each.low, each.high)
-            table.add_row(each.case, each.worker or "", shown(each.change), interval)
-        return [table]
+            sheet.add(each.case, each.worker or "", shown(each.change), interval)
+        return [sheet]
 
     def pictures(self, found: Found) -> list[Picture]:
         return []

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from rich.table import Table
-
 from treepipe.core.errors import UserError
 from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import Found
 from treepipe.results.metrics import in_words
+from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import ROUNDING
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scale import multiplied, named_devices
@@ -86,18 +85,16 @@ class SensitivityAnalysis:
     def sentences(self) -> list[str]:
         return []
 
-    def tables(self, found: Found) -> list[Table]:
+    def tables(self, found: Found) -> list[Sheet]:
         """A row per input with what a change of it does to the goal."""
         if not self.rows:
             return []
-        table = Table(title=_title(found))
-        table.add_column("input")
-        for heading in (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change"):
-            table.add_column(heading, justify="right")
+        changes = (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change")
+        sheet = Sheet("", _title(found), [*words("input"), *figures(*changes)])
         for row in self.rows:
             interval = shown_interval(row.low, row.high)
-            table.add_row(row.label, shown(row.down), shown(row.up), interval)
-        return [table]
+            sheet.add(row.label, shown(row.down), shown(row.up), interval)
+        return [sheet]
 
     def pictures(self, found: Found) -> list[Picture]:
         """The tornado."""
