@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.worlds.tiny_models import CONFIGS, greedy, save_head, save_random_checkpoint
+from tests.worlds.tiny_models import (
+    CONFIGS,
+    greedy,
+    parameter_bytes,
+    save_head,
+    save_random_checkpoint,
+)
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.eagle import EagleDraft
@@ -29,7 +35,7 @@ def test_a_widened_model_is_heavier_and_says_the_same(architecture: str, tmp_pat
     assert model.greedy(PROMPT, 24) == greedy(folder, PROMPT, 24)
     more = 3 * (32 * 64) * 8  # three matrices of [64, 32], eight times more of each
     assert wide.layer_parameters == plain.layer_parameters + more
-    assert model.stage.parameter_bytes == 3 * 4 * wide.layer_parameters
+    assert parameter_bytes(model.stage) == 3 * 4 * wide.layer_parameters
 
 
 def test_what_is_added_is_work_that_no_library_can_skip(tmp_path: Path) -> None:

@@ -135,22 +135,9 @@ class DraftDesk:
         self._caches, self._waiting = CacheBook(room or CacheRoom()), deque[int]()
 
     @property
-    def sessions(self) -> frozenset[int]:
-        """Sessions that are open, those that wait for room in the caches included."""
-        return frozenset(self._sessions)
-
-    @property
-    def has_work(self) -> bool:
-        """Whether ``next`` may find something."""
-        return bool(self._passes) or len(self._queue) > 0
-
-    @property
     def turn_asked_ms(self) -> float | None:
         """Since when the turn that is served had waited; None between turns."""
         return None if self._turn is None else self._turn[1]
-
-    def schedule(self, session: int) -> Schedule:
-        return self._sessions[session].schedule
 
     # --- what arrives ----------------------------------------------------------------------------
 

@@ -241,9 +241,6 @@ class Schedule(Protocol):
         """
 
     @property
-    def done(self) -> bool: ...
-
-    @property
     def in_step(self) -> bool:
         """True while the request takes part in the lock-step of its whole pipeline."""
 

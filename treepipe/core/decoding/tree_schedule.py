@@ -58,17 +58,6 @@ class TreeSchedule(TreeDecoding):
         self._draft: TreeDraft | None = None
         self._waiting: deque[Returned] = deque()
 
-    @property
-    def outstanding(self) -> frozenset[int]:
-        """Tickets of the segments that are in the pipeline and of use."""
-        fed = {segment.ticket for segment in self._flying.outstanding}
-        return frozenset(self._request.prefill) | fed
-
-    @property
-    def cancelled(self) -> frozenset[int]:
-        """Tickets of segments that are of no use any more; answers to them are ignored."""
-        return frozenset(self._flying.cancelled)
-
     # --- what the families decide ----------------------------------------------------------------
 
     @abstractmethod
