@@ -197,6 +197,7 @@ def test_acceptance_is_needed_but_for_plain_decoding(
         ("pipedec", ("workload.requests=2",), "finds an empty pipeline"),
         ("pipedec", ("schedule.draft_reuse=false",), "a draft that is reused"),
         ("pipedec", ("schedule.central_transfers=true", "schedule.groups=2"), "inside a group"),
+        ("pipedec", ("schedule.central_transfers=true",), "the prompt's chunks may wait"),
         ("specpipe", ("acceptance={source='hit_ratio',table={1=0.6,8=0.9}}",), "an upper bound"),
         (
             "pipedec",
