@@ -205,7 +205,7 @@ def test_the_schedules_own_limits_hold_for_arrivals(
     path = tmp_path / "server.toml"
     path.write_text(SERVER + '[acceptance]\nsource = "bernoulli"\nbeta = 0.7\n')
     settings = (
-        'workload.arrivals={process="bursts",rate_per_s=20,burst=3}',
+        'workload.arrivals={process="gamma",rate_per_s=20,cv=3}',
         f"schedule.name={name}",
         "schedule.batch=2",
         "workload.new_tokens=8",

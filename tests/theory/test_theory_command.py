@@ -118,7 +118,7 @@ def test_a_record_that_names_no_known_form_is_refused(
         ),
         ((POISSON,), "key serving.places: no closed form applies"),
         (
-            ('workload.arrivals={process="bursts",rate_per_s=1,burst=2}', "serving.places=1"),
+            ('workload.arrivals={process="gamma",rate_per_s=1,cv=2}', "serving.places=1"),
             "key workload.arrivals.process: no closed form applies: it is for 'poisson'",
         ),
         (
