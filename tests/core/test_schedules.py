@@ -19,7 +19,6 @@ from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, noisy,
 from tests.worlds.one_request import OneRequest
 from tests.worlds.timeless_world import first
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.keys import Always
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
 from treepipe.core.errors import ProtocolError
@@ -44,7 +43,7 @@ def tree_of(
     size: int, depth: int, top_k: int, segment: int, score_order: bool = True
 ) -> TreeParameters:
     """With an EAGLE-2 tree."""
-    return TreeParameters(size, segment, score_order, Always(Growth.dynamic(top_k, depth)))
+    return TreeParameters(size, segment, score_order, Growth.dynamic(top_k, depth))
 
 
 def expansion_of(size: int = 64, depth: int = 6, top_k: int = 10, **rest: Any) -> Expansion:
