@@ -24,7 +24,6 @@ from treepipe.executor.checkpoint import (
 from treepipe.executor.families import FAMILIES, fixed_rotary
 from treepipe.executor.packed import pack
 from treepipe.executor.supported import check_rope, reason_of
-from treepipe.executor.widening import widen
 from treepipe.files.json_file import read_json
 
 FAMILY = "LlamaForCausalLM"
@@ -69,8 +68,7 @@ def load_head(
     ``pytorch_model.bin`` with ``fc.weight``, perhaps ``fc.bias``, and ``layers.0.*``.
     """
     directory = source.directory
-    config, tensors = _config(directory, target), widen(_tensors(directory), source.widen)
-    config.intermediate_size *= source.widen
+    config, tensors = _config(directory, target), _tensors(directory)
     embedding = tensors.pop("embed_tokens.weight", None)
     if "fc.weight" not in tensors:
         raise UserError(f"{directory}: is no EAGLE head, tensor fc.weight is missing")

@@ -168,11 +168,6 @@ class Fleet:
         for address in left - {*self._places.values()}:
             self._seek(address)
 
-    @property
-    def seeks(self) -> bool:
-        """Whether any host is looked for."""
-        return bool(self._sought)
-
     def look(self) -> None:
         """Take in the hosts that were found."""
         for address, seeker in [*self._sought.items()]:

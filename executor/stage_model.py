@@ -101,11 +101,6 @@ class LayerStack:
         self._layers = layers
         self._caches: dict[int, TreeCache] = {}
 
-    @property
-    def parameter_bytes(self) -> int:
-        tensors = (t for m in self._layers for t in chain(m.parameters(), m.buffers()))
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
     def open(self, session: int, capacity: int | None = None) -> None:
         """Give the session an empty cache; ``capacity`` if it is not to be as all others."""
         heads = self._config.num_key_value_heads

@@ -133,12 +133,9 @@ class RoleSettings:
         return tuple(found) if self.kind != "switch" else ()
 
     def with_models(self, models: Sequence[CheckpointSource]) -> RoleSettings:
-        """The same with these in place of its own, in the same order; each as wide as that."""
-        found = [
-            replace(new, widen=old.widen) for new, (old, _) in zip(models, self.models, strict=True)
-        ]
-        source = replace(self.source, model=found[1]) if len(found) > 1 else self.source
-        return replace(self, target=found[0] if found else self.target, source=source)
+        """The same with these in place of its own, in the same order."""
+        source = replace(self.source, model=models[1]) if len(models) > 1 else self.source
+        return replace(self, target=models[0] if models else self.target, source=source)
 
     def _reads(self, tensor: str) -> bool:
         """Whether it reads this tensor of the target."""

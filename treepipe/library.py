@@ -598,7 +598,7 @@ def calibrate(
     Traceback (most recent call last):
         ...
     treepipe.core.errors.UserError: calibrate('device'): no option 'spead'; there are contexts, \
-device, draft, draft_widen, dtype, force, layers, model, seconds, threads, tokens, widen
+device, draft, dtype, force, layers, model, seconds, threads, tokens
     """
     need_executor("treepipe.calibrate")
     from treepipe.executor.measure.calibrate import CALIBRATIONS

@@ -291,7 +291,7 @@ def _stepped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) ->
     steps = stepped.steps_of(passage, section.width, read)
     # With a single group the tree is its root alone whenever the target's token is known.
     hit = pool.hit_ratio(offered) if len(steps.groups) > 1 else 0.0
-    warnings = stepped.bent(passage, steps, section.width)
+    warnings = stepped.bent(passage, steps, section.width, len(chunks))
     if pool.hit_ratio(1) < hit:
         warnings.append(
             f"the closed form takes P(w) to be the share of tokens among the draft's first "

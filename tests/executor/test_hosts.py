@@ -446,9 +446,9 @@ def test_a_spare_takes_a_place_if_it_answers(pair: tuple[Path, Path]) -> None:
     assert fleet.spares(2_000.0) == [], "one place of two is left, and nobody there"
     moved = roles[1].at("127.0.0.1:2")
     assert moved.moved(named).placed == replace(named.placed[1], worker="127.0.0.1:2")
-    assert fleet.seeks
+    assert fleet._sought
     fleet.close()
-    assert not fleet.seeks
+    assert not fleet._sought
 
 
 def test_a_worker_whose_host_ended_the_session_starts_there_no_more(

@@ -77,7 +77,7 @@ arrivals = st.one_of(
     st.builds(
         lambda rate: {"process": "poisson", "rate_per_s": rate}, st.sampled_from([0.01, 10.0, 1e6])
     ),
-    st.just({"process": "bursts", "rate_per_s": 3.0, "burst": 3}),
+    st.just({"process": "gamma", "rate_per_s": 3.0, "cv": 3.0}),
 )
 acceptance = st.one_of(
     st.builds(lambda beta: {"source": "bernoulli", "beta": beta}, st.sampled_from([0, 0.5, 1])),

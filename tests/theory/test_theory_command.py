@@ -118,7 +118,7 @@ def test_a_record_that_names_no_known_form_is_refused(
         ),
         ((POISSON,), "key serving.places: no closed form applies"),
         (
-            ('workload.arrivals={process="bursts",rate_per_s=1,burst=2}', "serving.places=1"),
+            ('workload.arrivals={process="gamma",rate_per_s=1,cv=2}', "serving.places=1"),
             "key workload.arrivals.process: no closed form applies: it is for 'poisson'",
         ),
         (
@@ -202,6 +202,7 @@ def test_acceptance_is_needed_but_for_plain_decoding(
         ("pipedec", ("workload.requests=2",), "finds an empty pipeline"),
         ("pipedec", ("schedule.draft_reuse=false",), "a draft that is reused"),
         ("pipedec", ("schedule.central_transfers=true", "schedule.groups=2"), "inside a group"),
+        ("pipedec", ("schedule.central_transfers=true",), "the prompt's chunks may wait"),
         ("specpipe", ("acceptance={source='hit_ratio',table={1=0.6,8=0.9}}",), "an upper bound"),
         (
             "pipedec",

@@ -25,7 +25,6 @@ from treepipe.results.trace import Trace
 from treepipe.sim.theory import dsd
 from treepipe.sim.theory.layered import (
     pipedec_latency_ms,
-    pp_latency_ms,
     specpipe_even_tbt_ms,
 )
 
@@ -64,7 +63,7 @@ def test_plain_decoding(
 def test_plain_latency_is_the_papers_sum(tmp_path: Path) -> None:
     free = "drafts=[{ device = { draft_ms = { 1 = 0.0 } } }]"
     (trace,) = Written(tmp_path, "pp", UNEVEN, free, "workload.prompt_tokens=1").simulated()
-    expected = pp_latency_ms([9.0, 30.0, 5.0 + 3.0], [1.5] * 4)  # the last stage verifies
+    expected = 9.0 + 30.0 + (5.0 + 3.0) + 4 * 1.5  # the last stage verifies
     (request,) = trace.requests
     assert gaps(request) == pytest.approx([expected] * 47, rel=EXACTLY)
 
@@ -355,10 +354,10 @@ def test_pipedec_latency(tmp_path: Path, draft_ms: float, end_ms: float, spared_
     )
     if not end_ms:
         phases, _ = between_hits(tmp_path, "pipedec", *settings)
-        assert phases == pytest.approx(pipedec_latency_ms(draft_ms, [20.0] * 4, [4.0] * 3))
+        assert phases == pytest.approx(pipedec_latency_ms(draft_ms, 20.0, 4.0))
     written = Written(tmp_path, "pipedec", *settings, "schedule.overlapped_pruning=true")
     (trace,) = written.simulated()
-    paper = pipedec_latency_ms(draft_ms, [20.0] * 4, [4.0] * 3)
+    paper = pipedec_latency_ms(draft_ms, 20.0, 4.0)
     filled = gaps(trace.requests[0])[-40:]
     expected = paper if draft_ms == paper else paper - spared_ms
     assert sum(filled) / 40 == pytest.approx(expected, rel=EXACTLY)

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import ProtocolError
+from treepipe.core.gauge import Gauge
 from treepipe.core.messages import Segment, Word, require
-from treepipe.core.pace import UNKNOWN, Pace
 from treepipe.core.records import record
 
 # --- events: world -> schedule -------------------------------------------------------------------
@@ -83,14 +83,14 @@ class Returned:
         start: tree index of the first surviving row at that version.
         next_tokens: the target's next token per surviving row; for committed rows only the last
             row's token is reported.
-        pace: what the draft server has learned by then.
+        seen: what the draft server's gauge says by then.
     """
 
     ticket: int
     version: int
     start: int
     next_tokens: tuple[int, ...]
-    pace: Pace = UNKNOWN
+    seen: Any = None
 
 
 @record
@@ -257,15 +257,16 @@ class Schedule(Protocol):
         """
 
     @property
-    def done(self) -> bool: ...
-
-    @property
     def in_step(self) -> bool:
         """True while the request takes part in the lock-step of its whole pipeline."""
 
     @property
     def listens(self) -> bool:
         """True if segments that come back are to be told between the passes of a draft."""
+
+    @property
+    def gauge(self) -> type[Gauge]:
+        """What its draft server notes, for all its requests."""
 
     @property
     def rounds(self) -> Sequence[RoundRecord]: ...
