@@ -1,7 +1,8 @@
-"""Folders for results: made if they are not there, refused if they hold something else."""
+"""Folders: those for results, and the user's cache."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from treepipe.core.errors import UserError
@@ -21,3 +22,9 @@ def claim(out: Path, mark: str, what: str) -> None:
             f"name an empty or a new one"
         )
     claim_folder(out, "--out")
+
+
+def cache_folder() -> Path:
+    """The folder of what is remembered (in ``XDG_CACHE_HOME``); it may be deleted at any time."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "treepipe"
