@@ -60,7 +60,9 @@ Jobs = Annotated[
 BackendName = Annotated[
     str,
     typer.Option(
-        "--backend", metavar="joblib|ray|dask", help="Processes of this machine, or a cluster."
+        "--backend",
+        metavar="joblib|ray|dask",
+        help="Processes of this machine, or a cluster (--address).",
     ),
 ]
 ClusterAddress = Annotated[
@@ -68,7 +70,7 @@ ClusterAddress = Annotated[
     typer.Option(
         "--address",
         metavar="HOST:PORT",
-        help="Of an existing Ray or Dask cluster; default: one of this machine.",
+        help="Of a running Ray or Dask cluster.",
     ),
 ]
 
