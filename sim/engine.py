@@ -18,6 +18,7 @@ from joblib.externals.loky.backend import resource_tracker  # type: ignore[impor
 from joblib.parallel import SequentialBackend, get_active_backend  # type: ignore[import-untyped]
 
 from treepipe.core.errors import RunError, UserError
+from treepipe.extras import need
 from treepipe.interruption import children_shielded
 from treepipe.scenario.schema import endpoint
 
@@ -94,9 +95,11 @@ def _cluster(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
     """What joblib needs to know of a cluster while it is joined."""
     if address is None:
         raise UserError(f"--backend {backend}: needs --address HOST:PORT of a running cluster")
+    module = "distributed" if backend == "dask" else "ray"
     try:
         socket.create_connection(endpoint(address), PATIENCE_S).close()  # Ray would try for minutes
-        library = import_module({"dask": "distributed"}.get(backend, backend))
+        need(backend, [module], f"--backend {backend}")
+        library = import_module(module)
         if backend == "dask":
             joined = library.Client(address, timeout=PATIENCE_S, set_as_default=False)
             options = {"client": joined}
@@ -105,12 +108,9 @@ def _cluster(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
             joined = library.init(address, log_to_driver=False, logging_level="ERROR")
             import_module("ray.util.joblib").register_ray()
             options, faults = {}, (library.exceptions.RayError,)
-    except ModuleNotFoundError as missing:
-        raise UserError(
-            f"--backend {backend} needs the extra {backend!r} ({missing.name} is not installed): "
-            f"pip install 'treepipe[{backend}]'"
-        ) from None
-    except (OSError, RuntimeError, ValueError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # whatever listens there may say anything
         reason = _reason(error)
         raise UserError(f"--address {address}: no {backend} cluster answers: {reason}") from None
     with joined:

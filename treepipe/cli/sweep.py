@@ -18,6 +18,7 @@ from treepipe.cli.options import (
     Settings,
     changes,
 )
+from treepipe.extras import need_parquet
 from treepipe.files.outputs import check_outputs
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ def sweep(
     from treepipe.results.show import Progress, console
     from treepipe.sim.engine import engine
     from treepipe.sweeps.grid import Sweep
-    from treepipe.sweeps.store import need_parquet
     from treepipe.sweeps.sweeping import carry_out
 
     need_parquet()
