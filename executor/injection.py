@@ -10,7 +10,7 @@ from treepipe.core.recovery import Fault
 from treepipe.executor.crew import Crew
 from treepipe.executor.pulse import LostWorkerError
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.faults import Planned
+from treepipe.scenario.faults import Injected
 
 
 class Injection:
@@ -19,9 +19,9 @@ class Injection:
     def __init__(self, crew: Crew, deployment: Deployment, noted: list[Fault]) -> None:
         """Args: ``noted``: where faults are noted."""
         self._crew, self._noted = crew, noted
-        self._planned = deployment.faults.planned(deployment.seed)
+        self._planned = deployment.faults.planned()
         self._next = next(self._planned, None)
-        self._failing: tuple[Planned, float] | None = None
+        self._failing: tuple[Injected, float] | None = None
 
     @property
     def fails(self) -> bool:

@@ -23,7 +23,7 @@ import torch
 import zmq
 from torch import nn
 
-from treepipe.core.messages import Beat, Close, Flight, Message, Through, Verified
+from treepipe.core.messages import Beat, Close, Flight, Message, MessageLimits, Through, Verified
 from treepipe.core.requests import numbered
 from treepipe.executor.checkpoint import CheckpointSource
 from treepipe.executor.clock import DeviceClock, now_ms
@@ -31,7 +31,6 @@ from treepipe.executor.computing import DTYPES
 from treepipe.executor.frames import Frames
 from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.ledger import Ledger
-from treepipe.executor.limits import MessageLimits
 from treepipe.executor.manifest import everything
 from treepipe.executor.packed import pack
 from treepipe.executor.sources import SourceSettings
@@ -40,7 +39,7 @@ from treepipe.physics.timing import IdleFactor, LinkTimes
 from treepipe.physics.transfers import Port, Wire
 from treepipe.results.trace import Kind, Span
 from treepipe.scenario.computing import ONE_CORE
-from treepipe.scenario.deployment import SWITCH, Deployment, Placed, message_bytes
+from treepipe.scenario.deployment import SWITCH, Deployment, Placed
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 
 WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
@@ -252,7 +251,7 @@ class Station:
     def send(self, receiver: str, message: Message, hidden: torch.Tensor | None = None) -> None:
         """Send now; the emulated link counts it with the deployment's bytes."""
         self.turn_to("send")
-        size = message_bytes(message, self._row_bytes)
+        size = message.size_bytes(self._row_bytes)
         self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
         self.turn_to("desk")
 
@@ -261,7 +260,7 @@ class Station:
         deployment, ends = self.settings.deployment, (envelope.sender, envelope.receiver)
         if deployment.is_local(*ends) or isinstance(envelope.body, Ping):
             return 0.0
-        size = message_bytes(envelope.body, deployment.sent_row_bytes(envelope.sender))
+        size = envelope.body.size_bytes(deployment.sent_row_bytes(envelope.sender))
         unscheduled = deployment.unscheduled(envelope.body)
         return deployment.link_for(*ends, unscheduled=unscheduled).occupied_ms(size)
 
@@ -302,7 +301,7 @@ class Station:
     def _note_transfer(self, received: Received) -> None:
         """The link's span, noted by the receiver when the message is delivered."""
         envelope, message = received.envelope, received.message
-        rows = message.rows if isinstance(message, Flight | Verified) else 0
+        rows = message.rows
         device = f"{envelope.sender}->{self.settings.placed.name}"
         # Another host's clock is not known exactly, and nothing arrives before it was sent.
         now = max(envelope.sent_ms, self.clock.now_ms())

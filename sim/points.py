@@ -28,7 +28,6 @@ from treepipe.results.steady import steady
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.engine import carried_out
 from treepipe.sim.predict import predict
-from treepipe.sim.rare_faults import predict_rare
 
 ALONE_S = 0.5
 """Seconds of this process's own work, in all, before others are started, which take a second to
@@ -47,15 +46,12 @@ class Point:
         label: for the study itself.
         steady: only the part of each run in which all pipelines are at work counts (``steady.py``).
         paths: the outcome tells of the critical path.
-        rare_faults: runs with faults at a rate are weighed by how rare these are
-            (``rare_faults.py``); the path and the warnings are those of runs without.
     """
 
     label: str
     scenario: Scenario
     steady: bool = False
     paths: bool = False
-    rare_faults: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +108,6 @@ def simulate_points(
             point.scenario.path,
             point.steady,
             point.paths,
-            point.rare_faults,
         )
         for point in points
     ]
@@ -139,20 +134,14 @@ def _content(scenario: Scenario) -> str:
     return scenario.model_dump_json(exclude_unset=True)
 
 
-def _simulate(
-    content: str, fingerprint: str, path: Path, cut: bool, paths: bool, rare: bool
-) -> Outcome:
+def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool) -> Outcome:
     """Args: ``fingerprint``: of everything else that the outcome depends on, for the cache;
-    ``path``: of the scenario, for the names in it; ``cut``: to the steady part; ``rare``: faults
-    are."""
+    ``path``: of the scenario, for the names in it; ``cut``: to the steady part."""
     scenario = Scenario.of(json.loads(content), path)
-    if rare:
-        traces, disturbed = predict_rare(scenario, paths=paths)
-    else:
-        traces, disturbed = predict(scenario, paths=paths), ()
+    traces = predict(scenario, paths=paths)
     if cut:
         traces = [steady(trace) for trace in traces]
-    estimates = observe(traces, scenario.workload.warmup_requests, disturbed=disturbed)
+    estimates = observe(traces, scenario.workload.warmup_requests)
     warnings = {*(w for trace in traces for w in trace.warnings), *estimates.warnings}
     observations = {name: tuple(values.tolist()) for name, values in estimates.metrics.items()}
     found = critical_path(traces, estimates.warmup) if paths else None

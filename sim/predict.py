@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
-from treepipe.scenario.faults import Away
 from treepipe.scenario.fitting import fitting
 from treepipe.scenario.making import making_warnings, share_warnings, stated_warnings
 from treepipe.scenario.memory import cache_entries
@@ -41,14 +39,11 @@ def predict(
     progress: Callable[[], None] = lambda: None,
     *,
     paths: bool = False,
-    first_fault_within_ms: float | None = None,
-    away: tuple[Away, ...] = (),
 ) -> list[Trace]:
     """Simulate all runs of a scenario; ``progress`` is called after each.
 
     Args:
         paths: whether the traces tell of the requests' critical paths.
-        first_fault_within_ms, away: as ``FaultPlan`` has them.
 
     Raises:
         UserError: something the scenario names is wrong.
@@ -57,8 +52,6 @@ def predict(
     if acceptance is None and scenario.schedule.system.drafts:
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
     deployment = resolve(scenario)
-    faults = replace(deployment.faults, first_within_ms=first_fault_within_ms, away=away)
-    deployment = replace(deployment, faults=faults)
     of_acceptance = acceptance_warnings(scenario)  # refused before the work
     if isinstance(acceptance, Replay):
         recording = Recording.load(path.parent / acceptance.file)

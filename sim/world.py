@@ -25,7 +25,7 @@ from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.results.critical_path import ARRIVALS, edges
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.faults import Planned
+from treepipe.scenario.faults import Injected
 from treepipe.scenario.redeal import shares_of
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.causes import ListeningClock, critical_path
@@ -48,9 +48,6 @@ class Simulation(FrontOffice):
         # What a fault cuts short released nothing, so there are no paths across it.
         untold = record_paths and bool(deployment.faults.injected)
         self.clock = ListeningClock() if record_paths and not untold else Clock()
-        self._away = deployment.faults.away_at_first(deployment.seed)
-        if self._away is not None:
-            deployment = deployment.without_draft(self._away[0]) or deployment
         self.deployment, self._source = deployment, source
         self._front = deployment.front_desk()
         self.trace = Trace(
@@ -64,8 +61,8 @@ class Simulation(FrontOffice):
         self.records = record_spans or record_paths  # paths are made of what is noted
         self._life = Life(self, deployment, source)
         self._journal, self._restarting = Journal(), False
-        self._planned = deployment.faults.planned(deployment.seed)
-        self._failing: Planned | None = None
+        self._planned = deployment.faults.planned()
+        self._failing: Injected | None = None
         self._back: list[str] = []  # draft servers that may draft again
         self._spares, self._over = deployment.faults.spares, False
 
@@ -74,9 +71,6 @@ class Simulation(FrontOffice):
         self._open(self._front.start(self.clock.now))
         self._await_arrival()
         self._await_fault()
-        if self._away is not None:
-            draft, back_ms = self._away
-            self.clock.after(back_ms, partial(self._come_back, draft))
         try:
             while not self._over:
                 self.clock.step()
@@ -149,7 +143,7 @@ class Simulation(FrontOffice):
         if planned is not None:
             self.clock.after(planned.at_ms - now, partial(self._fail, planned))
 
-    def _fail(self, planned: Planned, _: object) -> None:
+    def _fail(self, planned: Injected, _: object) -> None:
         """A worker fails, unless it is gone; the next one fails when its loss is made good at the
         earliest."""
         there = {*self.deployment.devices} - self.deployment.plain - self._life.mute
@@ -165,7 +159,7 @@ class Simulation(FrontOffice):
         self._life.mute.add(planned.worker)
         self.clock.after(after, partial(self._notice, planned))
 
-    def _notice(self, planned: Planned, _: object) -> None:
+    def _notice(self, planned: Injected, _: object) -> None:
         """The loss takes a spare, or the pipeline that lacks the worker."""
         if self._spares:
             self._take_spare(planned.worker)
@@ -183,7 +177,7 @@ class Simulation(FrontOffice):
             self.deployment = self.deployment.at_spare(lost, named[-self._spares])
         self._spares -= 1
 
-    def _decode_plainly(self, planned: Planned) -> bool:
+    def _decode_plainly(self, planned: Injected) -> bool:
         """Let a stand-in take a lost draft server's place; returns whether it does."""
         lost, now = planned.worker, self.clock.now
         plain = self.deployment.without_draft(lost)
@@ -229,7 +223,7 @@ class Simulation(FrontOffice):
         self.trace.warnings.append(f"{lost} fails, and no spare is left; {shares_of(dealt, lost)}")
         return None
 
-    def _give_up(self, planned: Planned, why: str) -> None:
+    def _give_up(self, planned: Injected, why: str) -> None:
         """Go on without the pipeline of a lost stage, if there is another. Args: ``why``: its
         layers are not dealt anew."""
         pipeline = self.deployment.pipeline_of(planned.worker)
@@ -267,12 +261,12 @@ class Simulation(FrontOffice):
         for held in self._journal.take_up():
             self._hand_over(held)
 
-    def _recover(self, planned: Planned, noticed_ms: float, _: object) -> None:
+    def _recover(self, planned: Injected, noticed_ms: float, _: object) -> None:
         self._take_up()
         self._made_good(planned, noticed_ms, self.clock.now)
 
     def _made_good(
-        self, planned: Planned, noticed_ms: float | None, recovered_ms: float | None
+        self, planned: Injected, noticed_ms: float | None, recovered_ms: float | None
     ) -> None:
         """Note a fault; from now on another worker may fail."""
         plain_ms = recovered_ms if planned.worker in self.deployment.plain else None

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
-from treepipe.results.show import Progress, console
+from treepipe.results.sheet import Sheet, words
+from treepipe.results.show import Progress, console, print_sheet
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.message_cost import curve_cost, message_cost, step_cost
@@ -140,14 +140,10 @@ def _launch(changes: Mapping[str, Any]) -> Launch:
 
 
 def _print(figures: list[Figure]) -> None:
-    table = Table(title="Benchmarks (medians)")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    table.add_column("unit")
-    table.add_column("aim")
+    sheet = Sheet("", "Benchmarks (medians)", words("figure", "value", "unit", "aim"))
     for each in figures:
-        table.add_row(each["name"], f"{each['value']:.4g}", each["unit"], each["aim"])
-    console(110).print(table)
+        sheet.add(each["name"], f"{each['value']:.4g}", each["unit"], each["aim"])
+    print_sheet(console(110), sheet)
 
 
 if __name__ == "__main__":

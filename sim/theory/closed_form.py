@@ -260,10 +260,10 @@ def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> 
             f"round keeps it busy for {ported_ms:.4g} ms, longer than the draft for "
             f"{cycle.service_ms:.4g} ms"
         )
-    if passage.draft.times.draft(gamma + 1) != passage.draft.times.draft(1):
+    most = passage.unread(gamma, gamma - 1)
+    if passage.draft.times.draft(most) != passage.draft.times.draft(1):
         warnings.append(
-            f"the closed form assumes that a draft pass takes as long for {gamma + 1} tokens as "
-            f"for one"
+            f"the closed form assumes that a draft pass takes as long for {most} tokens as for one"
         )
     return ClosedForm(
         _form(scenario).source,

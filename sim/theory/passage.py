@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treepipe.core.messages import HEADER_BYTES, ROW_BYTES
 from treepipe.core.tree import split
 from treepipe.physics.timing import LinkTimes
-from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment, Placed
+from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.sim.theory.flowspec import timeline_ms
 
 
@@ -26,6 +27,12 @@ class Passage:
     @property
     def draft(self) -> Placed:
         return self.deployment.drafts[0]
+
+    def unread(self, accepted: int, drafted: int) -> int:
+        """Committed tokens that the draft reads first behind a chain of ``drafted`` tokens that it
+        has drafted from, of which ``accepted`` were right, and the target's own token behind."""
+        held = 0 if self.deployment.reads_states else min(accepted, drafted)
+        return accepted + 1 - held
 
     @property
     def stages(self) -> tuple[Placed, ...]:

@@ -16,12 +16,13 @@ from treepipe.core.recovery import noticed_after_ms
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan
 from treepipe.planner.break_even import axis_of, break_even
-from treepipe.planner.explored import Explored
 from treepipe.planner.halving import Found
 from treepipe.planner.page import plan_report
-from treepipe.planner.robustness import Mishap, mishaps
+from treepipe.planner.report import write_best
+from treepipe.planner.robustness import RobustnessAnalysis, StressCase, stress_cases
 from treepipe.report.page import report_html
 from treepipe.results.estimates import observe
+from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 JITTER, BURST, SLOW, LOST = (
@@ -41,8 +42,8 @@ ARRIVING = {
 LATE = {"links.default": {"latency_ms": 3.0, "bandwidth_mbit_s": 8.0, "jitter_ms": 3.0}}
 
 
-def by_case(each: Found) -> dict[str, Mishap]:
-    return {row.case: row for row in mishaps(each, say)}
+def by_case(each: Found) -> dict[str, StressCase]:
+    return {row.case: row for row in stress_cases(each, say)}
 
 
 def test_plain_decoding_by_hand() -> None:
@@ -102,7 +103,7 @@ def test_worse_is_less_of_a_throughput() -> None:
 
 
 def test_no_plan_has_no_cases() -> None:
-    assert mishaps(found(**{"search.limits.time_between_tokens_ms": 1.0}), say) == []
+    assert stress_cases(found(**{"search.limits.time_between_tokens_ms": 1.0}), say) == []
 
 
 def test_the_command_prints_writes_and_reports(
@@ -114,18 +115,34 @@ def test_the_command_prints_writes_and_reports(
     assert SLOW in capsys.readouterr().out
     rows = json.loads(Path("p.json").read_text())["robustness"]
     each = found()
-    assert rows == [row.as_dict() for row in mishaps(each, say)]
-    page = report_html(plan_report(each, Explored(mishaps=mishaps(each, say))))
+    assert rows == RobustnessAnalysis.run(each, say).as_dict()["robustness"]
+    page = report_html(plan_report(each, [RobustnessAnalysis.run(each, say)]))
     assert SLOW in page
     assert SLOW not in report_html(plan_report(each))
     assert call(monkeypatch, "plan", "c.toml", "--robust", "--quiet", "--force") == 2
     assert_sentence(capsys.readouterr().err, "--robust --quiet shows nothing; add --json")
 
 
+def test_the_written_plan_keeps_the_clusters_faults(tmp_path: Path) -> None:
+    write_best(found(faults={"spares": 2, "timeout_ms": 1500}), tmp_path / "best.toml")
+    faults = Scenario.load(tmp_path / "best.toml").faults
+    assert (faults.spares, faults.timeout_ms) == (2, 1500)
+
+
+def test_no_worker_fails_in_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    faults = [{"worker": "draft0", "kind": "kill", "at_ms": 5.0}]
+    path.write_text(toml_text({**CLUSTER, "faults": faults}, []))
+    assert call(monkeypatch, "plan", path) == 2
+    assert_sentence(capsys.readouterr().err, "key faults.inject: no worker fails in a search")
+
+
 def test_a_plan_of_the_library_is_asked_the_same() -> None:
     each = found()
     plan = Plan(each)
-    assert plan.robustness() == mishaps(each, say)
+    assert plan.robustness() == stress_cases(each, say)
     assert plan.break_even("links.default.latency_ms=1:9") == break_even(
         each, axis_of("links.default.latency_ms=1:9", each.cluster), say
     )

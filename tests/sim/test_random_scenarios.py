@@ -13,7 +13,7 @@ from tests.worlds.examples import examples
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.results.estimates import observe
-from treepipe.results.metrics import range_of, run_metrics, utilization
+from treepipe.results.metrics import METRICS, run_metrics, utilization
 from treepipe.results.result import make_result
 from treepipe.results.statistics import SHARE, Interval, Range
 from treepipe.scenario.scenario import Scenario
@@ -141,7 +141,7 @@ def test_a_valid_scenario_has_a_valid_result(scenario: Scenario) -> None:
     json.dumps(result, allow_nan=False)
     metrics, shares = estimates.intervals
     for name, interval in metrics.items():
-        assert_inside(interval, range_of(name))
+        assert_inside(interval, METRICS[name].range)
     for interval in shares.values():
         assert_inside(interval, SHARE)
     for trace in traces:

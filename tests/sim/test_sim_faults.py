@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from statistics import fmean
 from typing import TypeAlias
 
 import pytest
@@ -34,7 +32,7 @@ from treepipe.physics.timing import LinkTimes, TimeTable
 from treepipe.results.result import make_result
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.faults import MS_PER_HOUR, FaultPlan, Injected
+from treepipe.scenario.faults import FaultPlan, Injected
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.resolve import deploy, resolve
 from treepipe.scenario.scenario import Scenario
@@ -534,20 +532,6 @@ def test_that_no_critical_path_is_told_is_said_once() -> None:
     assert not any("critical path" in each for trace in predict(spared) for each in trace.warnings)
 
 
-def test_faults_at_a_rate_come_as_often_as_it_says() -> None:
-    rates = {"draft0": 3600.0, "pipeline0.stage1": 1800.0}
-    faults = FaultPlan(injected=tuple(Injected(w, "kill", None, rate) for w, rate in rates.items()))
-    found = [*islice(faults.planned(7), 6000)]
-    assert [each.at_ms for each in found] == sorted(each.at_ms for each in found)
-    for worker, rate in rates.items():
-        count = sum(each.worker == worker for each in found)
-        assert found[-1].at_ms / count == pytest.approx(MS_PER_HOUR / rate, rel=0.06)
-    assert [*islice(faults.planned(7), 9)] == found[:9]
-    assert fmean(each.at_ms for each in islice(faults.planned(8), 9)) != fmean(
-        each.at_ms for each in found[:9]
-    )
-
-
 # --- in a scenario ------------------------------------------------------------------------------
 
 
@@ -576,7 +560,11 @@ def test_spares_with_addresses_are_as_many_in_a_simulation() -> None:
     ("setting", "sentence"),
     [
         ('faults=[{worker="stage9",kind="kill",at_ms=5}]', r"faults\.0\.worker = 'stage9'"),
-        ('faults=[{worker="draft0",kind="kill"}]', "at_ms and rate_per_hour: a fault has one"),
+        ('faults=[{worker="draft0",kind="kill"}]', r"faults\.inject\.0\.at_ms is missing"),
+        (
+            'faults=[{worker="draft0",kind="kill",rate_per_hour=1}]',
+            r"key faults\.inject\.0\.rate_per_hour is unknown",
+        ),
         ('faults=[{worker="draft0",kind="fire",at_ms=5}]', "kind"),
         ('faults=[{worker="draft0",kind="kill",at_ms=5,for_ms=9}]', "for_ms: a worker that was k"),
         ("faults.timeout_ms=5", "timeout_ms"),

@@ -28,10 +28,11 @@ from tests.worlds.timed_pipeline import (
     static,
     times,
 )
+from treepipe.core.messages import HEADER_BYTES
 from treepipe.core.system import Ends
 from treepipe.physics.timing import LinkTimes
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import HEADER_BYTES, Deployment, NewSchedule, RequestSpec
+from treepipe.scenario.deployment import Deployment, NewSchedule, RequestSpec
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate

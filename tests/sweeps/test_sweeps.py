@@ -170,7 +170,7 @@ def test_a_row_s_metrics_are_those_of_simulate(tmp_path: Path) -> None:
         result = treepipe.simulate(Scenario.of(BASE).with_(**changes))
         told = {name: row[name] for name in result.metrics}
         assert told == pytest.approx({name: m.mean for name, m in result.metrics.items()})
-        others = {*treepipe.results.metrics.UNITS} - {*result.metrics}
+        others = {*treepipe.results.metrics.METRICS} - {*result.metrics}
         assert all(row[name] is None for name in others)
         shares = {name: share.mean for name, share in result.utilization.items()}
         assert dict(row["utilization"]) == pytest.approx(shares)

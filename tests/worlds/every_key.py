@@ -56,7 +56,6 @@ ALONE: tuple[dict[str, Any], ...] = (
     {},
     {"roofline": {"tflops": {"float32": 1.0, "float16": 1.0}, "memory_gb_s": 10.0}},
     {"request_latency_ms": 900.0},
-    {"at_ms": 9.0},
 )
 """What tables need of which no single key is required."""
 

@@ -123,7 +123,8 @@ class DraftPass:
     Attributes:
         ticket: identifies the answer.
         catch_up: committed tokens that the draft has not read yet; the pass reads them and
-            answers for the last one. Empty if the pass is over scratch nodes.
+            answers for the last one. It leaves no scratch node that is not accepted. Empty if the
+            pass is over scratch nodes.
         tokens: token id per scratch node (empty if ``catch_up`` is given).
         parents: per scratch node the index of its parent among the scratch nodes in feeding
             order, ``NO_PARENT`` if it hangs at the newest committed token.
@@ -146,6 +147,21 @@ class DraftPass:
     keep: tuple[int, ...] | None = None
     accepted: int = 0
     drawn: bool = False
+
+    @classmethod
+    def over_committed(
+        cls,
+        ticket: int,
+        unread: Sequence[int],
+        top_k: int,
+        held: tuple[int, ...] = (),
+        *,
+        drawn: bool = False,
+    ) -> DraftPass:
+        """A pass over committed tokens. Args: ``held``: scratch nodes that hold the first of them,
+        which the pass need not compute; there is at least one token more."""
+        computed, kept = tuple(unread[len(held) :]), held or None
+        return cls(ticket, computed, (), (), not held, top_k, kept, len(held), drawn)
 
     @property
     def rows(self) -> int:

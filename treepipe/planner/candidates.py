@@ -15,7 +15,6 @@ from typing import Any
 from treepipe.core.errors import UserError
 from treepipe.core.layers import PartitionRule
 from treepipe.core.schedules import systems
-from treepipe.planner.availability import check_goes_on
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.grids import batches, default_grid, settings_of
 from treepipe.planner.layouts import Layout, layouts
@@ -99,7 +98,6 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
                 needs = memory_needs(deployment)
                 check_memory(deployment, needs)
                 check_limits(deployment, needs, cluster.search)
-                check_goes_on(cluster, each)
             except UserError as error:
                 reason = str(error).removeprefix(f"{cluster.path}: ")
                 excess = error.excess if isinstance(error, LimitError) else inf
@@ -163,7 +161,7 @@ def _settings(
 
 def _with(cluster: Cluster, changes: Mapping[str, Any]) -> Scenario:
     """The cluster's scenario with keys changed; of the schedule's only those that it reads, and
-    without faults, which ``planner/availability.py`` adds."""
+    without the table of faults, which no search reads."""
     data = cluster.content
     data.pop("search", None)
     data.pop("faults", None)

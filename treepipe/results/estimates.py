@@ -7,27 +7,26 @@ Law of this file: it decides what counts as one observation; sums per run or bat
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 
 from treepipe.core.errors import UserError
 from treepipe.results.critical_path import CriticalPath, PathPart, added_up
 from treepipe.results.metrics import (
+    METRICS,
     PER_TIME,
     PERCENTILES,
-    UNITS,
     Floats,
     Percentile,
     Ratio,
     Windows,
     fairness,
     metric_ratios,
-    range_of,
     timeless,
     utilization_ratios,
 )
@@ -37,7 +36,6 @@ from treepipe.results.statistics import (
     SHARE,
     Interval,
     batch_count,
-    mixed_percentile,
     mser5,
     ratio_observations,
     stays_correlated,
@@ -59,24 +57,6 @@ UNSETTLED = (
 P99 = "p99_time_between_tokens_ms"
 PER_TARGET = ("throughput_tokens_s", "time_between_tokens_ms", P99)
 """What is told of each target."""
-
-
-@dataclass(frozen=True, slots=True)
-class Disturbed:
-    """The same runs with something that happens in few of them.
-
-    Attributes:
-        share: of all runs, in which it happens.
-    """
-
-    traces: Sequence[Trace]
-    share: float
-
-
-Part: TypeAlias = tuple[Trace, Windows, float]
-"""A trace, its windows, and the weight of what is counted there."""
-Mixture: TypeAlias = Sequence[tuple[Floats, float]]
-"""Figures, and the weight of each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +104,9 @@ class Estimates:
 
     def _intervals(self, common: float) -> tuple[dict[str, Interval], dict[str, Interval]]:
         estimate = Interval.over_batches if self.over == "batches" else Interval.over
-        metrics = {name: estimate(v, range_of(name), common) for name, v in self.metrics.items()}
+        metrics = {
+            name: estimate(v, METRICS[name].range, common) for name, v in self.metrics.items()
+        }
         shares = {name: estimate(v, SHARE, common) for name, v in self.utilization.items()}
         return metrics, shares
 
@@ -185,10 +167,7 @@ def _check_warmup(warmup: int, traces: Sequence[Trace]) -> None:
 
 
 def observe(
-    traces: Sequence[Trace],
-    warmup: int | None = None,
-    batches: int | None = None,
-    disturbed: Sequence[Disturbed] = (),
+    traces: Sequence[Trace], warmup: int | None = None, batches: int | None = None
 ) -> Estimates:
     """Estimates of the runs' metrics: over runs if there are several, else over batches of one.
 
@@ -196,7 +175,6 @@ def observe(
         traces: one per run, of equal requests.
         warmup: requests to leave out of each run; None: found in the runs (``find_warmup``).
         batches: of a single run; None: as many as it allows (``possible_batches``).
-        disturbed: each of several runs, of the same requests, in the cases that are weighed.
 
     Raises ``UserError`` if ``warmup`` leaves no request.
     """
@@ -205,27 +183,29 @@ def observe(
         return Estimates(None, 0, {}, {})
     warmup, settled = find_warmup(traces) if warmup is None else (warmup, True)
     _check_warmup(warmup, traces)
-    count = len(traces)
-    if count == 1:
+    if len(traces) == 1:
         count = possible_batches(traces[0], warmup) if batches is None else batches
-    runs = _parts(traces, disturbed, count if len(traces) == 1 else 1, warmup)
-    pairs = [(trace, windows) for ((trace, windows, _), *_) in runs]
-    metrics = _observations([_mixed(run, metric_ratios) for run in runs if run[0][1].answered])
-    utilization = _observations([_mixed(run, utilization_ratios) for run in runs])
+        windows = [Windows.of(traces[0], count, warmup)]
+    else:
+        count = len(traces)
+        windows = [Windows.of(trace, 1, warmup) for trace in traces]
+    pairs = list(zip(traces, windows, strict=True))
+    metrics = _observations([metric_ratios(t, w) for t, w in pairs if w.answered])
+    utilization = _observations([utilization_ratios(t, w) for t, w in pairs])
     lacking = set[str]()
     if not (utilization and metrics.keys() >= set(PER_TIME)):
         lacking = {name for t, w in pairs if w.answered for name in timeless(t, w)}
     for name, percentile in PERCENTILES.items():
-        percentiles = _percentiles(percentile, runs, of_batches=len(traces) == 1)
+        percentiles = _percentiles(percentile, windows, of_batches=len(traces) == 1)
         if len(percentiles):
             metrics[name] = percentiles
-    indices = [_fairness(run) for run in _parts(traces, disturbed, 1, warmup)]
+    indices = [fairness(Windows.of(trace, 1, warmup)) for trace in traces]
     if fair := [index for index in indices if index is not None]:
         metrics["fairness"] = np.array(fair)
     return Estimates(
         over=None if count == 1 else "batches" if len(traces) == 1 else "runs",
         warmup=warmup,
-        metrics={name: metrics[name] for name in UNITS if name in metrics},
+        metrics={name: metrics[name] for name in METRICS if name in metrics},
         utilization=utilization,
         settled=settled,
         timeless=tuple(sorted(lacking - {*metrics, *(["utilization"] if utilization else [])})),
@@ -315,34 +295,6 @@ def _latency_per_token(trace: Trace) -> Floats:
     )
 
 
-def _parts(
-    traces: Sequence[Trace], disturbed: Sequence[Disturbed], count: int, warmup: int
-) -> list[list[Part]]:
-    """What each run is made of, cut into ``count`` windows."""
-    rest = 1.0 - sum(each.share for each in disturbed)
-    sides = [(traces, rest), *((each.traces, each.share) for each in disturbed)]
-    cut = [[(t, Windows.of(t, count, warmup), share) for t in side] for side, share in sides]
-    return [list(run) for run in zip(*cut, strict=True)]
-
-
-def _mixed(
-    run: Sequence[Part], ratios: Callable[[Trace, Windows], Mapping[str, Ratio]]
-) -> dict[str, Ratio]:
-    """The sums of a run: those of what it is made of, each with its weight."""
-    found = dict[str, Ratio]()
-    for trace, windows, share in run:
-        for name, (above, below) in ratios(trace, windows).items():
-            more, under = found.get(name, (0.0, 0.0))
-            found[name] = more + share * above, under + share * below
-    return found
-
-
-def _fairness(run: Sequence[Part]) -> float | None:
-    indices = [(fairness(windows), share) for _, windows, share in run]
-    known = [index * share for index, share in indices if index is not None]
-    return sum(known) if len(known) == len(indices) else None
-
-
 def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
     """Linearized ratios over the windows of all runs; one value where only one window has any."""
     found = {}
@@ -354,9 +306,7 @@ def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
     return found
 
 
-def _percentiles(
-    percentile: Percentile, runs: Sequence[Sequence[Part]], *, of_batches: bool
-) -> Floats:
+def _percentiles(percentile: Percentile, windows: Sequence[Windows], *, of_batches: bool) -> Floats:
     """Observations of a percentile: each run's own, or those of a run's batches; none where there
     are too few figures.
 
@@ -365,38 +315,23 @@ def _percentiles(
     Glynn, Stochastic Simulation (2007), section III.5). Runs have few requests, so of figures of
     requests theirs are shifted in the same way, to that of all runs together.
     """
-    found: list[Mixture] = [
-        [(percentile.figures(each), share) for each, (_, _, share) in zip(same, run, strict=True)]
-        for run in runs
-        for same in zip(*(windows.requests for _, windows, _ in run), strict=True)
-    ]
-    given = [each for each in found if _count(each)]
-    if sum(map(_count, given)) < percentile.least:
+    found = [percentile.figures(requests) for each in windows for requests in each.requests]
+    given = [each for each in found if len(each)]
+    if sum(map(len, given)) < percentile.least:
         return np.array([])
 
-    def own(mixtures: Sequence[Mixture]) -> Floats:
-        return np.array([mixed_percentile(each, percentile.share) for each in mixtures])
+    def own(figures: Sequence[Floats]) -> Floats:
+        return np.array([np.percentile(each, percentile.share) for each in figures])
 
     if not of_batches and not percentile.of_requests:
         return own(given)
-    whole = mixed_percentile(_joined(given), percentile.share)
+    whole = float(np.percentile(np.concatenate(given), percentile.share))
     if of_batches:
         least = percentile.least if percentile.of_requests else LEAST_GAPS
-        if min(map(_count, found)) < least and len(found) >= 2 * LEAST_BATCHES:
-            found = [_joined(pair) for pair in zip(found[::2], found[1::2], strict=True)]
-        if min(map(_count, found)) < least:
+        if min(map(len, found)) < least and len(found) >= 2 * LEAST_BATCHES:
+            found = [np.concatenate(pair) for pair in zip(found[::2], found[1::2], strict=True)]
+        if min(map(len, found)) < least:
             return np.array([whole])
         given = found
     values = own(given)
     return np.asarray(values - values.mean() + whole)
-
-
-def _count(mixture: Mixture) -> int:
-    """How many figures a run has where nothing disturbs it."""
-    return len(mixture[0][0])
-
-
-def _joined(mixtures: Sequence[Mixture]) -> Mixture:
-    """Figures of the same weight together."""
-    columns = zip(*mixtures, strict=True)
-    return [(np.concatenate([each for each, _ in same]), same[0][1]) for same in columns]

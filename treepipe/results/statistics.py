@@ -240,35 +240,6 @@ def ratio_observations(numerators: Values, denominators: Values) -> npt.NDArray[
     return observations
 
 
-def mixed_percentile(samples: Sequence[tuple[Values, float]], share: float) -> float:
-    """The value up to which ``share`` per cent of a mixture lie: of one sample NumPy's percentile.
-
-    Args: ``samples``: with the weight of each of their values; at least one has a value.
-
-    NumPy joins the sorted values of a sample by lines, as parts of it from 0 to 1. The weighted
-    mean of such lines is the mixture's, so a sample with little weight changes little.
-
-    >>> mixed_percentile([([1.0, 2.0, 3.0], 1.0)], 50)
-    2.0
-    >>> mixed_percentile([([1.0, 2.0, 3.0], 0.5), ([7.0, 8.0, 9.0], 0.5)], 75)
-    8.0
-    """
-    given = [(np.sort(np.asarray(each, float)), weight) for each, weight in samples if len(each)]
-    if len(given) == 1:
-        return float(np.percentile(given[0][0], share))
-    knots = np.repeat(np.unique(np.concatenate([values for values, _ in given])), 2)
-    reached, whole = np.zeros(len(knots)), 0.0
-    for sample, weight in given:
-        values = np.resize(sample, max(2, len(sample)))  # one value is reached at once
-        parts = np.linspace(0.0, 1.0, len(values))
-        below = 1.0 - np.interp(-knots, -values[::-1], parts)  # before equal values, then with them
-        up_to = np.interp(knots, values, parts)
-        mass = weight * len(sample)
-        reached += mass * np.where(np.arange(len(knots)) % 2, up_to, below)
-        whole += mass
-    return float(np.interp(share / 100, np.maximum.accumulate(reached) / whole, knots))
-
-
 def batch_count(items: int, least_items: int = 1) -> int:
     """Batches to cut ``items`` successive ones into, each of at least ``least_items``.
 

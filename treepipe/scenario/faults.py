@@ -6,13 +6,10 @@ Both worlds ask here when the next worker fails; what becomes of the requests is
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from math import expm1, log1p
 from typing import Annotated, Any, TypeAlias
 
-import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from treepipe.core.errors import UserError
@@ -27,8 +24,6 @@ START_MS = 230.0
 DEFAULT_READ_MIB_S = 3000.0
 """What a drive on four lanes of PCI Express 3.0 reads, which carry 3,756 MiB/s (8 GT/s, 128b/130b);
 an assumption."""
-MS_PER_HOUR = 3.6e6
-MOST_SPARES = 1000
 Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -45,23 +40,17 @@ Spares: TypeAlias = Annotated[
 
 
 class InjectedFault(Section):
-    """A worker that fails, once or now and then."""
+    """A worker that fails."""
 
     worker: str = Field(description='a role, e.g. "draft0" or "pipeline0.stage2"')
     kind: FaultKind
-    at_ms: Moment | None = Field(None, description="from the start of each run")
-    rate_per_hour: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
-        None, description="mean; times between faults are exponential"
-    )
-
+    at_ms: Moment = Field(description="from the start of each run")
     for_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="a stop or a cut that is over after so long; else it lasts"
     )
 
     @model_validator(mode="after")
-    def _happens(self) -> InjectedFault:
-        if (self.at_ms is None) == (self.rate_per_hour is None):
-            raise ValueError("keys at_ms and rate_per_hour: a fault has one of them")
+    def _comes_back(self) -> InjectedFault:
         if self.for_ms is not None and self.kind == "kill":
             raise ValueError("key for_ms: a worker that was killed does not come back")
         return self
@@ -117,8 +106,7 @@ class FaultsSection(Section):
                     f"worker; there are {', '.join(roles)}"
                 )
         injected = tuple(
-            Injected(each.worker, each.kind, each.at_ms, each.rate_per_hour, each.for_ms)
-            for each in self.inject
+            Injected(each.worker, each.kind, each.at_ms, each.for_ms) for each in self.inject
         )
         named = self.spare_workers
         spares = self.spares if isinstance(self.spares, int) else len(named)
@@ -127,23 +115,11 @@ class FaultsSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A worker that fails at a time, or at a rate; of ``at_ms`` and ``rate_per_hour`` one is
-    None."""
+    """A worker that fails, for ever or for so long."""
 
     worker: str
     kind: FaultKind
-    at_ms: float | None = None
-    rate_per_hour: float | None = None
-    for_ms: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A worker is to fail, for ever or for so long."""
-
     at_ms: float
-    worker: str
-    kind: FaultKind
     for_ms: float | None = None
 
     @property
@@ -153,28 +129,12 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
-    """A draft server that is away when some runs begin, without a spare.
-
-    Attributes:
-        odds: of that, to a beginning with all draft servers there.
-        most_ms: it is decoded plainly for so long at most; any moment of it may be the beginning.
-    """
-
-    draft: str
-    odds: float
-    most_ms: float
-
-
-@dataclass(frozen=True, slots=True)
 class FaultPlan:
     """What a deployment is started with of them; fields as in the scenario's section.
 
     Attributes:
         spares: how many.
         spare_workers: addresses of these; empty: a lost worker is replaced on its own host.
-        first_within_ms: the first fault at a rate comes before this time; None: whenever it does.
-        away: each run begins with one of these draft servers away; empty: with all there.
     """
 
     timeout_ms: float = DEFAULT_TIMEOUT_MS
@@ -182,49 +142,7 @@ class FaultPlan:
     restart_ms: float = START_MS
     injected: tuple[Injected, ...] = ()
     spare_workers: tuple[str, ...] = ()
-    first_within_ms: float | None = None
-    away: tuple[Away, ...] = ()
 
-    @property
-    def rate_per_ms(self) -> float:
-        """The rate of all faults at a rate together."""
-        return sum(each.rate_per_hour or 0.0 for each in self.injected) / MS_PER_HOUR
-
-    def planned(self, seed: int) -> Iterator[Planned]:
-        """All faults of a run, in the order of time; those at a rate have no end."""
-        count = len(self.injected)
-        *seeds, first_seed = np.random.SeedSequence([seed, count]).spawn(count + 1)
-        first = [] if self.first_within_ms is None else [self._first(first_seed)]
-        since = first[0].at_ms if first else 0.0  # exponential times do not remember
-        streams = [_times(*each, since) for each in zip(self.injected, seeds, strict=True)]
-        return heapq.merge(first, *streams, key=lambda each: each.at_ms)
-
-    def away_at_first(self, seed: int) -> tuple[str, float] | None:
-        """The draft server that is away when a run begins, and when it is back; None: none is."""
-        if not self.away:
-            return None
-        rng, odds = np.random.default_rng([seed, *b"away"]), np.array([e.odds for e in self.away])
-        lost = self.away[rng.choice(len(odds), p=odds / odds.sum())]
-        return lost.draft, float(rng.uniform(0.0, lost.most_ms))
-
-    def _first(self, seed: np.random.SeedSequence) -> Planned:
-        """The first fault at a rate of a run that has one in time: whose it is does not depend on
-        when it is, which is exponential up to the end of that time."""
-        assert self.first_within_ms is not None
-        rng = np.random.default_rng(seed)
-        within = -expm1(-self.rate_per_ms * self.first_within_ms)
-        at_ms = -log1p(-rng.random() * within) / self.rate_per_ms
-        rates = np.array([each.rate_per_hour or 0.0 for each in self.injected])
-        fault = self.injected[rng.choice(len(rates), p=rates / rates.sum())]
-        return Planned(at_ms, fault.worker, fault.kind, fault.for_ms)
-
-
-def _times(fault: Injected, seed: np.random.SeedSequence, since_ms: float) -> Iterator[Planned]:
-    if fault.at_ms is not None:
-        yield Planned(fault.at_ms, fault.worker, fault.kind, fault.for_ms)
-        return
-    assert fault.rate_per_hour is not None  # one of them is given
-    rng, at_ms = np.random.default_rng(seed), since_ms
-    while True:
-        at_ms += float(rng.exponential(MS_PER_HOUR / fault.rate_per_hour))
-        yield Planned(at_ms, fault.worker, fault.kind, fault.for_ms)
+    def planned(self) -> Iterator[Injected]:
+        """The faults of a run, in the order of time."""
+        return iter(sorted(self.injected, key=lambda each: each.at_ms))

@@ -73,12 +73,13 @@ def head_loss(head: EagleHead, target: Any, window: torch.Tensor) -> torch.Tenso
         wanted = target.lm_head(features).log_softmax(-1)
         embedded = target.model.embed_tokens(window)
     length = window.shape[1] - 1
-    positions = torch.arange(length).expand(len(window), length)
+    rotary = head.rotary(embedded, torch.arange(length)[None])
     mask = torch.ones((1, 1, length, length), dtype=torch.bool).tril()
     given = features[:, :-1] + NOISE * (2 * torch.rand_like(features[:, :-1]) - 1)
     loss = torch.zeros(())
     for _ in range(UNROLL):
-        predicted = head(embedded[:, 1:], given, positions, mask)
+        inputs = torch.cat((embedded[:, 1:], given), -1)
+        predicted = head(inputs, attention_mask=mask, position_embeddings=rotary)
         logits = target.lm_head(predicted).log_softmax(-1)
         tokens = -(wanted[:, 1:].exp() * logits).sum(-1).mean()
         loss = loss + functional.smooth_l1_loss(predicted, features[:, 1:]) + TOKEN_WEIGHT * tokens

@@ -62,7 +62,8 @@ def fixed_tree(
 ) -> StaticTree:
     """A schedule whose rounds all have one tree, in one batch; so many children at each depth."""
     growth = Growth(tuple(branching), None, seat.drawn)
-    parameters = TreeParameters(growth.nodes, growth.nodes + 1, False, growth)
+    nodes = growth.nodes
+    parameters = TreeParameters(nodes, nodes + 1, False, growth, keeps=seat.keeps)
     return kind(seat.session, chunk, parameters, 1)
 
 

@@ -32,10 +32,11 @@ from treepipe.core.protocol import (
 class TreeDecoding(ABC):
     """A request, its tree in flight, and the events of both."""
 
-    def __init__(self, session: int, prefill_chunk: int) -> None:
+    def __init__(self, session: int, prefill_chunk: int, *, keeps: bool = False) -> None:
+        """Args: ``keeps``: as in ``Asked``."""
         self._request = RequestState(session, prefill_chunk)
         self._flying = TreeInFlight(self._request)
-        self._asked = Asked()
+        self._asked = Asked(keeps=keeps)
         self._seen: Any = None  # by the gauge when a segment came back last
 
     @property

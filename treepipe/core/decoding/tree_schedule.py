@@ -32,12 +32,14 @@ class TreeParameters:
         segment: most tokens per segment (``l_max``).
         score_order: cut the tree in descending score; False: in tree order.
         growth: how the tree grows.
+        keeps: the draft need not read accepted tokens that it has drafted from.
     """
 
     size: int
     segment: int
     score_order: bool
     growth: Growth
+    keeps: bool = False
 
 
 class TreeSchedule(TreeDecoding):
@@ -47,7 +49,7 @@ class TreeSchedule(TreeDecoding):
         self, session: int, prefill_chunk: int, parameters: TreeParameters, parts: int
     ) -> None:
         """Args: ``parts``: how many segments a round's tree is cut into."""
-        super().__init__(session, prefill_chunk)
+        super().__init__(session, prefill_chunk, keeps=parameters.keeps)
         self._parameters = parameters
         self._parts = parts
         self._draft: TreeDraft | None = None
@@ -111,8 +113,9 @@ class TreeSchedule(TreeDecoding):
         is under way is given up."""
         flying = self._flying
         self._asked.abandon()
-        self._draft = TreeDraft(flying.tree.tokens[0], flying.unread, growth)
-        flying.unread = []
+        unread, flying.unread = flying.unread, []
+        held = self._asked.held(unread)
+        self._draft = TreeDraft(flying.tree.tokens[0], unread, growth, held=held)
         return [self._next_pass(self._draft)]
 
     def _next_pass(self, draft: TreeDraft) -> DraftPass:

@@ -10,7 +10,7 @@ from treepipe.core.system import Seat, System
 
 def _make(parameters: TreeKeys, seat: Seat) -> StaticTree:
     size = parameters.tree_size
-    tree = TreeParameters(size, size + 1, False, parameters.growth)
+    tree = TreeParameters(size, size + 1, False, parameters.growth, keeps=seat.keeps)
     return StaticTree(seat.session, parameters.prefill_chunk, tree, 1)
 
 
