@@ -39,15 +39,13 @@ class CheckpointSource:
 
     Attributes:
         directory: where it is.
-        only: the tensors that are read, where a host has no more (``manifest.py``); None: all.
     """
 
     directory: Path
-    only: frozenset[str] | None = None
 
     def open(self) -> Checkpoint:
         """Raises ``UserError`` as ``Checkpoint.open``."""
-        return Checkpoint.open(self.directory, self.only)
+        return Checkpoint.open(self.directory)
 
 
 @dataclass(frozen=True)
@@ -59,25 +57,21 @@ class Checkpoint:
         config: the model's configuration (a transformers ``PreTrainedConfig``).
         architecture: one of ``families.FAMILIES``.
         shards: file per tensor name.
-        only: the tensors that have to be there; None: all.
     """
 
     directory: Path
     config: Any
     architecture: str
     shards: dict[str, Path]
-    only: frozenset[str] | None = None
 
     @classmethod
-    def open(cls, directory: Path, only: frozenset[str] | None = None) -> Checkpoint:
+    def open(cls, directory: Path) -> Checkpoint:
         """Raises ``UserError`` if anything is missing or of an unsupported architecture."""
         if not directory.is_dir():
             raise UserError(f"{directory}: there is no such checkpoint directory")
         config, named = read_config(directory / "config.json")
         shards = shards_of(directory)
-        if only is not None:
-            shards = {name: shard for name, shard in shards.items() if name in only}
-        checkpoint = cls(directory, config, named, shards, only)
+        checkpoint = cls(directory, config, named, shards)
         checkpoint._check_complete()
         end_tokens(directory)  # its faults are named here, not in the middle of a run
         return checkpoint
@@ -85,7 +79,7 @@ class Checkpoint:
     @property
     def source(self) -> CheckpointSource:
         """What another process opens the same with."""
-        return CheckpointSource(self.directory, self.only)
+        return CheckpointSource(self.directory)
 
     @property
     def layers(self) -> int:
@@ -163,13 +157,13 @@ class Checkpoint:
                 f"{self._config_path}: key num_hidden_layers = {self.layers}, but the weights hold "
                 f"further layers"
             )
-        if self.only is None and self.tied and not self.config.tie_word_embeddings:
+        if self.tied and not self.config.tie_word_embeddings:
             raise UserError(
                 f"{self.directory}: the weights are incomplete, tensor lm_head.weight is missing "
                 f"(config.json: tie_word_embeddings = false)"
             )
         expected = self._expected()
-        for name in expected if self.only is None else self.only & expected.keys():
+        for name in expected:
             if name not in self.shards:
                 raise UserError(
                     f"{self.directory}: the weights are incomplete, tensor {name} is missing"
@@ -242,7 +236,7 @@ class Checkpoint:
             rows = int(getattr(config, key)) * head_size(config)
             said.append((tensor, f"{key}, head_dim and hidden_size", (rows, self.hidden_size)))
         for tensor, keys, wanted in said:
-            if shapes.get(tensor, wanted) != wanted:  # a part need not hold these tensors
+            if shapes[tensor] != wanted:
                 raise UserError(
                     f"{self._config_path}: keys {keys} say {wanted}, but tensor {tensor} has shape "
                     f"{shapes[tensor]}"

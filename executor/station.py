@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import itertools
 import select
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -31,7 +32,6 @@ from treepipe.executor.computing import DTYPES
 from treepipe.executor.frames import Frames
 from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.ledger import Ledger
-from treepipe.executor.manifest import everything
 from treepipe.executor.packed import pack
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Envelope, Gate, Inbox, Outbox, Ping, Received
@@ -125,30 +125,29 @@ class RoleSettings:
         return self.source.of_stand_in if plain else self.source
 
     @property
-    def models(self) -> tuple[tuple[CheckpointSource, Callable[[str], bool]], ...]:
-        """What it reads: the target, and a draft's own model, each with which of its tensors."""
-        found = [(self.target, self._reads)]
-        if self.kind == "draft" and self.drafts_with.model is not None:
-            found.append((self.drafts_with.model, everything))
-        return tuple(found) if self.kind != "switch" else ()
-
-    def with_models(self, models: Sequence[CheckpointSource]) -> RoleSettings:
-        """The same with these in place of its own, in the same order."""
-        source = replace(self.source, model=models[1]) if len(models) > 1 else self.source
-        return replace(self, target=models[0] if models else self.target, source=source)
-
-    def _reads(self, tensor: str) -> bool:
-        """Whether it reads this tensor of the target."""
+    def reads_target(self) -> bool:
+        """Whether it reads weights of the target."""
         if self.kind == "draft":
-            ends = self.deployment.ends == "draft" or self.drafts_with.kind == "eagle"
-            return ends and not tensor.startswith("model.layers.")
-        assert self.pipeline is not None  # as every stage's
-        first, last = self.number == 1, self.deployment.verifies(self.pipeline, self.number)
-        if tensor.startswith("model.layers."):
-            return int(tensor.split(".")[2]) in self.placed.layers
-        if tensor.startswith("model.embed_tokens."):  # the projection, too, where it is tied
-            return last or (first and self.deployment.ends == "pipeline")
-        return last
+            return self.deployment.ends == "draft" or self.drafts_with.kind == "eagle"
+        return self.kind == "stage"
+
+    @property
+    def models(self) -> tuple[CheckpointSource, ...]:
+        """The checkpoints that it reads: the target's, and a draft's own."""
+        own = self.drafts_with.model if self.kind == "draft" else None
+        read = self.target if self.reads_target else None
+        return tuple(each for each in (read, own) if each is not None)
+
+    def with_copies(self, folders: Sequence[Path]) -> RoleSettings:
+        """The same that reads ``models`` from these folders, in the same order."""
+        found = dict(zip(self.models, folders, strict=True))
+
+        def copy(source: CheckpointSource) -> CheckpointSource:
+            return replace(source, directory=found.get(source, source.directory))
+
+        own = self.source.model
+        source = self.source if own is None else replace(self.source, model=copy(own))
+        return replace(self, target=copy(self.target), source=source)
 
     def as_switch(self) -> RoleSettings:
         """The settings of a switch beside workers like this one."""

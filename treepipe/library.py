@@ -540,7 +540,7 @@ def sweep(
         out: the folder of the files.
         jobs: simulations at once; None: as many as there are cores.
         backend: processes of this machine, or a cluster of Ray or Dask.
-        address: of an existing cluster, HOST:PORT; None: one of this machine.
+        address: of the cluster, HOST:PORT.
         force: throw away what ``out`` holds of another sweep.
 
     Raises:

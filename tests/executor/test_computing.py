@@ -75,7 +75,8 @@ def test_every_draft_computes_in_every_type(
     found = []
     for compute in (ONE_CORE, Compute(kind, dtype=dtype)):
         for remembers in (False, True):
-            draft = open_source(replace(settings, remembers=remembers), target, 64, compute)
+            drafts_with = replace(settings, remembers=remembers)
+            draft = open_source(drafts_with, target, target.vocabulary, 64, compute)
             draft.open(1)
             if source == "eagle":
                 draft.observe(1, states.ends.features(hidden))  # type: ignore[attr-defined]

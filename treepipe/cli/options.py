@@ -174,7 +174,9 @@ class Distributed:
     backend: Annotated[
         str,
         typer.Option(
-            "--backend", metavar="joblib|ray|dask", help="Processes of this machine, or a cluster."
+            "--backend",
+            metavar="joblib|ray|dask",
+            help="Processes of this machine, or a cluster (--address).",
         ),
     ] = "joblib"
     address: Annotated[
@@ -182,7 +184,7 @@ class Distributed:
         typer.Option(
             "--address",
             metavar="HOST:PORT",
-            help="Of an existing Ray or Dask cluster; default: one of this machine.",
+            help="Of a running Ray or Dask cluster.",
         ),
     ] = None
 

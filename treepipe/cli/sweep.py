@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treepipe.cli.options import Changes, Distributed, Output, command
+from treepipe.extras import need_parquet
 from treepipe.files.outputs import check_outputs
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ def sweep(asked: SweepOptions) -> None:
     from treepipe.results.show import Progress, console
     from treepipe.sim.engine import engine
     from treepipe.sweeps.grid import Sweep
-    from treepipe.sweeps.store import need_parquet
     from treepipe.sweeps.sweeping import carry_out
 
     need_parquet()

@@ -137,6 +137,12 @@ def claim_results(out: Path, mark: str, what: str) -> None:
     claim_folder(out, "--out")
 
 
+def cache_folder() -> Path:
+    """The folder of what is remembered (in ``XDG_CACHE_HOME``); it may be deleted at any time."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "treepipe"
+
+
 def write_file(path: Path, content: str | bytes, option: str = "") -> None:
     """Put a whole file in place; what was there before stays until the new one is complete.
 

@@ -34,17 +34,6 @@ MOST_TOGETHER = 100
 LIBRARIES = ("treepipe", "numpy", "scipy", "pyarrow")
 
 
-def need_parquet() -> None:
-    """Raises ``UserError`` if the extra 'sweep' is not installed."""
-    try:
-        import pyarrow  # noqa: F401
-    except ModuleNotFoundError:
-        raise UserError(
-            "treepipe sweep needs the extra 'sweep' (pyarrow is not installed): "
-            "pip install 'treepipe[sweep]'"
-        ) from None
-
-
 @dataclass(frozen=True)
 class Store:
     """The folder ``out`` with what there is of a sweep.

@@ -171,7 +171,7 @@ class AdaptiveTree(StaticTree):
 def _make(parameters: StarKeys, seat: Seat) -> StaticTree:
     depth, chunk = parameters.depth, parameters.prefill_chunk
     size, growth = parameters.nodes(depth), parameters.growth(depth, drawn=seat.drawn)
-    tree = TreeParameters(size, size + 1, False, growth, keeps=seat.keeps)
+    tree = TreeParameters(size, size + 1, False, growth, seat.keeps)
     if parameters.adaptive_depth:
         return AdaptiveTree(seat.session, chunk, tree, AdaptiveDepth(parameters, seat.drawn))
     return StaticTree(seat.session, chunk, tree, 1)

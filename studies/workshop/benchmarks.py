@@ -1,6 +1,6 @@
 """Benchmarks of our own: how good the prediction is, what the executor adds, how fast we are.
 
-    python -m treepipe.studies.benchmarks --out bench/results.json
+    python -m treepipe.studies.workshop.benchmarks --out bench/results.json
 
 Every figure is a median; rates that depend on the machine come with a yardstick measured in the
 same run.
@@ -24,10 +24,15 @@ from treepipe.results.sheet import Sheet, words
 from treepipe.results.show import Progress, console, print_sheet
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
-from treepipe.studies.message_cost import curve_cost, message_cost, step_cost
 from treepipe.studies.real_speed import generate_rate, whole_model
-from treepipe.studies.regret import regret_figures
-from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
+from treepipe.studies.workshop.message_cost import curve_cost, message_cost, step_cost
+from treepipe.studies.workshop.regret import regret_figures
+from treepipe.studies.workshop.simulator_speed import (
+    Figure,
+    figure,
+    simulator_memory,
+    simulator_speed,
+)
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.demo import run_demo
 from treepipe.validation.judgement import Row

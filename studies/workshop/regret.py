@@ -12,9 +12,9 @@ from treepipe.planner.halving import search
 from treepipe.planner.limits import misses
 from treepipe.results.metrics import metric
 from treepipe.sim.points import Point, simulate_points
-from treepipe.studies.simulator_speed import Figure, figure
+from treepipe.studies.workshop.simulator_speed import Figure, figure
 
-CLUSTERS = Path(__file__).parent / "clusters"
+CLUSTERS = Path(__file__).parents[1] / "clusters"
 NAMES = ("five-jetsons", "five-emulated")
 
 
