@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from treepipe.core.errors import UserError
@@ -25,20 +27,22 @@ from treepipe.files.json_file import read_json
 SEED = 0
 """Of the random rows of each file."""
 CONFIG, WIDTH = "config.json", "intermediate_size"
+WEIGHTS = (".safetensors", ".bin")
 
 
 def write_wider(directory: Path, times: int, out: Path) -> Path:
     """Write a checkpoint, or an EAGLE head, with feed-forward layers ``times`` as wide.
 
     Args:
-        directory: holds ``config.json`` and safetensors; all other files are copied.
+        directory: holds ``config.json`` and safetensors; its other files but weights are copied.
         out: the folder that is made; it may not be there yet.
 
     Returns:
         ``out``.
 
     Raises:
-        UserError: the checkpoint cannot be read, ``times`` is below 1, or ``out`` is there.
+        UserError: the checkpoint cannot be read, ``times`` is below 1, or ``out`` is there or
+            cannot be written.
     """
     if times < 1:
         raise UserError(f"times = {times}: layers can be 1, 2, ... times as wide")
@@ -48,17 +52,28 @@ def write_wider(directory: Path, times: int, out: Path) -> Path:
     shards = set(shards_of(directory).values())
     if out.exists():
         raise UserError(f"{out}: exists already")
-    shutil.copytree(directory, out, ignore=lambda _, names: [s.name for s in shards])
-    (out / CONFIG).write_text(json.dumps({**config, WIDTH: times * config[WIDTH]}, indent=2) + "\n")
-    for shard in shards:
-        random = torch.Generator().manual_seed(SEED)
-        with open_shard(shard) as file:
-            tensors = {
-                name: _widened(name, file.get_tensor(name), times, random)
-                for name in file.keys()  # noqa: SIM118  (it is no dictionary)
-            }
-        save_file(tensors, out / shard.name, {"format": "pt"})
+    try:
+        out.mkdir(parents=True)
+        for each in directory.iterdir():
+            if each.is_file() and each.suffix not in WEIGHTS:
+                shutil.copy(each, out)
+        wider = {**config, WIDTH: times * config[WIDTH]}
+        (out / CONFIG).write_text(json.dumps(wider, indent=2) + "\n", encoding="utf-8")
+        for shard in shards:
+            _write_shard(shard, times, out / shard.name)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{out}: cannot be written: {error}") from None
     return out
+
+
+def _write_shard(shard: Path, times: int, out: Path) -> None:
+    random = torch.Generator().manual_seed(SEED)
+    with open_shard(shard) as file:
+        tensors = {
+            name: _widened(name, file.get_tensor(name), times, random)
+            for name in file.keys()  # noqa: SIM118  (it is no dictionary)
+        }
+    save_file(tensors, out, {"format": "pt"})
 
 
 def _widened(name: str, tensor: torch.Tensor, times: int, random: torch.Generator) -> torch.Tensor:
@@ -91,7 +106,8 @@ def main(given: list[str] | None = None) -> None:
     try:
         write_wider(asked.directory, asked.times, asked.out)
     except UserError as error:
-        parser.error(str(error))
+        print(f"treepipe: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

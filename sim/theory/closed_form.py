@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treepipe.core.errors import UserError
@@ -62,13 +62,7 @@ def closed_form(scenario: Scenario) -> ClosedForm:
         *_bent(scenario, deployment),
         *input_warnings(scenario, deployment),
     }
-    return ClosedForm(
-        found.form,
-        found.metrics,
-        found.utilization,
-        found.terms,
-        tuple(sorted(warnings)),
-    )
+    return replace(found, warnings=tuple(sorted(warnings)))
 
 
 # --- what applies --------------------------------------------------------------------------------

@@ -61,12 +61,9 @@ class Passage:
         *before, last = self.passes_ms(rows)
         return [*before, last + self.verify_ms(rows if answered is None else answered)]
 
-    def hops_ms(self, rows: int, answered: int | None = None) -> list[float]:
-        """A segment's transfers: to the first stage, between the stages, back.
-
-        Args: ``answered``: as for ``stage_ms``; others do not come back, but for their states.
-        """
-        pairs = zip(self.links, self._occupied_ms(rows, answered), strict=True)
+    def hops_ms(self, rows: int) -> list[float]:
+        """A segment's transfers: to the first stage, between the stages, back."""
+        pairs = zip(self.links, self._occupied_ms(rows), strict=True)
         return [occupied + link.mean_delay_ms for link, occupied in pairs]
 
     def lap_ms(self, rows: int) -> float:
@@ -182,7 +179,10 @@ class Passage:
 
     def _occupied_ms(self, rows: int, answered: int | None = None) -> list[float]:
         """How long a segment keeps each link busy; the states that an EAGLE head reads are left
-        out where ids travel."""
+        out where ids travel.
+
+        Args: ``answered``: as for ``stage_ms``; others do not come back, but for their states.
+        """
         deployment, (first, *between, last) = self.deployment, self.links
         back = rows if answered is None or deployment.reads_states else answered
         outside, inside = deployment.outer_row_bytes + ROW_BYTES, deployment.row_bytes + ROW_BYTES

@@ -153,11 +153,9 @@ def critical_path(traces: Sequence[Trace], warmup: int = 0) -> CriticalPath:
     return added_up(parts)
 
 
-def summarize(
-    traces: Sequence[Trace], warmup: int = 0
-) -> tuple[dict[str, Interval], dict[str, Interval]]:
-    """Metrics and utilization over runs (or one run's batches), each with its interval."""
-    return observe(traces, warmup).intervals
+def summarize(traces: Sequence[Trace]) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    """Metrics and utilization over whole runs (or one run's batches), each with its interval."""
+    return observe(traces, 0).intervals
 
 
 def _check_warmup(warmup: int, traces: Sequence[Trace]) -> None:
