@@ -140,14 +140,12 @@ class RoleSettings:
 
     def with_copies(self, folders: Sequence[Path]) -> RoleSettings:
         """The same that reads ``models`` from these folders, in the same order."""
-        found = dict(zip(self.models, folders, strict=True))
-
-        def copy(source: CheckpointSource) -> CheckpointSource:
-            return replace(source, directory=found.get(source, source.directory))
-
-        own = self.source.model
-        source = self.source if own is None else replace(self.source, model=copy(own))
-        return replace(self, target=copy(self.target), source=source)
+        found: dict[CheckpointSource | None, CheckpointSource] = {
+            source: CheckpointSource(folder)
+            for source, folder in zip(self.models, folders, strict=True)
+        }
+        source = replace(self.source, model=found.get(self.source.model, self.source.model))
+        return replace(self, target=found.get(self.target, self.target), source=source)
 
     def as_switch(self) -> RoleSettings:
         """The settings of a switch beside workers like this one."""
