@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.worlds.command_line import call
@@ -14,6 +16,7 @@ from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.break_even import BreakEven, axis_of, break_even, regions
 from treepipe.planner.cluster import Cluster
+from treepipe.planner.gaps import Runs
 from treepipe.planner.halving import Found
 from treepipe.planner.regions_plot import regions_figure
 from treepipe.planner.report import plan_content
@@ -81,6 +84,26 @@ def test_the_best_schedule_changes_at_the_value_and_surely_beyond_the_interval()
         points = [Point(n, s.with_(runs=6, **{"scale.drafts": value})) for n, s in plans.items()]
         outcomes = simulate_points(points, say)
         assert best == min(plans, key=lambda name: outcomes[name].metrics[METRIC].mean)
+
+
+def test_of_a_third_schedule_in_between_the_end_next_to_the_stated_value_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By hand: pp (v) is the least up to 2/3, chain (0.5 + 0.25 v) up to 0.7, eagle (0.64 + 0.05 v)
+    from there on, at the stated 1, too; the values tried first see only pp and eagle."""
+
+    def costs(_: Found, plans: object, settings: list[dict[str, float]], *more: object) -> Any:
+        values = [each["scale.latency"] for each in settings]
+        lines = {"pp": (0.0, 1.0), "chain": (0.5, 0.25), "eagle": (0.64, 0.05)}
+        return [
+            {name: Runs(np.full(4, at_0 + slope * v)) for name, (at_0, slope) in lines.items()}
+            for v in values
+        ]
+
+    monkeypatch.setattr("treepipe.planner.break_even._simulated", costs)
+    even = along("scale.latency=0.5:3", found(**TWO))
+    assert (even.before, even.after) == ("chain", "eagle")
+    assert even.value == pytest.approx(0.7, rel=1e-3)
 
 
 def test_clients_are_whole_numbers() -> None:

@@ -304,8 +304,12 @@ def break_even(found: Found, axis: Axis, say: Say) -> BreakEven:
         if middle is None:
             break
         look([middle])
-        low, high = (middle, high) if _best(found, tried[middle]) == best[low] else (low, middle)
         best[middle] = _best(found, tried[middle])
+        nearer_above = stated >= high  # of a third schedule in between, the end next to the stated
+        if best[middle] == best[low] or (best[middle] != best[high] and nearer_above):
+            low = middle
+        else:
+            high = middle
     return _crossing(found, axis, tried, (low, high), (best[low], best[high]))
 
 
