@@ -134,7 +134,7 @@ def test_a_spare_that_is_there_only_later_takes_a_place(
     deployment = replace(small_deployment("pp", clients=2), requests=ASKED, faults=plan)
     roles, late = worker_roles(pair, deployment, emulate=False), list[int]()
     with ExitStack() as stack, Controller(roles, deployment) as running:
-        assert not running.crew.spares()
+        assert not running.crew.waiting()
 
         def once() -> None:
             if late:
@@ -142,7 +142,7 @@ def test_a_spare_that_is_there_only_later_takes_a_place(
             late.append(port)
             stack.enter_context(_host(tmp_path, port=port))
             until = time.monotonic() + 30
-            while not running.crew.spares():
+            while not running.crew.waiting():
                 assert time.monotonic() < until
                 time.sleep(0.02)
             running.crew.lines.processes[AWAY[0]].kill()
