@@ -88,7 +88,7 @@ class Simulation(FrontOffice):
 
     @property
     def deployment(self) -> Deployment:
-        """Without those who are lost, as far as nobody takes their places."""
+        """What is simulated now: a fault may have changed it."""
         return self._failover.deployment
 
     @property

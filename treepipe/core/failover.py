@@ -19,11 +19,11 @@ from treepipe.core.errors import UserError
 from treepipe.core.front_desk import FrontDesk
 from treepipe.core.records import record
 
-Made = TypeVar("Made", bound="Layout")
+Made = TypeVar("Made", bound="Workers")
 NOBODY: frozenset[str] = frozenset()
 
 
-class Layout(Protocol):
+class Workers(Protocol):
     """What a deployment tells here of its workers, and the deployments that are made of it.
 
     Attributes:
