@@ -167,6 +167,8 @@ class Simulation(FrontOffice):
 
     def _notice(self, planned: Injected, _: object) -> None:
         lost, now = planned.worker, self.clock.now
+        if self._front.done:
+            return  # it is lost at the very end, which nobody notices
         match self._failover.lost(lost, self._failover.spares):
             case DecodePlainly():
                 self._warn_of_plain_decoding(lost)
