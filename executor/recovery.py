@@ -114,7 +114,7 @@ class Recovery:
 
     def end(self) -> None:
         """All requests are over: take what the workers noted."""
-        self.injection.no_more()
+        self.injection.resume()
         try:
             self._crew.collect(self._run.trace, self._run.start_ms)
         except LostWorkerError as death:
