@@ -15,7 +15,8 @@ from math import inf
 from multiprocessing.process import BaseProcess
 
 from treepipe.core.failover import Spare, take_spare
-from treepipe.core.recovery import Committed, FaultKind, Journal
+from treepipe.core.losses import FaultKind
+from treepipe.core.recovery import Committed, Journal
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import (
     Become,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from treepipe.core.recovery import Fault
+from treepipe.core.losses import Fault
 from treepipe.executor.crew import Crew
 from treepipe.executor.pulse import LostWorkerError
 from treepipe.scenario.deployment import Deployment

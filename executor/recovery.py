@@ -22,7 +22,7 @@ from treepipe.core.failover import (
     Spare,
     take_spare,
 )
-from treepipe.core.recovery import drafts_again
+from treepipe.core.losses import drafts_again
 from treepipe.executor import clock
 from treepipe.executor.control import Finished, Lose
 from treepipe.executor.crew import Crew

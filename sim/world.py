@@ -15,14 +15,8 @@ from simpy.core import EmptySchedule
 
 from treepipe.core.errors import RunError
 from treepipe.core.failover import DealLayers, DecodePlainly, EndRun, Failover, GiveUp
-from treepipe.core.recovery import (
-    Committed,
-    Fault,
-    Held,
-    Journal,
-    drafts_again,
-    noticed_after_ms,
-)
+from treepipe.core.losses import Fault, drafts_again, noticed_after_ms
+from treepipe.core.recovery import Committed, Held, Journal
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.results.critical_path import ARRIVALS, edges
 from treepipe.results.trace import Trace

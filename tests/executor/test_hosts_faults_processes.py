@@ -18,7 +18,7 @@ import pytest
 from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.hosts import as_it_is, at, daemon_process, free_port, roles_at
 from tests.worlds.tiny_models import greedy
-from treepipe.core.recovery import FaultKind
+from treepipe.core.losses import FaultKind
 from treepipe.executor import fleet
 from treepipe.executor.controller import Controller, RunEndedError
 from treepipe.executor.keys import KeyPair

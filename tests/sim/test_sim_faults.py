@@ -26,7 +26,8 @@ from tests.worlds.timed_pipeline import (
 )
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.failover import Spare
-from treepipe.core.recovery import TELL_MS, Fault, FaultKind
+from treepipe.core.losses import Fault, FaultKind
+from treepipe.core.recovery import TELL_MS
 from treepipe.core.schedules import systems
 from treepipe.physics.host import Factor, HostTimes
 from treepipe.physics.timing import LinkTimes, TimeTable

@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from treepipe.core.errors import UserError
 from treepipe.core.failover import Spare
-from treepipe.core.recovery import FaultKind
+from treepipe.core.losses import FaultKind
 from treepipe.files.section import ReadIf, Section
 from treepipe.scenario.schema import WorkerAddress
 
