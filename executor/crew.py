@@ -118,10 +118,10 @@ class Crew:
         return spare.address
 
     def waiting(self) -> list[Spare]:
-        """The spares that can take a lost worker's place; those that have addresses answer."""
-        if not self.deployment.faults.spare_workers:
-            return [Spare()]
-        return [Spare(each) for each in self._fleet.spares(self.lines.watch.timeout_ms)]
+        """What can take a lost worker's place now: workers that wait and answer, or a new process
+        on its own host."""
+        named = self._fleet.spares(self.lines.watch.timeout_ms)
+        return [*map(Spare, named), Spare()]
 
     def start_anew(self, lost: LostWorkerError | None = None, spare: str | None = None) -> None:
         """End all workers at once, and start them again; sessions with other hosts go on.
