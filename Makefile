@@ -49,10 +49,10 @@ pythons:
 	.ci/pythons
 
 bench: setup
-	$(BIN)/python -m treepipe.studies.benchmarks --out bench/results.json
+	$(BIN)/python -m treepipe.studies.workshop.benchmarks --out bench/results.json
 
 validate: setup
-	$(BIN)/python -m treepipe.validation.grid docs
+	$(BIN)/python -m treepipe.studies.workshop.grid docs
 
 check: setup
 	$(BIN)/ruff check .

@@ -23,7 +23,6 @@ from treepipe.executor.supported import (
     read_config,
     reason_of,
 )
-from treepipe.executor.widening import widen
 from treepipe.files.json_file import read_json
 
 DTYPES = ("F16", "BF16", "F32", "F64")
@@ -40,17 +39,13 @@ class CheckpointSource:
 
     Attributes:
         directory: where it is.
-        widen: how many times as wide its feed-forward layers are opened (``widening.py``).
-        only: the tensors that are read, where a host has no more (``manifest.py``); None: all.
     """
 
     directory: Path
-    widen: int = 1
-    only: frozenset[str] | None = None
 
     def open(self) -> Checkpoint:
         """Raises ``UserError`` as ``Checkpoint.open``."""
-        return Checkpoint.open(self.directory, self.widen, self.only)
+        return Checkpoint.open(self.directory)
 
 
 @dataclass(frozen=True)
@@ -59,41 +54,32 @@ class Checkpoint:
 
     Attributes:
         directory: where it is.
-        config: the model's configuration (a transformers ``PreTrainedConfig``), as it is opened.
+        config: the model's configuration (a transformers ``PreTrainedConfig``).
         architecture: one of ``families.FAMILIES``.
         shards: file per tensor name.
-        widen: how many times as wide as in the files its feed-forward layers are.
-        only: the tensors that have to be there; None: all.
     """
 
     directory: Path
     config: Any
     architecture: str
     shards: dict[str, Path]
-    widen: int = 1
-    only: frozenset[str] | None = None
 
     @classmethod
-    def open(
-        cls, directory: Path, widen: int = 1, only: frozenset[str] | None = None
-    ) -> Checkpoint:
+    def open(cls, directory: Path) -> Checkpoint:
         """Raises ``UserError`` if anything is missing or of an unsupported architecture."""
         if not directory.is_dir():
             raise UserError(f"{directory}: there is no such checkpoint directory")
         config, named = read_config(directory / "config.json")
         shards = shards_of(directory)
-        if only is not None:
-            shards = {name: shard for name, shard in shards.items() if name in only}
-        checkpoint = cls(directory, config, named, shards, widen, only)
+        checkpoint = cls(directory, config, named, shards)
         checkpoint._check_complete()
         end_tokens(directory)  # its faults are named here, not in the middle of a run
-        config.intermediate_size *= widen  # the files hold what the config said until here
         return checkpoint
 
     @property
     def source(self) -> CheckpointSource:
         """What another process opens the same with."""
-        return CheckpointSource(self.directory, self.widen, self.only)
+        return CheckpointSource(self.directory)
 
     @property
     def layers(self) -> int:
@@ -158,7 +144,7 @@ class Checkpoint:
                     if self.shards[name] == shard:
                         found[name.removeprefix(prefix)] = file.get_tensor(name)
                         check_finite(shard, name, found[name.removeprefix(prefix)])
-        return widen(found, self.widen)
+        return found
 
     def _check_complete(self) -> None:
         """Every tensor that the config asks for is there, in its shape, and no other.
@@ -171,13 +157,13 @@ class Checkpoint:
                 f"{self._config_path}: key num_hidden_layers = {self.layers}, but the weights hold "
                 f"further layers"
             )
-        if self.only is None and self.tied and not self.config.tie_word_embeddings:
+        if self.tied and not self.config.tie_word_embeddings:
             raise UserError(
                 f"{self.directory}: the weights are incomplete, tensor lm_head.weight is missing "
                 f"(config.json: tie_word_embeddings = false)"
             )
         expected = self._expected()
-        for name in expected if self.only is None else self.only & expected.keys():
+        for name in expected:
             if name not in self.shards:
                 raise UserError(
                     f"{self.directory}: the weights are incomplete, tensor {name} is missing"
@@ -250,7 +236,7 @@ class Checkpoint:
             rows = int(getattr(config, key)) * head_size(config)
             said.append((tensor, f"{key}, head_dim and hidden_size", (rows, self.hidden_size)))
         for tensor, keys, wanted in said:
-            if shapes.get(tensor, wanted) != wanted:  # a part need not hold these tensors
+            if shapes[tensor] != wanted:
                 raise UserError(
                     f"{self._config_path}: keys {keys} say {wanted}, but tensor {tensor} has shape "
                     f"{shapes[tensor]}"

@@ -15,8 +15,8 @@ from treepipe.core.losses import FaultKind
 from treepipe.core.recovery import Committed, Held
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.codec import Codec
+from treepipe.executor.copies import NeededCheckpoint
 from treepipe.executor.keys import KeyPair
-from treepipe.executor.manifest import Manifest
 from treepipe.executor.station import RoleSettings
 from treepipe.physics.timing import LinkTimes
 from treepipe.results.recording import RecordedRequest
@@ -27,24 +27,10 @@ from treepipe.scenario.deployment import NewSchedule, RequestSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Equipped:
-    """The worker's host has what it needs of the models."""
-
-
-@dataclass(frozen=True, slots=True)
 class Listening:
     """The worker's port is open."""
 
     address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A worker on another host lacks a piece of a model, of which it has ``offset`` bytes."""
-
-    model: int
-    piece: int
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +100,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Become:
-    """What the worker is; ``models``: what it needs of them, if it is on another host."""
+    """What the worker is; ``models``: the checkpoints it reads, if it is on another host."""
 
     role: RoleSettings
-    models: tuple[Manifest, ...] = ()
+    models: tuple[NeededCheckpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +138,6 @@ class Measure:
     link: str
     seconds: float
     precision: float
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The next bytes of the piece that a worker wanted."""
-
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,14 +212,12 @@ class Lacks:
 
 
 Order: TypeAlias = (
-    Become | Chunk | Listen | Connect | SetClock | Open | Lose | Ask | Fail | LinkEnd | Measure
+    Become | Listen | Connect | SetClock | Open | Lose | Ask | Fail | LinkEnd | Measure
 )
-ORDERS = Codec((Become, Chunk, Listen, Connect, SetClock, Open, Lose, Ask, Fail, LinkEnd, Measure))
+ORDERS = Codec((Become, Listen, Connect, SetClock, Open, Lose, Ask, Fail, LinkEnd, Measure))
 ANSWERS = Codec(
     (
-        Equipped,
         Listening,
-        Wanted,
         Loaded,
         Committed,
         Finished,

@@ -20,9 +20,7 @@ from treepipe.core.recovery import Committed, Journal
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import (
     Become,
-    Chunk,
     Connect,
-    Equipped,
     Fail,
     Lacks,
     Listen,
@@ -30,8 +28,8 @@ from treepipe.executor.control import (
     Loaded,
     Notes,
     SetClock,
-    Wanted,
 )
+from treepipe.executor.copies import NeededCheckpoint
 from treepipe.executor.fleet import Fleet
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.pulse import LostWorkerError
@@ -69,7 +67,6 @@ class Crew:
         self.lines = ControlLines(
             roles[0].timeout_ms,
             {
-                Wanted: self._send_chunk,
                 Committed: lambda _, said: self.journal.told(said),
                 Lacks: lambda _, said: self._cut_off(said),
             },
@@ -218,19 +215,15 @@ class Crew:
         for role in self.roles:
             self._fleet.start(role.placed.worker, role.placed.name, self.lines)
         for role in self.roles:
-            models = self._fleet.manifests(role)
-            self.lines.order(role.placed.name, Become(role.travelling, models))
+            needed = role.models if role.placed.worker is not None else ()
+            copies = tuple(NeededCheckpoint.of(each.directory) for each in needed)
+            self.lines.order(role.placed.name, Become(role.travelling, copies))
         self._introduce()
-
-    def _send_chunk(self, name: str, wanted: Wanted) -> None:
-        self.lines.order(name, Chunk(self._fleet.chunk(name, wanted)))
 
     def _introduce(self) -> None:
         """Collect every worker's address and tell each whom it sends to."""
         lines, fleet = self.lines, self._fleet
         addresses, places = {}, {role.placed.name: role.placed.worker for role in self.roles}
-        for name in places:
-            lines.answer(name, Equipped)
         # One after another: of two runs that want the same ports, the first one gets them all.
         for role in sorted(self.roles, key=lambda role: role.port):
             name = role.placed.name

@@ -51,10 +51,12 @@ class DraftWorker:
         self._stages = [
             [stage.name for stage in stages] for stages in settings.deployment.pipelines
         ]
-        target, compute = settings.target.open(), settings.placed.compute
-        self._source = open_source(settings.drafts_with, target, settings.capacity, compute)
+        target = settings.target.open() if settings.reads_target else None
+        drafts_with, compute = settings.drafts_with, settings.placed.compute
+        sizes = settings.vocabulary, settings.capacity
+        self._source = open_source(drafts_with, target, *sizes, compute)
         self._ferry, self._ends = Ferry(compute), None
-        if settings.deployment.ends == "draft":
+        if target is not None and settings.deployment.ends == "draft":
             dtype = DTYPES[settings.deployment.dtype]
             self._ends = TargetEnds(target, dtype, compute.device)
         self._verifier = None

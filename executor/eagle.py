@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain, zip_longest
+from typing import TypeAlias
 
 import torch
 
 from treepipe.core.protocol import DraftPass
 from treepipe.core.scratch import Scratch, ScratchNode
-from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.draft_source import DraftSource, Passes
 from treepipe.executor.eagle_head import load_head
-from treepipe.executor.stage_model import TargetEnds
-from treepipe.executor.supported import head_size
+from treepipe.executor.stage_model import LayerStack, Part, TargetEnds
+
+Node: TypeAlias = ScratchNode[torch.Tensor]
+"""A token, with the head's own state [hidden] at it once a pass has read it."""
 
 
 @dataclass(slots=True)
@@ -31,15 +33,14 @@ class _State:
     Attributes:
         tokens: committed tokens read.
         features: true states by position, as far as they were observed.
-        predicted: the head's state at the newest committed token, [hidden].
-        scratch: the scratch nodes, with the head's state at each.
+        newest: the newest committed token; unset before the first catch-up pass.
+        scratch: the scratch nodes.
         true_entries: cache entries made from true states; those behind it were guessed.
     """
 
-    cache: TreeCache
     tokens: list[int] = field(default_factory=list)
     features: list[torch.Tensor] = field(default_factory=list)
-    predicted: torch.Tensor | None = None
+    newest: Node = field(init=False)
     scratch: Scratch[torch.Tensor] = field(default_factory=Scratch)
     true_entries: int = 0
 
@@ -56,20 +57,18 @@ class EagleDraft(DraftSource):
         device: str = "cpu",
     ) -> None:
         """Raises ``UserError`` if the head cannot be loaded or does not fit the target."""
-        self._head, embedding = load_head(source, target, dtype, device)
+        head, self._embedding = load_head(source, target, dtype, device)
+        self._stack = LayerStack([head], head.rotary, head.config, capacity, dtype, device)
         self._ends = TargetEnds(target, dtype, device)
-        self._embedding, self._dtype, self._device = embedding, dtype, device
-        self._capacity = capacity
-        config: Any = self._head.config  # packed layers do not tell their sizes
-        self._heads, self._head_size = int(config.num_key_value_heads), head_size(config)
+        self._dtype, self._device = dtype, device
         self._states: dict[int, _State] = {}
 
     def open(self, session: int) -> None:
-        sizes = 1, self._heads, self._head_size, self._capacity
-        cache = TreeCache(*sizes, self._dtype, self._device)
-        self._states[session] = _State(cache)
+        self._stack.open(session)
+        self._states[session] = _State()
 
     def close(self, session: int) -> None:
+        self._stack.close(session)
         self._states.pop(session, None)
 
     def observe(self, session: int, features: torch.Tensor) -> None:
@@ -78,78 +77,65 @@ class EagleDraft(DraftSource):
 
     @torch.inference_mode()
     def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
-        return [self._log_probs(session, order) for session, order in passes]
+        """Run the passes, the first levels of all at once, then their second levels, and so on."""
+        asked = [self._follow(*each) for each in passes]
+        levels = [self._levels(*each, nodes) for each, nodes in zip(passes, asked, strict=True)]
+        for found in zip_longest(*levels):  # a level is made when the one above it was run
+            parts, nodes = zip(*[level for level in found if level is not None], strict=True)
+            for own, states in zip(nodes, self._stack.forward_batch(parts), strict=True):
+                for node, state in zip(own, states[-len(own) :], strict=True):
+                    node.payload = state
+        answers = torch.stack([node.payload for node in chain.from_iterable(asked)])
+        log_probs = self._ends.project(answers).double().log_softmax(-1)
+        return list(log_probs.split([len(nodes) for nodes in asked]))
 
-    def _log_probs(self, session: int, order: DraftPass) -> torch.Tensor:
+    def _follow(self, session: int, order: DraftPass) -> list[Node]:
+        """The nodes that a pass answers for; what it cuts is cut."""
         state = self._states[session]
         if order.cut is not None:
-            state.cache.prune(*order.cut)
+            self._stack.cache(session).prune(*order.cut)
         followed = state.scratch.follow(order)
         for node in followed.committed:  # with guessed states; the next catch-up redoes them
-            state.predicted = node.payload
             state.tokens.append(node.token)
-        if order.catch_up:
-            states = self._read(state, order.catch_up)
-        else:
-            states = self._expand(state, order.parents, followed.added)
-        logits = self._ends.project(states)
-        return logits.double().log_softmax(-1)
+            state.newest = node
+        if not order.catch_up:
+            return followed.added
+        state.newest = ScratchNode(order.catch_up[-1], None)
+        return [state.newest]
 
-    def _read(self, state: _State, tokens: Sequence[int]) -> torch.Tensor:
-        """Committed tokens, from the first one whose entry is missing or was guessed."""
-        first = state.true_entries + 1
-        state.cache.truncate(state.true_entries)
-        state.tokens += tokens
-        positions = range(first, len(state.tokens))
-        state.true_entries = len(state.tokens) - 1
-        given = torch.stack(state.features[first - 1 : len(state.tokens) - 1])
-        states = self._run(state, state.tokens[first:], given, positions, None)
-        state.predicted = states[-1]
-        return states[-1:]
+    def _levels(
+        self, session: int, order: DraftPass, asked: Sequence[Node]
+    ) -> Iterator[tuple[Part, Sequence[Node]]]:
+        """The levels of a pass, each with the nodes that receive the states of its last rows.
 
-    def _expand(
-        self, state: _State, parents: Sequence[int], nodes: Sequence[ScratchNode[torch.Tensor]]
-    ) -> torch.Tensor:
-        """New scratch nodes, each from the head's own state at its parent.
-
-        A parent may be a node of the same pass (a whole tree that is run again): then the head runs
-        once per level, since a node's input is its parent's result.
+        A new node is read with the head's own state at its parent, which may be a node of the same
+        pass (a whole tree that is run again); so a level is to be run before the next one is made.
         """
-        first, found = len(state.scratch.nodes) - len(nodes), []
-        for start, stop in _levels(first, parents):
-            found.append(self._expand_level(state, parents[start:stop], nodes[start:stop]))
-        return torch.cat(found)
+        state = self._states[session]
+        if order.catch_up:
+            yield self._caught_up(session, order.catch_up), asked
+            return
+        first, newest = len(state.scratch.nodes) - len(asked), state.newest
+        for start, stop in _runs(first, order.parents):
+            nodes, parents = asked[start:stop], order.parents[start:stop]
+            given = [(newest if node.parent is None else node.parent).payload for node in nodes]
+            positions = [len(state.tokens) - 2 + len(node.path) for node in nodes]
+            inputs = self._inputs([node.token for node in nodes], given)
+            yield Part(session, inputs, positions, parents), nodes
 
-    def _expand_level(
-        self, state: _State, parents: Sequence[int], nodes: Sequence[ScratchNode[torch.Tensor]]
-    ) -> torch.Tensor:
-        """Nodes whose parents' states are known."""
-        root = state.predicted
-        assert root is not None  # a catch-up pass came before
-        given = [root if node.parent is None else node.parent.payload for node in nodes]
-        positions = [len(state.tokens) - 1 + len(node.path) for node in nodes]
-        tokens = [node.token for node in nodes]
-        states = self._run(state, tokens, torch.stack(given), positions, parents)
-        for node, own in zip(nodes, states, strict=True):
-            node.payload = own
-        return states
+    def _caught_up(self, session: int, tokens: Sequence[int]) -> Part:
+        """Committed tokens, from the first one whose entry is missing or was guessed."""
+        state = self._states[session]
+        first = state.true_entries
+        self._stack.cache(session).truncate(first)
+        state.tokens += tokens
+        last = state.true_entries = len(state.tokens) - 1
+        inputs = self._inputs(state.tokens[first + 1 :], state.features[first:last])
+        return Part(session, inputs, range(first, last), None)
 
-    def _run(
-        self,
-        state: _State,
-        tokens: Sequence[int],
-        given: torch.Tensor,
-        positions: Sequence[int],
-        parents: Sequence[int] | None,
-    ) -> torch.Tensor:
-        """[n, hidden] predicted states; appends n entries. ``positions`` are the tokens' own."""
-        mask = state.cache.begin(len(tokens), parents).to(self._device)
-        places = torch.tensor([[position - 1 for position in positions]], device=self._device)
-        embedded = self._embed(tokens)[None]
-        states = self._head(embedded, given[None], places, mask[None, None], state.cache)
-        state.cache.finish(committed=parents is None)
-        result: torch.Tensor = states[0]
-        return result
+    def _inputs(self, tokens: Sequence[int], given: Sequence[torch.Tensor]) -> torch.Tensor:
+        """[n, 2 hidden]: the embeddings of the tokens, and the states [hidden] before them."""
+        return torch.cat((self._embed(tokens), torch.stack([*given])), -1)
 
     def _embed(self, tokens: Sequence[int]) -> torch.Tensor:
         if self._embedding is None:
@@ -157,7 +143,7 @@ class EagleDraft(DraftSource):
         return self._embedding[torch.tensor(tokens, dtype=torch.long, device=self._device)]
 
 
-def _levels(first: int, parents: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _runs(first: int, parents: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Cut a pass into runs [start, stop) of nodes, no node's parent in its own run.
 
     ``first`` is the index of the pass's first node among the scratch nodes, as in ``parents``; a

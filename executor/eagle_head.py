@@ -24,7 +24,6 @@ from treepipe.executor.checkpoint import (
 from treepipe.executor.families import FAMILIES, fixed_rotary
 from treepipe.executor.packed import pack
 from treepipe.executor.supported import check_rope, reason_of
-from treepipe.executor.widening import widen
 from treepipe.files.json_file import read_json
 
 FAMILY = "LlamaForCausalLM"
@@ -45,31 +44,15 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.layers = nn.ModuleList([layer])
         self.rotary = fixed_rotary(FAMILY, config)
 
-    def forward(
-        self,
-        embedded: torch.Tensor,
-        features: torch.Tensor,
-        positions: torch.Tensor,
-        mask: torch.Tensor | None,
-        cache: Any = None,
-    ) -> torch.Tensor:
-        """Predicted final states [batch, n, hidden].
+    def forward(self, states: torch.Tensor, **rest: Any) -> torch.Tensor:
+        """Predicted final states [batch, n, hidden]; called as a decoder layer is.
 
         Args:
-            embedded: [batch, n, hidden] embeddings of the tokens.
-            features: [batch, n, hidden] final states at the positions before them.
-            positions: [batch, n].
-            mask: boolean, broadcast to [batch, heads, n, entries]; None is causal.
+            states: [batch, n, 2 hidden] embeddings of the tokens, each joined with the final state
+                at the position before it.
+            rest: what a decoder layer takes besides (mask, position embeddings, cache).
         """
-        states = self.fc(torch.cat((embedded, features), -1))
-        result: torch.Tensor = self.layers[0](
-            states,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=cache is not None,
-            position_embeddings=self.rotary(states, positions),
-        )
+        result: torch.Tensor = self.layers[0](self.fc(states), **rest)
         return result
 
 
@@ -85,8 +68,7 @@ def load_head(
     ``pytorch_model.bin`` with ``fc.weight``, perhaps ``fc.bias``, and ``layers.0.*``.
     """
     directory = source.directory
-    config, tensors = _config(directory, target), widen(_tensors(directory), source.widen)
-    config.intermediate_size *= source.widen
+    config, tensors = _config(directory, target), _tensors(directory)
     embedding = tensors.pop("embed_tokens.weight", None)
     if "fc.weight" not in tensors:
         raise UserError(f"{directory}: is no EAGLE head, tensor fc.weight is missing")

@@ -1,7 +1,7 @@
 """The other hosts of a run: met before it begins, told apart by address, and their clocks compared.
 
-A controller asks here where a worker listens, by which address another one reaches it, what it
-needs of the models, and how far its clock is ahead. Without other hosts all of it is the loopback.
+A controller asks here where a worker listens, by which address another one reaches it, and how far
+its clock is ahead. Without other hosts all of it is the loopback.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from pathlib import Path
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.executor.clock import now_ms
-from treepipe.executor.control import Wanted
-from treepipe.executor.digests import Digests
 from treepipe.executor.fork_server import fork_server, start_worker
 from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
 from treepipe.executor.lines import ControlLines
-from treepipe.executor.manifest import Manifest, ModelFiles
 from treepipe.executor.remote import CONNECT_S, RemoteHost, SilentHostError
 from treepipe.executor.seeker import Seeker
 from treepipe.executor.session import Versions
@@ -94,8 +91,6 @@ class Fleet:
         self._key: KeyPair | None = None
         self._sought: dict[str, Seeker] = {}
         self._gone_spares = list[str]()
-        self._held: dict[str, list[ModelFiles]] = {}
-        self._digests = Digests()  # roles share tensors, and may start again
         self._ahead: dict[str, tuple[float, float]] = {}
 
     def new_key(self) -> KeyPair | None:
@@ -168,11 +163,6 @@ class Fleet:
         for address in left - {*self._places.values()}:
             self._seek(address)
 
-    @property
-    def seeks(self) -> bool:
-        """Whether any host is looked for."""
-        return bool(self._sought)
-
     def look(self) -> None:
         """Take in the hosts that were found."""
         for address, seeker in [*self._sought.items()]:
@@ -190,21 +180,6 @@ class Fleet:
         if (host := self._hosts.pop(address, None)) is not None:
             host.close()
         self._sought[address] = Seeker(address, self._key)
-
-    def manifests(self, role: RoleSettings) -> tuple[Manifest, ...]:
-        """What a worker on another host needs of its models; nothing for one of this host."""
-        if role.placed.worker is None:
-            return ()
-        held = [ModelFiles(source.directory, needs) for source, needs in role.models]
-        self._held[role.placed.name] = held
-        return tuple(each.manifest(self._digests) for each in held)
-
-    def chunk(self, name: str, wanted: Wanted) -> bytes:
-        """What a worker lacks; nothing where there is no such piece."""
-        held = self._held.get(name, [])
-        if not 0 <= wanted.model < len(held) or wanted.offset < 0:
-            return b""
-        return held[wanted.model].chunk(wanted.piece, wanted.offset)
 
     # --- addresses -------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
@@ -33,7 +33,7 @@ from treepipe.core.errors import RunError
 from treepipe.executor.frames import Frames
 from treepipe.interruption import children_shielded
 
-WORKERS_MODULES = ("treepipe.executor.libraries",)
+LIBRARIES = ("treepipe.executor.libraries",)
 """What workers import. A process has one fork server, which imports when it starts and never after:
 what starts first has to ask for what all need, or each worker imports it itself, for seconds."""
 START_S = 300.0
@@ -49,8 +49,8 @@ FOLDER_PREFIX = "pymp-"
 """Of the folder in which multiprocessing puts the fork server's socket."""
 
 
-def fork_server(preload: Sequence[str] = WORKERS_MODULES) -> ForkServerContext:
-    """A context whose processes are forked from a server that has imported ``preload``.
+def fork_server() -> ForkServerContext:
+    """A context whose processes are forked from a server that has imported their libraries.
 
     The server blocks Ctrl-C and ``ENDINGS`` from its first instruction on, and so do its children
     until ``end_with_fork_server``, which lets ``ENDINGS`` end them.
@@ -63,7 +63,7 @@ def fork_server(preload: Sequence[str] = WORKERS_MODULES) -> ForkServerContext:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, *preload])
+    context.set_forkserver_preload([__name__, *LIBRARIES])
     try:
         resource_tracker.ensure_running()  # before, since it unblocks signals
         with children_shielded(*ENDINGS):

@@ -183,7 +183,7 @@ def _check_machines(deployment: Deployment) -> None:
 def _open_target(scenario: Scenario) -> Checkpoint:
     name = scenario.target.checkpoint
     directory = _directory(name, "target", "target.checkpoint", scenario.path)
-    return Checkpoint.open(directory, scenario.target.widen)
+    return Checkpoint.open(directory)
 
 
 def _directory(name: str | None, role: str, key: str, path: Path) -> Path:
@@ -198,11 +198,9 @@ def _source_settings(scenario: Scenario, index: int) -> SourceSettings:
     model = None
     if draft.source in ("model", "hybrid"):
         directory = _directory(draft.model.checkpoint, "draft", f"{key}.model.checkpoint", path)
-        model = CheckpointSource(directory, draft.model.widen)
+        model = CheckpointSource(directory)
     if draft.source == "eagle":
-        model = CheckpointSource(
-            _directory(draft.head, "eagle", f"{key}.head", path), draft.model.widen
-        )
+        model = CheckpointSource(_directory(draft.head, "eagle", f"{key}.head", path))
     remembers = RULES[sampling.rule].needs_draft
     return SourceSettings(
         draft.source, model, draft.ngram, draft.weight, sampling, remembers, scenario.seed

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from treepipe.executor.codec import Codec
 from treepipe.executor.processor import Processor
 
-PROTOCOL = 4
+PROTOCOL = 6
 """Of these records and of those in ``control.py``; changed with any of them."""
 ALIVE_S = 0.5
 """Between two signs of life of a coordinator."""

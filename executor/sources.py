@@ -58,24 +58,39 @@ def judged_sampling(section: SamplingSection) -> Sampling:
 
 
 def open_source(
-    settings: SourceSettings, target: Checkpoint, capacity: int, compute: Compute
+    settings: SourceSettings,
+    target: Checkpoint | None,
+    vocabulary: int,
+    capacity: int,
+    compute: Compute,
 ) -> DraftSource:
-    """The draft itself; raises ``UserError`` if it cannot be opened."""
-    source = _open(settings, target, capacity, compute)
+    """The draft itself; raises ``UserError`` if it cannot be opened.
+
+    Args:
+        target: read by an EAGLE head; no other draft needs it.
+        vocabulary: of the target.
+        capacity: cache entries per session.
+    """
+    source = _open(settings, target, vocabulary, capacity, compute)
     if settings.remembers:
         return RememberingDraft(source, judged_sampling(settings.sampling), settings.seed)
     return source
 
 
 def _open(
-    settings: SourceSettings, target: Checkpoint, capacity: int, compute: Compute
+    settings: SourceSettings,
+    target: Checkpoint | None,
+    vocabulary: int,
+    capacity: int,
+    compute: Compute,
 ) -> DraftSource:
-    lookup = PromptLookupDraft(target.vocabulary, settings.ngram)
+    lookup = PromptLookupDraft(vocabulary, settings.ngram)
     if settings.kind == "ngram":
         return lookup
     assert settings.model is not None  # checked at launch
     dtype, device = DTYPES[compute.dtype], compute.device
     if settings.kind == "eagle":
+        assert target is not None
         return EagleDraft(settings.model, target, capacity, dtype, device)
     model = LanguageModelDraft(settings.model.open(), capacity, dtype, device)
     return HybridDraft(model, lookup, settings.weight) if settings.kind == "hybrid" else model

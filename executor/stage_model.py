@@ -1,4 +1,4 @@
-"""A contiguous range of a model's decoder layers, and the two ends (embedding, projection).
+"""Decoder layers with a cache per session, and a model's two ends (embedding, projection).
 
 Only the asked layers are ever built or read; no process holds the whole target.
 """
@@ -27,7 +27,7 @@ class Part:
     """One session's rows of a pass.
 
     Attributes:
-        hidden: [n, hidden].
+        hidden: [n, hidden], or what the first layer reads (an EAGLE head: [n, 2 hidden]).
         positions: position id per row.
         parents: index of each row's parent in the tree part; None for committed rows.
     """
@@ -76,8 +76,8 @@ class Rotations:
         return tuple([table[place] for table in self._tables])
 
 
-class StageModel:
-    """Layers ``layers`` of a checkpoint, with one cache per session.
+class LayerStack:
+    """Decoder layers, with one cache per session; a pass runs the rows of several sessions.
 
     Attributes:
         check_causality: assert at every pass that each row attends to the committed entries,
@@ -86,33 +86,20 @@ class StageModel:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
-        layers: range,
+        layers: Sequence[Any],
+        rotary: Any,
+        config: Any,
         capacity: int,
-        dtype: torch.dtype = torch.float32,
-        device: str = "cpu",
+        dtype: torch.dtype,
+        device: str,
     ) -> None:
-        """Args: ``capacity``: cache entries per session.
-
-        Raises:
-            UserError: a layer's tensors hold values that are no numbers.
-        """
+        """Args: ``rotary``: of ``families.fixed_rotary``; ``capacity``: entries per session."""
         self.check_causality = False
-        self._config = checkpoint.config
+        self._config = config
         self._capacity, self._dtype, self._device = capacity, dtype, device
-        rotary = fixed_rotary(checkpoint.architecture, self._config).to(device)
         self._rotations = Rotations(rotary, dtype, device)
-        self._layers = []
-        for place, number in enumerate(layers):
-            layer = load_layer(checkpoint, number, dtype, device)
-            layer.self_attn.layer_idx = place  # the cache counts this stage's layers only
-            self._layers.append(layer)
+        self._layers = layers
         self._caches: dict[int, TreeCache] = {}
-
-    @property
-    def parameter_bytes(self) -> int:
-        tensors = (t for m in self._layers for t in chain(m.parameters(), m.buffers()))
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def open(self, session: int, capacity: int | None = None) -> None:
         """Give the session an empty cache; ``capacity`` if it is not to be as all others."""
@@ -188,6 +175,29 @@ class StageModel:
         for own, part in zip(caches, parts, strict=True):
             own.finish(committed=part.parents is None)
         return list(states[0].split(rows))
+
+
+class StageModel(LayerStack):
+    """Layers ``layers`` of a checkpoint."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        layers: range,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+    ) -> None:
+        """Args: ``capacity``: cache entries per session.
+
+        Raises:
+            UserError: a layer's tensors hold values that are no numbers.
+        """
+        loaded = [load_layer(checkpoint, number, dtype, device) for number in layers]
+        for place, layer in enumerate(loaded):
+            layer.self_attn.layer_idx = place  # the cache counts this stage's layers only
+        rotary = fixed_rotary(checkpoint.architecture, checkpoint.config).to(device)
+        super().__init__(loaded, rotary, checkpoint.config, capacity, dtype, device)
 
 
 def load_layer(checkpoint: Checkpoint, number: int, dtype: torch.dtype, device: str) -> Any:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import itertools
 import select
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ import torch
 import zmq
 from torch import nn
 
-from treepipe.core.messages import Beat, Close, Flight, Message, Through, Verified
+from treepipe.core.messages import Beat, Close, Flight, Message, MessageLimits, Through, Verified
 from treepipe.core.requests import numbered
 from treepipe.executor.checkpoint import CheckpointSource
 from treepipe.executor.clock import DeviceClock, now_ms
@@ -31,8 +32,6 @@ from treepipe.executor.computing import DTYPES
 from treepipe.executor.frames import Frames
 from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.ledger import Ledger
-from treepipe.executor.limits import MessageLimits
-from treepipe.executor.manifest import everything
 from treepipe.executor.packed import pack
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import Envelope, Gate, Inbox, Outbox, Ping, Received
@@ -40,7 +39,7 @@ from treepipe.physics.timing import IdleFactor, LinkTimes
 from treepipe.physics.transfers import Port, Wire
 from treepipe.results.trace import Kind, Span
 from treepipe.scenario.computing import ONE_CORE
-from treepipe.scenario.deployment import SWITCH, Deployment, Placed, message_bytes
+from treepipe.scenario.deployment import SWITCH, Deployment, Placed
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 
 WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
@@ -126,33 +125,27 @@ class RoleSettings:
         return self.source.of_stand_in if plain else self.source
 
     @property
-    def models(self) -> tuple[tuple[CheckpointSource, Callable[[str], bool]], ...]:
-        """What it reads: the target, and a draft's own model, each with which of its tensors."""
-        found = [(self.target, self._reads)]
-        if self.kind == "draft" and self.drafts_with.model is not None:
-            found.append((self.drafts_with.model, everything))
-        return tuple(found) if self.kind != "switch" else ()
-
-    def with_models(self, models: Sequence[CheckpointSource]) -> RoleSettings:
-        """The same with these in place of its own, in the same order; each as wide as that."""
-        found = [
-            replace(new, widen=old.widen) for new, (old, _) in zip(models, self.models, strict=True)
-        ]
-        source = replace(self.source, model=found[1]) if len(found) > 1 else self.source
-        return replace(self, target=found[0] if found else self.target, source=source)
-
-    def _reads(self, tensor: str) -> bool:
-        """Whether it reads this tensor of the target."""
+    def reads_target(self) -> bool:
+        """Whether it reads weights of the target."""
         if self.kind == "draft":
-            ends = self.deployment.ends == "draft" or self.drafts_with.kind == "eagle"
-            return ends and not tensor.startswith("model.layers.")
-        assert self.pipeline is not None  # as every stage's
-        first, last = self.number == 1, self.deployment.verifies(self.pipeline, self.number)
-        if tensor.startswith("model.layers."):
-            return int(tensor.split(".")[2]) in self.placed.layers
-        if tensor.startswith("model.embed_tokens."):  # the projection, too, where it is tied
-            return last or (first and self.deployment.ends == "pipeline")
-        return last
+            return self.deployment.ends == "draft" or self.drafts_with.kind == "eagle"
+        return self.kind == "stage"
+
+    @property
+    def models(self) -> tuple[CheckpointSource, ...]:
+        """The checkpoints that it reads: the target's, and a draft's own."""
+        own = self.drafts_with.model if self.kind == "draft" else None
+        read = self.target if self.reads_target else None
+        return tuple(each for each in (read, own) if each is not None)
+
+    def with_copies(self, folders: Sequence[Path]) -> RoleSettings:
+        """The same that reads ``models`` from these folders, in the same order."""
+        found: dict[CheckpointSource | None, CheckpointSource] = {
+            source: CheckpointSource(folder)
+            for source, folder in zip(self.models, folders, strict=True)
+        }
+        source = replace(self.source, model=found.get(self.source.model, self.source.model))
+        return replace(self, target=found.get(self.target, self.target), source=source)
 
     def as_switch(self) -> RoleSettings:
         """The settings of a switch beside workers like this one."""
@@ -255,7 +248,7 @@ class Station:
     def send(self, receiver: str, message: Message, hidden: torch.Tensor | None = None) -> None:
         """Send now; the emulated link counts it with the deployment's bytes."""
         self.turn_to("send")
-        size = message_bytes(message, self._row_bytes)
+        size = message.size_bytes(self._row_bytes)
         self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
         self.turn_to("desk")
 
@@ -264,7 +257,7 @@ class Station:
         deployment, ends = self.settings.deployment, (envelope.sender, envelope.receiver)
         if deployment.is_local(*ends) or isinstance(envelope.body, Ping):
             return 0.0
-        size = message_bytes(envelope.body, deployment.sent_row_bytes(envelope.sender))
+        size = envelope.body.size_bytes(deployment.sent_row_bytes(envelope.sender))
         unscheduled = deployment.unscheduled(envelope.body)
         return deployment.link_for(*ends, unscheduled=unscheduled).occupied_ms(size)
 
@@ -305,7 +298,7 @@ class Station:
     def _note_transfer(self, received: Received) -> None:
         """The link's span, noted by the receiver when the message is delivered."""
         envelope, message = received.envelope, received.message
-        rows = message.rows if isinstance(message, Flight | Verified) else 0
+        rows = message.rows
         device = f"{envelope.sender}->{self.settings.placed.name}"
         # Another host's clock is not known exactly, and nothing arrives before it was sent.
         now = max(envelope.sent_ms, self.clock.now_ms())

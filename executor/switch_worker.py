@@ -15,7 +15,6 @@ import numpy as np
 from treepipe.executor.station import Station
 from treepipe.executor.transport import Received
 from treepipe.physics.transfers import Held, Port, TransferQueue, Wire
-from treepipe.scenario.deployment import message_bytes
 
 
 class SwitchWorker:
@@ -52,7 +51,7 @@ class SwitchWorker:
         deployment, now = self._station.settings.deployment, self._station.clock.now_ms()
         for held, received in transfers:
             envelope = received.envelope
-            size = message_bytes(received.message, deployment.sent_row_bytes(envelope.sender))
+            size = received.message.size_bytes(deployment.sent_row_bytes(envelope.sender))
             unscheduled = deployment.unscheduled(received.message)
             wire = self._wire(envelope.sender, envelope.receiver, unscheduled=unscheduled)
             begin, free, due = wire.transfer(now, size)

@@ -18,17 +18,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hmac import compare_digest
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 import torch
 import zmq
 
 from treepipe.core.errors import UserError
-from treepipe.core.messages import Beat, Close, Flight, Message, Through, Verified
+from treepipe.core.messages import Flight, Message, MessageLimits
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
 from treepipe.executor.keys import KeyPair, tcp
-from treepipe.executor.limits import MessageLimits
 from treepipe.executor.link_order import LinkOrder
 from treepipe.physics.transfers import Port, Wire
 
@@ -86,7 +85,7 @@ class Envelope:
     number: int = 0
 
 
-KINDS: tuple[type[Body], ...] = (Flight, Verified, Beat, Through, Close, Ping)
+KINDS: tuple[type[Body], ...] = (*get_args(Message), Ping)
 """What a body can be; a header begins with its place here, a byte, MessagePack follows."""
 _MARKS = {kind: bytes([place]) for place, kind in enumerate(KINDS)}
 _ENCODE = msgspec.msgpack.Encoder().encode
@@ -166,17 +165,16 @@ class Gate:
         """Why a message is not let in, None if it is."""
         if envelope.sender not in self.senders or envelope.receiver not in self.receivers:
             return "names other ends"
-        body, rows = envelope.body, 0
+        body = envelope.body
         if not isinstance(body, self.kinds):
             return "says what this worker is never told"
         if isinstance(body, Ping):
             rows = envelope.rows  # any number that its frame holds, which is no longer than allowed
-        elif self.limits is not None and not self.limits.hold(body):
+        elif self.limits is not None and not body.within(self.limits):
             return "holds numbers that this run has not"
-        elif isinstance(body, Verified):
-            rows = body.state_rows
-        elif isinstance(body, Flight) and envelope.sender not in self.bare:
-            rows = body.rows
+        else:
+            embedded = isinstance(body, Flight) and envelope.sender in self.bare
+            rows = 0 if embedded else body.state_rows
         if envelope.rows != rows or envelope.width != (self.width if rows else 0):
             return "does not hold the hidden states of its rows"
         return None

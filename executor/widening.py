@@ -1,40 +1,114 @@
-"""Making a model heavier without changing what it says.
+"""Writing a checkpoint that is heavier and says the same, to try passes of many milliseconds with a
+small model. Nothing else knows of it: what it writes is a checkpoint like any other.
 
-Law of this file: a layer widened K times computes what it computed, with a feed-forward part K
-times as wide. The further rows of the gate and up projections are random, so that their work is
-real; the columns of the down projection that would read them are zero.
+    python -m treepipe.executor.widening DIRECTORY TIMES OUT
+
+Law of this file: a layer that is K times as wide computes what it computed. Its feed-forward part
+is K times as wide. The further rows of the gate and up projections are random, so that their work
+is real; the columns of the down projection that would read them are zero.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from treepipe.core.errors import UserError
+from treepipe.executor.checkpoint import open_shard, shards_of
+from treepipe.files.json_file import read_json
 
 SEED = 0
-"""Of the random rows: every process makes the same ones."""
+"""Of the random rows of each file."""
+CONFIG, WIDTH = "config.json", "intermediate_size"
+WEIGHTS = (".safetensors", ".bin")
 
 
-def widen(tensors: dict[str, torch.Tensor], factor: int) -> dict[str, torch.Tensor]:
-    """The tensors of a gated feed-forward part ``factor`` times as wide; others are as they were.
+def write_wider(directory: Path, times: int, out: Path) -> Path:
+    """Write a checkpoint, or an EAGLE head, with feed-forward layers ``times`` as wide.
+
+    Args:
+        directory: holds ``config.json`` and safetensors; its other files but weights are copied.
+        out: the folder that is made; it may not be there yet.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        UserError: the checkpoint cannot be read, ``times`` is below 1, or ``out`` is there or
+            cannot be written.
+    """
+    if times < 1:
+        raise UserError(f"times = {times}: layers can be 1, 2, ... times as wide")
+    config = read_json(directory / CONFIG)
+    if not isinstance(config, dict) or not isinstance(config.get(WIDTH), int):
+        raise UserError(f"{directory / CONFIG}: key {WIDTH} must be a number")
+    shards = set(shards_of(directory).values())
+    if out.exists():
+        raise UserError(f"{out}: exists already")
+    try:
+        out.mkdir(parents=True)
+        for each in directory.iterdir():
+            if each.is_file() and each.suffix not in WEIGHTS:
+                shutil.copy(each, out)
+        wider = {**config, WIDTH: times * config[WIDTH]}
+        (out / CONFIG).write_text(json.dumps(wider, indent=2) + "\n", encoding="utf-8")
+        for shard in shards:
+            _write_shard(shard, times, out / shard.name)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{out}: cannot be written: {error}") from None
+    return out
+
+
+def _write_shard(shard: Path, times: int, out: Path) -> None:
+    random = torch.Generator().manual_seed(SEED)
+    with open_shard(shard) as file:
+        tensors = {
+            name: _widened(name, file.get_tensor(name), times, random)
+            for name in file.keys()  # noqa: SIM118  (it is no dictionary)
+        }
+    save_file(tensors, out, {"format": "pt"})
+
+
+def _widened(name: str, tensor: torch.Tensor, times: int, random: torch.Generator) -> torch.Tensor:
+    """The tensor of the wider model.
 
     New rows are normal with the deviation of the old ones, so that no state leaves the range that
     a type of 16 bits has, and none is so small that processors slow down (denormal).
-
-    Args: ``tensors``: of a layer or of a whole model, by name (``…mlp.gate_proj.weight``).
     """
-    if factor == 1:
-        return tensors
-    random = torch.Generator().manual_seed(SEED)
-    return {name: _widened(name, tensor, factor, random) for name, tensor in tensors.items()}
-
-
-def _widened(name: str, tensor: torch.Tensor, factor: int, random: torch.Generator) -> torch.Tensor:
     axis = {"gate_proj": 0, "up_proj": 0, "down_proj": 1}.get(name.split(".")[-2:][0])
     if axis is None or axis >= tensor.dim():  # another part, or the bias of the down projection
         return tensor
     shape = list(tensor.shape)
-    shape[axis] *= factor - 1
+    shape[axis] *= times - 1
     if axis == 0 and tensor.dim() == 2:
         more = torch.randn(shape, generator=random) * tensor.float().std()
     else:
         more = torch.zeros(shape)
     return torch.cat((tensor, more.to(tensor.dtype)), axis)
+
+
+def main(given: list[str] | None = None) -> None:
+    """Write what the command line asks for; bad input ends in one sentence and exit code 2."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("directory", type=Path, help="a checkpoint or an EAGLE head")
+    parser.add_argument("times", type=int, help="so many times as wide feed-forward layers")
+    parser.add_argument("out", type=Path, help="the folder that is written")
+    asked = parser.parse_args(given)
+    try:
+        write_wider(asked.directory, asked.times, asked.out)
+    except UserError as error:
+        print(f"treepipe: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,6 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -27,9 +26,7 @@ from treepipe.executor.control import (
     ORDERS,
     Ask,
     Become,
-    Chunk,
     Connect,
-    Equipped,
     Fail,
     Failed,
     Holdings,
@@ -45,17 +42,14 @@ from treepipe.executor.control import (
     OpenTexts,
     Order,
     SetClock,
-    Wanted,
 )
 from treepipe.executor.fork_server import end_with_fork_server
 from treepipe.executor.frames import Frames
-from treepipe.executor.manifest import found_or_received
 from treepipe.executor.pulse import Pulse
 from treepipe.executor.station import RoleSettings, Station
-from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.computing import ONE_CORE, Compute
 
-Told = TypeVar("Told", Chunk, Listen, Connect, Measure)
+Told = TypeVar("Told", Listen, Connect, Measure)
 
 
 def worker_main(
@@ -83,8 +77,7 @@ def worker_main(
         assert isinstance(order, Become)
         role, pulse = order.role, Pulse(pulse_pipe, order.role.timeout_ms)
         if elsewhere:
-            role = _at_home(order, control, models)
-        _say(control, Equipped())
+            role = _at_home(order, models)
         _serve_role(role, control, pulse)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the controller is gone
@@ -159,31 +152,15 @@ def _told(control: Frames, kind: type[Told]) -> Told:
     return order
 
 
-def _at_home(become: Become, control: Frames, models: Path | None) -> RoleSettings:
-    """The role with this host's own checkpoints, and what is missing received; raises
-    ``UserError``."""
+def _at_home(become: Become, models: Path | None) -> RoleSettings:
+    """The role with this host's own checkpoints; raises ``UserError``."""
     from treepipe.executor.computing import fault_of
 
     role = become.role
+    assert role.placed.worker is not None  # as of every role on another host
     if (fault := fault_of(role.placed.compute)) is not None:
         raise UserError(f"{role.placed.worker}, which {role.placed.name} is on, has {fault}")
-
-    def ask(model: int, piece: int, offset: int) -> bytes:
-        _say(control, Wanted(model, piece, offset))
-        return _told(control, Chunk).data
-
-    try:
-        found = [
-            found_or_received(manifest, [REFERENCE], models, partial(ask, number))
-            for number, manifest in enumerate(become.models)
-        ]
-    except UserError as error:
-        raise UserError(f"{role.placed.worker}: {error}") from None
-    except ConnectionError:
-        raise  # the controller's line, no file
-    except OSError as error:
-        raise UserError(f"{role.placed.worker}: {error.filename}: {error.strerror}") from None
-    return role.with_models(found)
+    return role.with_copies([each.copy(models, role.placed.worker) for each in become.models])
 
 
 def _worker(station: Station) -> Any:

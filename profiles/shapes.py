@@ -29,15 +29,6 @@ def compute_dtype(dtype: DType) -> DType:
     return "float16" if dtype in ("int8", "int4") else dtype
 
 
-def widened_name(name: str, factor: int) -> str:
-    """What a model is called whose feed-forward layers are so many times as wide.
-
-    >>> widened_name("reference", 1), widened_name("reference", 16)
-    ('reference', 'reference (widen = 16)')
-    """
-    return name if factor == 1 else f"{name} (widen = {factor})"
-
-
 class Shape(Section):
     """Sizes of a Llama-like model."""
 
@@ -58,10 +49,6 @@ class Shape(Section):
         if self.heads % self.kv_heads:
             raise ValueError(f"key kv_heads = {self.kv_heads} does not divide heads = {self.heads}")
         return self
-
-    def widened(self, factor: int) -> Shape:
-        """The same with feed-forward layers ``factor`` times as wide (a model's ``widen``)."""
-        return self.model_copy(update={"intermediate_size": factor * self.intermediate_size})
 
     @property
     def layer_matrix_parameters(self) -> int:

@@ -1,4 +1,4 @@
-"""Where many simulations are worked out: the cores of this machine, or a cluster of Ray or Dask.
+"""Where many simulations are worked out: joblib's processes, or its way to a cluster.
 
 Law of this file: it knows jobs (joblib's ``delayed`` calls), not what they are about. Whoever has
 many simulations hands them to ``carried_out``; inside of ``engine`` they go where that says.
@@ -6,11 +6,9 @@ many simulations hands them to ``carried_out``; inside of ``engine`` they go whe
 
 from __future__ import annotations
 
-import logging
-import os
 import socket
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from itertools import islice
 from typing import Any, Literal, TypeAlias, get_args
@@ -20,19 +18,15 @@ from joblib.externals.loky.backend import resource_tracker  # type: ignore[impor
 from joblib.parallel import SequentialBackend, get_active_backend  # type: ignore[import-untyped]
 
 from treepipe.core.errors import RunError, UserError
+from treepipe.extras import need
 from treepipe.interruption import children_shielded
 from treepipe.scenario.schema import endpoint
 
 Backend: TypeAlias = Literal["joblib", "ray", "dask"]
 PATIENCE_S = 8.0
 """A cluster that has not answered by then is not there."""
-RAY_SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # it would tell its makers
-    "RAY_NUM_REDIS_GET_RETRIES": "5",  # so often, a second apart, it looks for its cluster
-}
-"""Read when it is loaded; the environment's own go first."""
 ROUNDS = 4
-"""Jobs per worker that an engine without a stream of outcomes (Ray) takes at once."""
+"""Jobs per worker that a back end without a stream of outcomes (Ray's) takes at once."""
 
 
 @contextmanager
@@ -44,25 +38,21 @@ def engine(
     Args:
         backend: "joblib" is processes of this machine.
         jobs: at once; None: as many as there are cores.
-        address: of an existing cluster, HOST:PORT; None: one of this machine, that ends with it.
+        address: of a running cluster, HOST:PORT.
 
     Raises:
         UserError: there is no such engine, it is not installed, or the cluster does not answer.
+        RunError: the cluster gave up.
     """
     if backend not in get_args(Backend):
         raise UserError(f"--backend {backend}: there are {', '.join(get_args(Backend))}")
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs {jobs}: must be at least 1")
-    if backend == "joblib":
-        if address is not None:
-            raise UserError(f"--address {address}: is a cluster's; add --backend ray or dask")
-        only = {"backend": "sequential"} if jobs == 1 else {}
-        with parallel_config(n_jobs=jobs or -1, **only):
-            yield
-        return
-    if address is not None:
-        _check_reachable(address, backend)
-    with (_ray if backend == "ray" else _dask)(jobs, address):
+    if backend == "joblib" and address is not None:
+        raise UserError(f"--address {address}: is a cluster's; add --backend ray or dask")
+    here: dict[str, Any] = {"backend": "sequential"} if jobs == 1 else {}
+    place = nullcontext(here) if backend == "joblib" else _cluster(backend, address)
+    with place as options, parallel_config(n_jobs=jobs or -1, **options):
         yield
 
 
@@ -100,99 +90,36 @@ def at_once() -> int:
     return int(backend.effective_n_jobs(workers or -1))
 
 
-def _check_reachable(address: str, backend: str) -> None:
-    """Raises ``UserError`` if nothing listens there; the libraries would try for minutes."""
-    name = f"--address {address}"
-    try:
-        host, port = endpoint(address.rpartition("//")[2])
-    except ValueError as error:
-        raise UserError(f"{name}: {error}") from None
-    try:
-        socket.create_connection((host, port), PATIENCE_S).close()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"{name}: no {backend} cluster can be reached there: {reason}") from None
-
-
-def _library(module: str, backend: str) -> Any:
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as missing:
-        raise UserError(
-            f"--backend {backend} needs the extra {backend!r} ({missing.name} is not installed): "
-            f"pip install 'treepipe[{backend}]'"
-        ) from None
-
-
 @contextmanager
-def _ray(jobs: int | None, address: str | None) -> Iterator[None]:
-    for name, value in RAY_SETTINGS.items():
-        os.environ.setdefault(name, value)
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    ray = _library("ray", "ray")
-    address = address or os.environ.get("RAY_ADDRESS")
-    begun = not ray.is_initialized()
-    if begun:
+def _cluster(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
+    """What joblib needs to know of a cluster while it is joined."""
+    if address is None:
+        raise UserError(f"--backend {backend}: needs --address HOST:PORT of a running cluster")
+    module = "distributed" if backend == "dask" else "ray"
+    try:
+        socket.create_connection(endpoint(address), PATIENCE_S).close()  # Ray would try for minutes
+        need(backend, [module], f"--backend {backend}")
+        library = import_module(module)
+        if backend == "dask":
+            joined = library.Client(address, timeout=PATIENCE_S, set_as_default=False)
+            options = {"client": joined}
+            faults: tuple[Any, ...] = (library.KilledWorker, library.comm.CommClosedError)
+        else:
+            joined = library.init(address, log_to_driver=False, logging_level="ERROR")
+            import_module("ray.util.joblib").register_ray()
+            options, faults = {}, (library.exceptions.RayError,)
+    except UserError:
+        raise
+    except Exception as error:  # whatever listens there may say anything
+        reason = _reason(error)
+        raise UserError(f"--address {address}: no {backend} cluster answers: {reason}") from None
+    with joined:
         try:
-            with children_shielded():
-                ray.init(
-                    address or "local",  # else Ray joins whatever cluster was begun here before
-                    num_cpus=jobs if address is None else None,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    include_dashboard=None if address else False,
-                )
-        except (OSError, RuntimeError, ValueError) as error:
-            raise _no_cluster("ray", address, error) from None
-    try:
-        _library("ray.util.joblib", "ray").register_ray()
-        config = parallel_config(backend="ray", n_jobs=jobs or -1)
-        with config, _lost("ray", (ImportError, ray.exceptions.RayError)):
-            yield
-    finally:
-        if begun:
-            ray.shutdown()
+            yield {"backend": backend, **options}
+        except (ImportError, TimeoutError, *faults) as error:  # its workers may lack treepipe
+            raise RunError(f"the {backend} cluster gave up: {_reason(error)}") from error
 
 
-@contextmanager
-def _dask(jobs: int | None, address: str | None) -> Iterator[None]:
-    distributed = _library("distributed", "dask")
-    if address is not None:
-        where = address if "//" in address else f"tcp://{address}"
-        options: dict[str, Any] = {"address": where}
-    else:
-        options = {
-            "n_workers": jobs or os.cpu_count(),
-            "threads_per_worker": 1,
-            "dashboard_address": ":0",  # any port
-        }
-    try:
-        with children_shielded():
-            client = distributed.Client(timeout=PATIENCE_S, set_as_default=False, **options)
-    except Exception as error:  # whatever answers there may say anything
-        raise _no_cluster("dask", address, error) from None
-    with client:
-        try:
-            client.wait_for_workers(1, timeout=PATIENCE_S)
-        except (OSError, TimeoutError):
-            raise UserError(f"--address {address}: the dask cluster has no worker") from None
-        faults = (ImportError, distributed.KilledWorker, distributed.comm.CommClosedError)
-        config = parallel_config(backend="dask", client=client, n_jobs=jobs or -1)
-        with config, _lost("dask", faults):
-            yield
-
-
-def _no_cluster(backend: str, address: str | None, error: Exception) -> UserError:
-    reason = str(error).strip().partition("\n")[0] or type(error).__name__
-    where = f"--backend {backend}" if address is None else f"--address {address}"
-    return UserError(f"{where}: no {backend} cluster answers there: {reason}")
-
-
-@contextmanager
-def _lost(name: str, faults: tuple[type[Exception], ...]) -> Iterator[None]:
-    """A cluster that goes away, or whose workers lack treepipe, is a failed run."""
-    try:
-        yield
-    except faults as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise RunError(f"the {name} cluster gave up: {reason}") from error
+def _reason(error: Exception) -> str:
+    """What an exception says, in one line."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -11,12 +11,12 @@ from typing import Protocol
 
 import numpy as np
 
-from treepipe.core.messages import Flight, Message, Verified
+from treepipe.core.messages import Flight, Message
 from treepipe.core.recovery import Committed
 from treepipe.core.requests import RequestTrace, numbered
 from treepipe.physics.transfers import Port
 from treepipe.results.trace import Kind, Span, Trace
-from treepipe.scenario.deployment import Deployment, message_bytes
+from treepipe.scenario.deployment import Deployment
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import StoppedPlace, places
@@ -76,14 +76,14 @@ class Life(World):
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
         if sender in self.mute:
             return
-        size = message_bytes(message, self._row_bytes[sender])
+        size = message.size_bytes(self._row_bytes[sender])
         links = self._links[self.deployment.unscheduled(message)]
         for receiver in receivers:
             links[sender, receiver].send(message, size)
 
     def size(self, sender: str, message: Message) -> int:
         """Bytes, as links count them."""
-        return message_bytes(message, self._row_bytes[sender])
+        return message.size_bytes(self._row_bytes[sender])
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
         if device in self.mute:
@@ -104,7 +104,7 @@ class Life(World):
             self._office.told(said)
 
     def _note_transfer(self, device: str, message: Message, begin: float, due: float) -> None:
-        rows = message.rows if isinstance(message, Flight | Verified) else 0
+        rows = message.rows
         self._span(device, "transfer", begin, due, message.session, rows)
 
     def _span(

@@ -21,30 +21,24 @@ OFF_PATH_FLATTENING = 2.0
 
 
 @lru_cache(maxsize=8)
-def bernoulli_pool(
-    beta: float, candidates: int = CANDIDATES, flattening: float = OFF_PATH_FLATTENING
-) -> Pool:
+def bernoulli_pool(beta: float) -> Pool:
     """The target's token is the first candidate with probability ``beta``, else not among them.
 
     The draft's confidence is ``beta`` for the first candidate; the rest is shared evenly.
     """
-    shares = np.full(candidates, (1 - beta) / max(1, candidates - 1))
+    shares = np.full(CANDIDATES, (1 - beta) / (CANDIDATES - 1))
     shares[0] = beta
     hits = round(beta * RESOLUTION)
-    ranks = [0] * hits + [candidates] * (RESOLUTION - hits)
-    return _made_pool([shares], [ranks], flattening)
+    ranks = [0] * hits + [CANDIDATES] * (RESOLUTION - hits)
+    return _made_pool([shares], [ranks])
 
 
-def hit_ratio_pool(
-    table: Mapping[int, float | Sequence[float]],
-    candidates: int = CANDIDATES,
-    flattening: float = OFF_PATH_FLATTENING,
-) -> Pool:
+def hit_ratio_pool(table: Mapping[int, float | Sequence[float]]) -> Pool:
     """A pool made of shares of positions whose target token is among the first k candidates.
 
     Between the given k the share grows linearly in log k, outside them it is constant (so that
     all of the first share falls on the first candidate); the draft's confidence in a rank is that
-    rank's share. Shares must not fall with k. There are ``candidates`` of them, or as many as the
+    rank's share. Shares must not fall with k. There are ``CANDIDATES`` of them, or as many as the
     largest k if that is more.
 
     Shares by depth are those of a draft whose last verified token is so far back, given that all
@@ -53,17 +47,15 @@ def hit_ratio_pool(
     are independent, so a chain's rounds have exactly these shares.
     """
     pairs = ((k, each if isinstance(each, float | int) else (*each,)) for k, each in table.items())
-    return _hit_ratio_pool(tuple(sorted(pairs)), candidates, flattening)
+    return _hit_ratio_pool(tuple(sorted(pairs)))
 
 
 @lru_cache(maxsize=8)
-def _hit_ratio_pool(
-    pairs: tuple[tuple[int, float | tuple[float, ...]], ...], candidates: int, flattening: float
-) -> Pool:
+def _hit_ratio_pool(pairs: tuple[tuple[int, float | tuple[float, ...]], ...]) -> Pool:
     """Args: ``pairs``: the table's, by k."""
     table = dict(pairs)
     ks = sorted(table)
-    count = max(candidates, ks[-1])
+    count = max(CANDIDATES, ks[-1])
     shares, ranks = [], []
     for depth in range(depths_of(table)):
         values = [at_depth(table[k], depth) for k in ks]
@@ -71,12 +63,10 @@ def _hit_ratio_pool(
         shares.append(np.diff(cumulative, prepend=0.0))
         edges = np.round(cumulative * RESOLUTION).astype(int)
         ranks.append(np.searchsorted(edges, np.arange(RESOLUTION), side="right").tolist())
-    return _made_pool(shares, ranks, flattening)
+    return _made_pool(shares, ranks)
 
 
-def _made_pool(
-    shares: Sequence[npt.NDArray[np.float64]], ranks: Sequence[Sequence[int]], flattening: float
-) -> Pool:
+def _made_pool(shares: Sequence[npt.NDArray[np.float64]], ranks: Sequence[Sequence[int]]) -> Pool:
     """Every position is a prompt of its own, so that blocks of any length stay independent.
 
     Args: ``shares``, ``ranks``: by depth; of the candidates, and of the positions.
@@ -85,7 +75,7 @@ def _made_pool(
     for each in shares:
         ordered = np.sort(np.maximum(each, 1e-6))[::-1]
         vectors.append(np.log(ordered / max(1.0, ordered.sum()))[None, :])
-    flat = vectors[0] / flattening
+    flat = vectors[0] / OFF_PATH_FLATTENING
     flat -= np.log(np.exp(flat).sum())
     prompts = []
     for by_depth in zip(*ranks, strict=True):

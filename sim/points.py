@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,6 +19,7 @@ from typing import Any
 
 from joblib import Memory, delayed  # type: ignore[import-untyped]
 
+from treepipe.files.outputs import cache_folder
 from treepipe.profiles.library import LIBRARY
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.estimates import critical_path, observe
@@ -150,9 +150,8 @@ def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool
 
 
 def _memory() -> Memory:
-    """Results in the user's cache folder (``XDG_CACHE_HOME``), which may be deleted at any time."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Memory(Path(root) / "treepipe", verbose=0)
+    """Results of earlier calls, also of other processes."""
+    return Memory(cache_folder(), verbose=0)
 
 
 def _fingerprint(scenario: Scenario) -> str:

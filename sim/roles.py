@@ -22,7 +22,7 @@ from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Send
 from treepipe.physics.host import HostTimes
 from treepipe.results.trace import Kind
-from treepipe.scenario.deployment import Deployment, Placed, message_bytes
+from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.sim.acceptance import AcceptanceSource, Oracle, next_tokens
 from treepipe.sim.clock import Callback, Clock
 from treepipe.sim.device import RolePlace
@@ -100,7 +100,7 @@ class Role:
 
     def hear(self, row_bytes: int, message: Message) -> None:
         """Take a message that has to be unpacked. Args: ``row_bytes``: of its sender's rows."""
-        self._unread.append((message, message_bytes(message, row_bytes)))
+        self._unread.append((message, message.size_bytes(row_bytes)))
         costs = self._place.costs
         assert costs is not None  # as for all that is heard
         if self._idle:

@@ -42,9 +42,16 @@ from treepipe.sim.pool import Pool
 from treepipe.sim.world import simulate
 from treepipe.studies.study import Entry, StudyResult
 from treepipe.validation.calibration import CalibratedAcceptance
-from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
+from treepipe.validation.cells import (
+    LATENCIES_MS,
+    STAGE_MS,
+    STAGES,
+    SYSTEMS,
+    Cell,
+    Size,
+    cases_of,
+)
 from treepipe.validation.comparison import Case, compare, predict_case
-from treepipe.validation.grid import LATENCIES_MS, STAGE_MS, STAGES
 from treepipe.validation.judgement import METRIC, Row, faults_of, warnings_of
 
 NAME = "coverage"

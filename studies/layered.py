@@ -26,7 +26,7 @@ from treepipe.physics.timing import TimeTable
 from treepipe.profiles.library import LIBRARY, find_device, find_model, shape_of
 from treepipe.profiles.schema import Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.results.metrics import METRIC, UNITS
+from treepipe.results.metrics import METRIC, METRICS
 from treepipe.results.plots import band
 from treepipe.results.sheet import Sheet
 from treepipe.results.show import Say
@@ -436,7 +436,7 @@ def with_model(entries: Sequence[Entry], levels: Levels) -> list[Entry]:
 def metric_entries(outcomes: Mapping[str, Outcome], *metrics: str) -> list[Entry]:
     """Args: ``outcomes``: by what their entries' keys begin with."""
     return [
-        predicted(f"{key}/{metric}", UNITS[metric], outcome.metrics[metric])
+        predicted(f"{key}/{metric}", METRICS[metric].unit, outcome.metrics[metric])
         for key, outcome in outcomes.items()
         for metric in metrics
     ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from treepipe.results.metrics import UNITS
+from treepipe.results.metrics import METRICS
 from treepipe.results.plots import LEGEND, MEASURED, PREDICTED, REPLAYED, band, clean
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
@@ -101,7 +101,7 @@ class MeasuredColumn:
             for metric in self.metrics:
                 key, seen = f"measured/{self.axis.key}={value}/{metric}", row.metrics[metric]
                 figures = seen.mean, seen.low, seen.high, row.measured_metrics[metric]
-                found.append(Entry(key, UNITS[metric], *figures))
+                found.append(Entry(key, METRICS[metric].unit, *figures))
         return found
 
     def finding(self) -> str:
@@ -128,7 +128,7 @@ class MeasuredColumn:
         first = next(iter(self.metrics))
         columns = [Column(self.axis.name, shown="d")]
         for metric, called in self.metrics.items():
-            unit = "" if UNITS[metric] == "1" else UNITS[metric]
+            unit = "" if METRICS[metric].unit == "1" else METRICS[metric].unit
             columns.append(Column(f"{called}, predicted", unit, ".4g"))
             columns.append(Column("measured", unit, ".4g"))
         columns.append(Column(f"error of the {self.metrics[first]}", shown="+.1%"))
@@ -149,7 +149,7 @@ class MeasuredColumn:
             band(panel, values, [row.metrics[metric] for row in rows], PREDICTED)
             panel.plot(values, [row.replayed_metrics[metric] for row in rows], **REPLAYED)
             panel.plot(values, [row.measured_metrics[metric] for row in rows], **MEASURED)
-            unit = "" if UNITS[metric] == "1" else f"\n({UNITS[metric]})"
+            unit = "" if METRICS[metric].unit == "1" else f"\n({METRICS[metric].unit})"
             panel.set_ylabel(called + unit)
             clean(panel)
         handles = axes[0].get_legend_handles_labels()

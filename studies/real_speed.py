@@ -227,15 +227,12 @@ def _generations(launch: Launch) -> list[_Contender]:
 
 
 def whole_model(checkpoint: Checkpoint) -> Any:
-    """The library's own model with the checkpoint's weights, as wide as it was opened."""
+    """The library's own model."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # assisted generation warns of how it calls itself
-    model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=torch.float32)
-    model.load_state_dict(checkpoint.tensors(""), strict=not checkpoint.tied)
-    model.tie_weights()
-    return model.eval()
+    return AutoModelForCausalLM.from_pretrained(checkpoint.directory, dtype=torch.float32).eval()
 
 
 def generate_rate(

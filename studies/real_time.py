@@ -5,7 +5,7 @@ alone, and acceptance of each kind of prompts is recorded from others of that ki
 turns, its host's profile is measured with ``pp`` and ``naive_pp`` of the same workers on other
 prompts, every schedule is predicted, and continues prompts that no turn before had: a shared
 machine's speed changes within seconds, so calibration and runs lie close together. The heavy pair
-is the bundled one opened many times as wide, which says the same and takes milliseconds a pass.
+is the bundled one written many times as wide, which says the same and takes milliseconds a pass.
 With it plans are searched, too, and run beside ``generate()`` (``real_speed.py``).
 
 Law of this file: an error is raw, and every turn counts. What is corrected by a figure that the run
@@ -37,7 +37,9 @@ from treepipe.executor.measure.calibrate import (
 from treepipe.executor.measure.in_place import SCHEDULES as CALIBRATED_WITH
 from treepipe.executor.measure.run_request import RunRequest
 from treepipe.executor.prompts import load_texts
+from treepipe.executor.widening import write_wider
 from treepipe.files.toml_file import toml_text
+from treepipe.profiles.library import REFERENCE
 from treepipe.results.plots import BLACK, BLUE, ORANGE, clean
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
@@ -84,14 +86,14 @@ class Pair:
     """The bundled pair at a weight, and what is wanted of its predictions.
 
     Attributes:
-        widen, draft_widen: times as wide feed-forward layers.
+        times, draft_times: so many times as wide feed-forward layers (``widening.py``).
         aims: largest sizes of errors, by the keys of what is summed up; of what is not named there
             is no aim.
     """
 
     name: str
-    widen: int
-    draft_widen: int
+    times: int
+    draft_times: int
     aims: Mapping[str, float]
 
 
@@ -264,20 +266,30 @@ def _prompts(kind: str, turn: int) -> str:
 
 def _on_this_device(pair: Pair, folder: Path, settings: Settings, say: Say) -> Scenario:
     """The pair's scenario in a file, with this machine's device profile, measured now."""
+    models = _written(pair, folder)
     device = folder / f"{pair.name}-device.toml"
     asked = DeviceRequest(
-        draft="reference",
-        widen=pair.widen,
-        draft_widen=pair.draft_widen,
+        model=models["target"],
+        draft=models["draft"],
         tokens=ROWS,
         contexts=(CONTEXT,),
         seconds=settings.device_seconds,
     )
     calibrate_device(asked, device, say)
     file = folder / f"{pair.name}.toml"
-    bare = _scenario(pair, file, f"./{device.name}", settings)
+    bare = _scenario(pair.name, models, file, f"./{device.name}", settings)
     file.write_text(toml_text(bare.content), encoding="utf-8")
     return bare
+
+
+def _written(pair: Pair, folder: Path) -> dict[str, str]:
+    """The checkpoints of the pair's target and draft, by role; the bundled ones as they are."""
+    return {
+        role: "reference"
+        if times == 1
+        else str(write_wider(REFERENCE / role, times, folder / f"{pair.name}-{role}"))
+        for role, times in (("target", pair.times), ("draft", pair.draft_times))
+    }
 
 
 def _in_place(bare: Scenario, turn: int, settings: Settings, say: Say) -> Scenario:
@@ -289,16 +301,18 @@ def _in_place(bare: Scenario, turn: int, settings: Settings, say: Say) -> Scenar
     return bare.with_(hosts={"box": {"profile": f"./{host.name}"}})
 
 
-def _scenario(pair: Pair, file: Path, device: str, settings: Settings) -> Scenario:
+def _scenario(
+    name: str, models: Mapping[str, str], file: Path, device: str, settings: Settings
+) -> Scenario:
     content = {
-        "name": f"real time, {pair.name} pair",
+        "name": f"real time, {name} pair",
         "emulate": False,
-        "target": {"checkpoint": "reference", "widen": pair.widen},
+        "target": {"checkpoint": models["target"]},
         "drafts": [
             {
                 "host": "box",
                 "device": device,
-                "model": {"checkpoint": "reference", "widen": pair.draft_widen},
+                "model": {"checkpoint": models["draft"]},
             }
         ],
         "pipelines": [{"stages": [{"host": "box", "device": device, "count": settings.stages[0]}]}],

@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.figure import Figure
-from rich.table import Table
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.files.folder import claim
-from treepipe.files.outputs import Faults, check_outputs, write_file
+from treepipe.files.outputs import Faults, check_outputs, claim_results, write_file
 from treepipe.report.background import made_again, not_modelled
 from treepipe.report.page import Chapter, Picture, Report, write_report
 from treepipe.results.plots import save_figure
 from treepipe.results.result import write_json
-from treepipe.results.sheet import Sheet
-from treepipe.results.show import Progress, Say, console
+from treepipe.results.sheet import Sheet, words
+from treepipe.results.show import Progress, Say, console, print_sheet
 from treepipe.validation.calibration import CALIBRATION
 
 SCHEMA = "treepipe.study/1"
@@ -213,7 +211,7 @@ def study_report(result: StudyResult, command: str = "") -> Report:
         [
             Chapter("Further findings", result.findings[2:]),
             Chapter("Pictures", pictures=pictures),
-            Chapter("Tables", tables=[sheet.rich() for sheet in result.tables]),
+            Chapter("Tables", tables=result.tables),
             *(Chapter(heading, told) for heading, told in result.sections.items()),
             Chapter("Faults", result.faults),
             not_modelled(),
@@ -288,7 +286,7 @@ def perform(
         others = f"{', '.join(some)} and {last}"
         raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
     folder = out or Path(f"treepipe-study-{study.name}")
-    claim(folder, f"{study.name}.json", f"result of the study {study.name}")
+    claim_results(folder, f"{study.name}.json", f"result of the study {study.name}")
     check_outputs({"--json": json, "--report": report}, keep=() if force else ("--report",))
     with Progress(quiet) as say:
         result = run_study(study, say, full, measure)
@@ -309,7 +307,7 @@ def show_study(result: StudyResult, out: Path) -> None:
     """Print the tables and findings."""
     shown = console(WIDTH)
     for sheet in result.tables:
-        shown.print(sheet.rich())
+        print_sheet(shown, sheet)
     for finding in result.findings:
         shown.print(finding, highlight=False)
     for heading, sentences in result.sections.items():
@@ -321,9 +319,7 @@ def show_study(result: StudyResult, out: Path) -> None:
 
 def show_studies(studies: Sequence[Study] = _ALL) -> None:
     """Print names and summaries."""
-    table = Table()
-    table.add_column("study")
-    table.add_column("question")
+    sheet = Sheet.untitled(*words("study", "question"))
     for study in studies:
-        table.add_row(study.name, study.summary)
-    console(WIDTH).print(table)
+        sheet.add(study.name, study.summary)
+    print_sheet(console(WIDTH), sheet)

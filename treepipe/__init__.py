@@ -28,14 +28,14 @@ if TYPE_CHECKING:
         theory,
         validate,
     )
-    from treepipe.results.result import Metric, Result
+    from treepipe.results.result import MetricValue, Result
     from treepipe.results.versus import Comparison
     from treepipe.scenario.scenario import Scenario
 
 __version__ = "0.1.0"
 __all__ = [
     "Comparison",
-    "Metric",
+    "MetricValue",
     "Plan",
     "Result",
     "Scenario",
@@ -52,7 +52,7 @@ __all__ = [
 
 _ELSEWHERE = {
     "Comparison": "treepipe.results.versus",
-    "Metric": "treepipe.results.result",
+    "MetricValue": "treepipe.results.result",
     "Result": "treepipe.results.result",
     "Scenario": "treepipe.scenario.scenario",
 }

@@ -1,7 +1,8 @@
-"""The optional libraries: whether what needs the executor can run."""
+"""The optional libraries: whether what needs an extra can run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 from treepipe.core.errors import UserError
@@ -9,12 +10,22 @@ from treepipe.core.errors import UserError
 EXECUTOR = ("msgspec", "safetensors", "tokenizers", "torch", "transformers", "zmq")
 
 
-def need_executor(who: str) -> None:
-    """Raise ``UserError`` if the extra 'executor' is not installed; nothing of it is loaded, since
-    that takes seconds, and most refusals come before."""
-    for name in EXECUTOR:
+def need(extra: str, modules: Sequence[str], who: str) -> None:
+    """Raise ``UserError`` if an extra is not installed; nothing of it is loaded, since that takes
+    seconds, and most refusals come before."""
+    for name in modules:
         if find_spec(name) is None:
             raise UserError(
-                f"{who} needs the extra 'executor' ({name} is not installed): "
-                f"pip install 'treepipe[executor]'"
+                f"{who} needs the extra {extra!r} ({name} is not installed): "
+                f"pip install 'treepipe[{extra}]'"
             )
+
+
+def need_executor(who: str) -> None:
+    """Raise ``UserError`` if the extra 'executor' is not installed."""
+    need("executor", EXECUTOR, who)
+
+
+def need_parquet() -> None:
+    """Raise ``UserError`` if the extra 'sweep' is not installed."""
+    need("sweep", ("pyarrow",), "treepipe sweep")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from treepipe.planner.capacity import Capacity
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import Found
-    from treepipe.planner.robustness import Mishap
+    from treepipe.planner.robustness import StressCase
     from treepipe.planner.sensitivity import Sensitivity
     from treepipe.report.page import Report
     from treepipe.results.trace import Trace
@@ -402,9 +402,10 @@ class Plan:
         Raises:
             UserError: it is no such key, or a value is refused.
         """
-        from treepipe.planner.break_even import axis_of, break_evens
+        from treepipe.planner.break_even import BreakEvenAnalysis, axis_of
 
-        return break_evens(self.found, [axis_of(key, self.found.cluster)], say)[0]
+        axis = axis_of(key, self.found.cluster)
+        return BreakEvenAnalysis.run(self.found, say, [axis]).even
 
     def break_even_map(self, x: str, y: str, say: Say = silent) -> Regions | None:
         """The best schedule at values of two inputs; None where no plan keeps the limits.
@@ -430,16 +431,16 @@ class Plan:
 
         return capacities(self.found, say)
 
-    def robustness(self, say: Say = silent) -> list[Mishap]:
+    def robustness(self, say: Say = silent) -> list[StressCase]:
         """What becomes of the best plan's goal with one thing wrong: jitter, a burst, a slow
         or a lost device; none where no plan keeps the limits.
 
         Raises:
             UserError: a case is refused.
         """
-        from treepipe.planner.robustness import mishaps
+        from treepipe.planner.robustness import stress_cases
 
-        return mishaps(self.found, say)
+        return stress_cases(self.found, say)
 
     def plot(self) -> Figure:
         """The Pareto front: every plan by the goal and each other goal.
@@ -539,7 +540,7 @@ def sweep(
         out: the folder of the files.
         jobs: simulations at once; None: as many as there are cores.
         backend: processes of this machine, or a cluster of Ray or Dask.
-        address: of an existing cluster, HOST:PORT; None: one of this machine.
+        address: of the cluster, HOST:PORT.
         force: throw away what ``out`` holds of another sweep.
 
     Raises:
@@ -597,7 +598,7 @@ def calibrate(
     Traceback (most recent call last):
         ...
     treepipe.core.errors.UserError: calibrate('device'): no option 'spead'; there are contexts, \
-device, draft, draft_widen, dtype, force, layers, model, seconds, threads, tokens, widen
+device, draft, dtype, force, layers, model, seconds, threads, tokens
     """
     need_executor("treepipe.calibrate")
     from treepipe.executor.measure.calibrate import CALIBRATIONS

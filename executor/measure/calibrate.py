@@ -62,7 +62,7 @@ class DeviceRequest:
     """What is to be measured of this machine.
 
     Attributes:
-        model, draft, widen, draft_widen, layers: see ``subject.open_subject``.
+        model, draft, layers: see ``subject.open_subject``.
         dtype: to compute in; None is float32 on a CPU, float16 on a GPU.
         threads: that the CPU computes with; a worker of the executor has one.
         tokens, contexts: rows per pass, and cache entries before them.
@@ -73,8 +73,6 @@ class DeviceRequest:
     draft: str | None = None
     device: str = "cpu"
     dtype: str | None = None
-    widen: int = 1
-    draft_widen: int = 1
     threads: int = 1
     layers: int | None = None
     tokens: tuple[int, ...] = TOKENS
@@ -174,10 +172,7 @@ def calibrate_device(asked: DeviceRequest, out: Path, say: Say, *, force: bool =
     """
     bench = asked.bench()
     claim(out, force)
-    widths = asked.widen, asked.draft_widen
-    subject = open_subject(
-        asked.model, asked.draft, asked.layers, bench.dtype, bench.device, widths
-    )
+    subject = open_subject(asked.model, asked.draft, asked.layers, bench.dtype, bench.device)
     session = DeviceSession(subject, bench, asked.seconds)
 
     def save() -> None:

@@ -252,7 +252,8 @@ class ModelRecorder:
 
     @cached_property
     def source(self) -> DraftSource:
-        return open_source(self.settings, self._texts.target, self._texts.longest, ONE_CORE)
+        target, longest = self._texts.target, self._texts.longest
+        return open_source(self.settings, target, target.vocabulary, longest, ONE_CORE)
 
     def record(self, whole: WholeModel, written: Written, strays: Strays) -> Prompt:
         """The text is read as a chain of tree nodes, so that wrong tokens can hang at any."""

@@ -26,10 +26,11 @@ import numpy.typing as npt
 from scipy import stats
 from scipy.optimize import least_squares
 
+from treepipe.core.messages import HEADER_BYTES, ROW_BYTES
 from treepipe.physics.host import Factor
 from treepipe.physics.timing import TimeTable
 from treepipe.results.trace import Kind, Span, Trace, gauges_ms
-from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment
+from treepipe.scenario.deployment import Deployment
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 AT_REST: frozenset[Kind] = frozenset({"wait", "wake"})

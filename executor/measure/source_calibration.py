@@ -50,7 +50,8 @@ class SourceRecorder:
 
     def __init__(self, settings: SourceSettings, name: str, texts: Texts) -> None:
         self.name, self.settings, self._texts = name, settings, texts
-        self.source = open_source(settings, texts.target, 2 * texts.longest, ONE_CORE)
+        target, entries = texts.target, 2 * texts.longest
+        self.source = open_source(settings, target, target.vocabulary, entries, ONE_CORE)
         self._depths = DEPTHS if hasattr(self.source, "observe") else COUNTED
 
     def record(self, whole: WholeModel, written: Written, strays: Strays) -> Prompt:

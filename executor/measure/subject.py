@@ -15,7 +15,7 @@ from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.measure.random_weights import RandomCheckpoint
 from treepipe.profiles.library import LIBRARY, REFERENCE, load_model, profile_names
-from treepipe.profiles.shapes import Shape, widened_name
+from treepipe.profiles.shapes import Shape
 
 LAYERS = 4
 """Of the block that is timed, unless the model has fewer or others are asked for."""
@@ -45,29 +45,19 @@ class Subject:
 
 
 def open_subject(
-    model: str,
-    draft: str | None,
-    layers: int | None,
-    dtype: torch.dtype,
-    device: str,
-    widths: tuple[int, int] = (1, 1),
+    model: str, draft: str | None, layers: int | None, dtype: torch.dtype, device: str
 ) -> Subject:
     """Args:
         model, draft: "reference", a checkpoint directory, a ``config.json``, or the name of a
             model profile.
-        widths: how many times as wide their feed-forward layers are opened.
 
     Raises:
         UserError: there is no such thing, or it is not what it says it is.
     """
     if draft is None and model == "reference":
         draft = "reference"
-    if draft is None and widths[1] > 1:
-        raise UserError(f"--draft-widen {widths[1]}: there is no draft to widen; give --draft")
-    target = open_model(model, "target", "--model", dtype, device, widths[0])
-    small = None
-    if draft is not None:
-        small = open_model(draft, "draft", "--draft", dtype, device, widths[1])
+    target = open_model(model, "target", "--model", dtype, device)
+    small = None if draft is None else open_model(draft, "draft", "--draft", dtype, device)
     most = target.shape.layers
     if layers is not None and layers > most:
         raise UserError(f"--layers {layers}: {target.name} has {most} layers")
@@ -75,13 +65,13 @@ def open_subject(
 
 
 def open_model(
-    named: str, role: str, option: str, dtype: torch.dtype, device: str = "cpu", widen: int = 1
+    named: str, role: str, option: str, dtype: torch.dtype, device: str = "cpu"
 ) -> NamedModel:
     """Args: ``role``: of the bundled pair's, "target" or "draft"; others as ``open_subject``."""
     path = REFERENCE / role if named == "reference" else Path(named)
     name, checkpoint = named, None
     if path.is_dir():
-        checkpoint, shape = Checkpoint.open(path, widen), _shape(path / "config.json")
+        checkpoint, shape = Checkpoint.open(path), _shape(path / "config.json")
         name = named if named == "reference" else path.resolve().name
     elif path.suffix == ".json":
         checkpoint, shape = RandomCheckpoint.from_config(path, dtype, device), _shape(path)
@@ -95,11 +85,8 @@ def open_model(
         )
     if shape.eagle:
         raise UserError(f"{option} {named}: is an EAGLE head, which is no model of its own")
-    name, shape = widened_name(name, widen), shape.widened(widen)
-    if not isinstance(checkpoint, Checkpoint):
+    if checkpoint is None:
         checkpoint = RandomCheckpoint.from_shape(name, shape, dtype, device)
-    elif isinstance(checkpoint, RandomCheckpoint):
-        checkpoint.config.intermediate_size *= widen
     return NamedModel(name, shape, checkpoint)
 
 

@@ -1,5 +1,5 @@
 """The bundled reference pair and head: weights, prompts, and the card that describes them.
 
-What made, measured and described them is in ``training/``, which is not installed.
+What made, measured and described them is in ``studies/workshop/training/``.
 Nothing that runs a pair belongs here: the executor treats this pair like any other.
 """

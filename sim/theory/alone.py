@@ -55,12 +55,25 @@ def chain(
 
     ``beta`` may be by depth (``tokens.acceptances``).
 
-    Exact: the first pass reads what was committed since (``l`` accepted tokens and the new root).
+    Exact: the first pass reads the new root, and those accepted tokens that the draft does not keep
+    (of a language model the chain's last token, from which it has drafted nothing).
     """
+    return _chain(passage, beta, gamma, prompt_tokens, gamma - 1)
+
+
+def _chain(
+    passage: Passage,
+    beta: float | Sequence[float],
+    gamma: int,
+    prompt_tokens: int,
+    drafted_from: int,
+) -> Decoding:
+    """Args: ``drafted_from``: tokens of the chain that the draft has fed itself."""
     draft, rows = passage.draft.times.draft, gamma + 1
     others = 0.0 if passage.draft.one_pass else (gamma - 1) * draft(1)
     read = passage.draft.times.read
-    drafts = [read(accepted + 1) + others for accepted in range(rows)]
+    unread = [passage.unread(accepted, drafted_from) for accepted in range(rows)]
+    drafts = [read(count) + others for count in unread]
     decide = passage.decide_ms(rows)
     outcomes = tuple(
         DecisionOutcome(
@@ -80,7 +93,7 @@ def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -
     ``gamma`` + 1); then the next window leaves at once.
     """
     draft, rows = passage.draft.times.draft, gamma + 1
-    plain_chain = chain(passage, beta, gamma, prompt_tokens)
+    plain_chain = _chain(passage, beta, gamma, prompt_tokens, gamma)
     decide = passage.decide_ms(rows)
     hit = passage.round_ms(rows, 0.0, rows) + decide
     *misses, whole = plain_chain.outcomes
@@ -97,9 +110,10 @@ def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -
             f"the closed form assumes that drafting hides behind a window's way, but {rows} passes "
             f"take {ahead:.4g} ms and the way {passage.round_ms(rows, 0.0, 1):.4g} ms"
         )
-    if draft(rows) != draft(1):
+    most = passage.unread(gamma, gamma)
+    if draft(most) != draft(1):
         warnings.append(
-            f"the closed form assumes that a draft pass takes as long for {rows} tokens as for one"
+            f"the closed form assumes that a draft pass takes as long for {most} tokens as for one"
         )
     first = plain_chain.first_draft_ms + ahead
     return Decoding(

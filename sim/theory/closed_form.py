@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treepipe.core.errors import UserError
@@ -62,13 +62,7 @@ def closed_form(scenario: Scenario) -> ClosedForm:
         *_bent(scenario, deployment),
         *input_warnings(scenario, deployment),
     }
-    return ClosedForm(
-        found.form,
-        found.metrics,
-        found.utilization,
-        found.terms,
-        tuple(sorted(warnings)),
-    )
+    return replace(found, warnings=tuple(sorted(warnings)))
 
 
 # --- what applies --------------------------------------------------------------------------------
@@ -266,10 +260,10 @@ def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> 
             f"round keeps it busy for {ported_ms:.4g} ms, longer than the draft for "
             f"{cycle.service_ms:.4g} ms"
         )
-    if passage.draft.times.draft(gamma + 1) != passage.draft.times.draft(1):
+    most = passage.unread(gamma, gamma - 1)
+    if passage.draft.times.draft(most) != passage.draft.times.draft(1):
         warnings.append(
-            f"the closed form assumes that a draft pass takes as long for {gamma + 1} tokens as "
-            f"for one"
+            f"the closed form assumes that a draft pass takes as long for {most} tokens as for one"
         )
     return ClosedForm(
         _form(scenario).source,
@@ -291,7 +285,7 @@ def _stepped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) ->
     steps = stepped.steps_of(passage, section.width, read)
     # With a single group the tree is its root alone whenever the target's token is known.
     hit = pool.hit_ratio(offered) if len(steps.groups) > 1 else 0.0
-    warnings = stepped.bent(passage, steps, section.width)
+    warnings = stepped.bent(passage, steps, section.width, len(chunks))
     if pool.hit_ratio(1) < hit:
         warnings.append(
             f"the closed form takes P(w) to be the share of tokens among the draft's first "

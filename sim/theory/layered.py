@@ -22,18 +22,6 @@ from typing import Literal, TypeAlias
 Refill = Literal["N", "N-1"]
 
 
-def specpipe_tbt_ms(step_ms: Sequence[float], hit: float) -> float:
-    """Expected time between tokens over uneven steps (SpecPipe, eq. 1, rebuilt from its text).
-
-    The slowest step is paid for every token, all of them when a miss (1 - ``hit``) has emptied the
-    pipeline.
-
-    >>> specpipe_tbt_ms([10.0, 20.0, 10.0], 0.75)
-    30.0
-    """
-    return max(step_ms) + (1 - hit) * sum(step_ms)
-
-
 def specpipe_even_tbt_ms(step_ms: float, hit: float, stages: int, refill: Refill = "N-1") -> float:
     """Expected time between tokens with even steps (SpecPipe, eq. 2, rebuilt from its text).
 
@@ -47,25 +35,14 @@ def specpipe_even_tbt_ms(step_ms: float, hit: float, stages: int, refill: Refill
     return step_ms * (1 + (1 - hit) * (stages if refill == "N" else stages - 1))
 
 
-def pipedec_latency_ms(
-    draft_ms: float, stage_ms: Sequence[float], transfer_ms: Sequence[float], factor: float = 1.0
-) -> float:
+def pipedec_latency_ms(draft_ms: float, stage_ms: float, transfer_ms: float) -> float:
     """PipeDec's time per token if every prediction hits (section 2.3): the draft's pass, or the
-    slowest group times ``factor`` (C, the cost of more rows) and the slowest transfer.
+    slowest group's (over a layer's rows) and the slowest transfer.
 
-    >>> pipedec_latency_ms(5.0, [20.0, 22.0], [1.0, 2.0], 1.5)
-    35.0
+    >>> pipedec_latency_ms(5.0, 22.0, 2.0)
+    24.0
     """
-    return max(draft_ms, factor * max(stage_ms) + max(transfer_ms))
-
-
-def pp_latency_ms(stage_ms: Sequence[float], transfer_ms: Sequence[float]) -> float:
-    """Plain pipeline: one token passes every stage and transfer (PipeDec, section 2.2).
-
-    >>> pp_latency_ms([10.0, 20.0], [1.0, 1.0, 2.0])
-    34.0
-    """
-    return sum(stage_ms) + sum(transfer_ms)
+    return max(draft_ms, stage_ms + transfer_ms)
 
 
 Transfer: TypeAlias = tuple[float, float]

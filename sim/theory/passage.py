@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treepipe.core.messages import HEADER_BYTES, ROW_BYTES
 from treepipe.core.tree import split
 from treepipe.physics.timing import LinkTimes
-from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment, Placed
+from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.sim.theory.flowspec import timeline_ms
 
 
@@ -26,6 +27,12 @@ class Passage:
     @property
     def draft(self) -> Placed:
         return self.deployment.drafts[0]
+
+    def unread(self, accepted: int, drafted: int) -> int:
+        """Committed tokens that the draft reads first behind a chain of ``drafted`` tokens that it
+        has drafted from, of which ``accepted`` were right, and the target's own token behind."""
+        held = 0 if self.deployment.reads_states else min(accepted, drafted)
+        return accepted + 1 - held
 
     @property
     def stages(self) -> tuple[Placed, ...]:
@@ -54,12 +61,9 @@ class Passage:
         *before, last = self.passes_ms(rows)
         return [*before, last + self.verify_ms(rows if answered is None else answered)]
 
-    def hops_ms(self, rows: int, answered: int | None = None) -> list[float]:
-        """A segment's transfers: to the first stage, between the stages, back.
-
-        Args: ``answered``: as for ``stage_ms``; others do not come back, but for their states.
-        """
-        pairs = zip(self.links, self._occupied_ms(rows, answered), strict=True)
+    def hops_ms(self, rows: int) -> list[float]:
+        """A segment's transfers: to the first stage, between the stages, back."""
+        pairs = zip(self.links, self._occupied_ms(rows), strict=True)
         return [occupied + link.mean_delay_ms for link, occupied in pairs]
 
     def lap_ms(self, rows: int) -> float:
@@ -175,7 +179,10 @@ class Passage:
 
     def _occupied_ms(self, rows: int, answered: int | None = None) -> list[float]:
         """How long a segment keeps each link busy; the states that an EAGLE head reads are left
-        out where ids travel."""
+        out where ids travel.
+
+        Args: ``answered``: as for ``stage_ms``; others do not come back, but for their states.
+        """
         deployment, (first, *between, last) = self.deployment, self.links
         back = rows if answered is None or deployment.reads_states else answered
         outside, inside = deployment.outer_row_bytes + ROW_BYTES, deployment.row_bytes + ROW_BYTES

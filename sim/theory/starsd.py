@@ -31,14 +31,6 @@ class Cycle:
     service_ms: float
     tokens: float
 
-    def covered(self, targets: int) -> bool:
-        """Whether the draft never idles: Z <= (N - 1) S (eq. 7).
-
-        >>> Cycle(40.0, 20.0, 3.0).covered(3), Cycle(40.0, 20.0, 3.0).covered(2)
-        (True, False)
-        """
-        return self.back_ms <= (targets - 1) * self.service_ms
-
     @property
     def n_full(self) -> int:
         """The fewest targets that load the draft fully: ceil(Z / S) + 1 (eq. 12).

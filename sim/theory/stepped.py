@@ -102,12 +102,12 @@ def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
         "long_run_time_between_tokens_ms": steps.tbt_ms(hit),
         "specpipe_time_between_tokens_ms": specpipe_even_tbt_ms(step, hit, groups),
         "specpipe_worst_time_between_tokens_ms": specpipe_even_tbt_ms(step, hit, groups, "N"),
-        "pipedec_latency_ms": pipedec_latency_ms(steps.draft_ms, [stage], [hop]),
+        "pipedec_latency_ms": pipedec_latency_ms(steps.draft_ms, stage, hop),
     }
 
 
-def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
-    """Assumptions of the steps that the deployment breaks."""
+def bent(passage: Passage, steps: LockStep, width: int, prefilled: int) -> list[str]:
+    """Assumptions of the steps, and of a prefill in so many chunks, that the deployment breaks."""
     found = []
     if _times(passage, width) != _times(passage, 1):
         found.append(
@@ -118,6 +118,11 @@ def bent(passage: Passage, steps: LockStep, width: int) -> list[str]:
         found.append(
             "the closed form leaves out that flights inside a group, or while stages prune, may "
             "wait for others in the central scheduler"
+        )
+    if steps.central and prefilled > 1:
+        found.append(
+            "the closed form leaves out that the prompt's chunks may wait for each other in the "
+            "central scheduler"
         )
     rippled_ms = MARKER_TURNS * len(steps.groups) * max(lasts for lasts, _ in steps.marker_hops)
     if steps.central and len(steps.groups) > 1 and rippled_ms > steps.stage_ms[0]:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.limits import is_least_best
+from treepipe.results.metrics import metric
 from treepipe.results.statistics import Interval, ratio_observations
 from treepipe.scenario.schema import ScheduleName
 from treepipe.studies.which_system.places import PLAIN, Goal, Place, Settings
@@ -21,7 +21,7 @@ Results: TypeAlias = dict[tuple[Place, Goal], Found]
 def gain(found: Found, schedule: ScheduleName, over: ScheduleName = PLAIN) -> Interval:
     """How many times better a system's best plan is than another's, on the same runs; the interval
     includes what the inputs' uncertainty leaves of it."""
-    goal, least = found.cluster.search.goal, is_least_best(found.cluster.search.goal)
+    goal, least = found.cluster.search.goal, metric(found.cluster.search.goal).less_is_better
     above, below = (over, schedule) if least else (schedule, over)
     best = found.best_of_each
     sampled = Interval.over(
@@ -70,7 +70,7 @@ def best_in(found: Found) -> float | None:
     """The share of the inputs' cases in which the winner is the best; None without any."""
     if found.cases is None:
         return None
-    shares = found.cases.best_in(least=is_least_best(found.cluster.search.goal))
+    shares = found.cases.best_in(least=metric(found.cluster.search.goal).less_is_better)
     return shares[winner(found)]
 
 

@@ -31,7 +31,7 @@ def draw_map(settings: Settings, found: Results) -> Figure:
                 panel.text(column, row, "-", ha="center", va="center", color=GREY)
                 continue
             table[row, column] = gain(found[key], name).mean
-            best = systems[name] is found[key].best
+            best = name == found[key].best.candidate.schedule
             if best or name in unclear:
                 corner = (column - 0.46, row - 0.44)
                 style = "-" if best else ":"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.planner.halving import Found, search
-from treepipe.results.metrics import UNITS
+from treepipe.results.metrics import metric as of_name
 from treepipe.results.show import Say
 from treepipe.scenario.schema import PoolSection
 from treepipe.studies.page import result
@@ -87,7 +87,7 @@ def _entries(place: Place, goal: Goal, found: Found) -> list[Entry]:
     entries = []
     for schedule, ranked in found.best_of_each.items():
         value = ranked.outcome.metrics[metric]
-        entries.append(predicted(f"{key}/{schedule}/{metric}", UNITS[metric], value))
+        entries.append(predicted(f"{key}/{schedule}/{metric}", of_name(metric).unit, value))
         over = gain(found, schedule)
         entries.append(predicted(f"{key}/{schedule}/over_pp", "1", over))
     return entries

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from tests.worlds.command_line import SCENARIO, call
-from treepipe.results.metrics import PERCENTILES, UNITS
+from treepipe.results.metrics import METRICS, PERCENTILES
 from treepipe.results.show import Scale, number, print_result, print_versus
 
-NAMES = {name.removesuffix("_ms") for name in UNITS} - {
+NAMES = {name.removesuffix("_ms") for name in METRICS} - {
     "joules_per_token",
     "usd_per_million_tokens",
     "fairness",

@@ -102,6 +102,21 @@ def test_a_guess_that_fails_costs_what_no_guess_does(line: Line, known: int) -> 
     assert not line.schedule.listens
 
 
+@pytest.mark.parametrize("known", [0, 1, 3])
+@pytest.mark.parametrize("accepted", [1, 2])
+def test_of_a_path_that_was_guessed_the_accepted_part_is_kept(
+    line: Line, known: int, accepted: int
+) -> None:
+    """Its leaf, too, which the draft has read to guess the token behind it."""
+    for _ in range(known):
+        line.answer()
+    tokens = line.fed[-1].segment.tokens
+    line.back(tuple(token + 1 if token < LINE + accepted else 7 for token in tokens))
+    order = line.passes[-1]
+    assert order.cut == (tuple(range(accepted)), accepted)
+    assert order.catch_up == (7,)
+
+
 def test_what_was_read_as_a_guess_is_read_again_after_a_failure(line: Line) -> None:
     for _ in range(3):
         line.answer()

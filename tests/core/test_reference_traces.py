@@ -26,7 +26,6 @@ from tests.worlds import toy_lm
 from tests.worlds.one_request import OneRequest
 from tests.worlds.timeless_world import first
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.keys import Always
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
 from treepipe.core.protocol import Schedule
@@ -44,9 +43,7 @@ def _label(record: dict[str, Any]) -> str:
 
 def _schedule(record: dict[str, Any]) -> Schedule:
     growth = Growth.dynamic(record["top_k"], record["depth"])
-    parameters = TreeParameters(
-        record["tree"], record["segment"], record["score_order"], Always(growth)
-    )
+    parameters = TreeParameters(record["tree"], record["segment"], record["score_order"], growth)
     parts = record["stages"] + 1
     if record["method"] == "naive":
         return StaticTree(0, 64, parameters, parts)

@@ -19,7 +19,6 @@ from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, noisy,
 from tests.worlds.one_request import OneRequest
 from tests.worlds.timeless_world import first
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.keys import Always
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
 from treepipe.core.errors import ProtocolError
@@ -44,7 +43,7 @@ def tree_of(
     size: int, depth: int, top_k: int, segment: int, score_order: bool = True
 ) -> TreeParameters:
     """With an EAGLE-2 tree."""
-    return TreeParameters(size, segment, score_order, Always(Growth.dynamic(top_k, depth)))
+    return TreeParameters(size, segment, score_order, Growth.dynamic(top_k, depth))
 
 
 def expansion_of(size: int = 64, depth: int = 6, top_k: int = 10, **rest: Any) -> Expansion:
@@ -86,6 +85,17 @@ def make(system: str, stages: int, tree: TreeParameters, expansion: Expansion) -
     return Continuous(0, 64, tree, stages + 1, expansion if system == "flowspec" else None)
 
 
+def outstanding(schedule: TreeSchedule) -> set[int]:
+    """Tickets of the segments that are in the pipeline and of use."""
+    fed = {segment.ticket for segment in schedule._flying.outstanding}
+    return fed | {*schedule._request.prefill}
+
+
+def cancelled(schedule: Schedule) -> set[int]:
+    """Tickets of segments that are of no use any more; answers to them are ignored."""
+    return set(schedule._flying.cancelled) if isinstance(schedule, TreeSchedule) else set()
+
+
 class WatchedWorld(OneRequest):
     """Checks the tickets after every step."""
 
@@ -93,9 +103,9 @@ class WatchedWorld(OneRequest):
         moved = super().step()
         schedule, moving = self.schedule, self.travelling(self.session)
         if isinstance(schedule, TreeSchedule) and not schedule.done:
-            assert schedule.outstanding <= moving, "every live ticket is in the pipeline"
-            stale = moving - schedule.outstanding
-            assert stale <= schedule.cancelled, "and nothing else is, but what was cancelled"
+            assert outstanding(schedule) <= moving, "every live ticket is in the pipeline"
+            stale = moving - outstanding(schedule)
+            assert stale <= cancelled(schedule), "and nothing else is, but what was cancelled"
         return moved
 
 
@@ -173,7 +183,7 @@ def illegal_events(world: OneRequest) -> Iterator[Event]:
         yield Drafted(drafted.ticket, [[] for _ in drafted.tokens], [[] for _ in drafted.tokens])
     if not isinstance(schedule, TreeSchedule):
         return
-    tickets = sorted(schedule.outstanding)
+    tickets = sorted(outstanding(schedule))
     yield Drafted(max(tickets, default=0), [[1]], [[-1.0]])
     yield from (Returned(ticket, 0, 0, (1,)) for ticket in tickets[1:])
     if world.request.text:  # prefill is over
@@ -189,7 +199,7 @@ class HostileWorld(OneRequest):
         return super().step()
 
     def offend(self) -> None:
-        late = [Returned(t, 0, 0, ()) for t in getattr(self.schedule, "cancelled", ())]
+        late = [Returned(t, 0, 0, ()) for t in cancelled(self.schedule)]
         assert all(self.schedule.handle(event) == [] for event in late), "they are ignored, once"
         before = pickle.dumps(self.schedule)
         for event in [*late, *illegal_events(self)]:

@@ -206,7 +206,7 @@ def test_stage_computes_its_free_segments_then_waits_for_words(stages: int) -> N
         assert len(_actions(stage)) == stages + 1 - number
         stage.receive(GO_ON)
         assert len(_actions(stage)) == 1
-        assert len(stage.waiting) == number
+        assert len(stage._segments) == number
 
 
 def test_word_prunes_cache_and_waiting_segment_before_it_is_computed() -> None:
@@ -250,7 +250,7 @@ def test_ended_round_drops_its_segments() -> None:
     stage.receive(Word(0, 0, 0, (0,), 1, True, True))
     assert stage.next_action() == Prune(0, (0,), 1)
     assert stage.next_action() is None
-    assert (stage.committed, stage.cached, stage.round, stage.waiting) == (1, 0, 1, ())
+    assert (stage.committed, stage.cached, stage.round, len(stage._segments)) == (1, 0, 1, 0)
 
 
 # --- what is refused -----------------------------------------------------------------------------

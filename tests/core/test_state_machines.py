@@ -94,7 +94,7 @@ class Adversary(RuleBasedStateMachine):
             return
         self.lost = True
         self.world.lose(0)
-        assert not self.world.desk.sessions
+        assert not self.world.desk._sessions
 
     @invariant()
     def texts_are_prefixes(self) -> None:

@@ -11,7 +11,7 @@ import torch
 import zmq
 
 from tests.worlds.command_line import assert_sentence, call, run_with
-from tests.worlds.tiny_models import greedy, save_random_checkpoint
+from tests.worlds.tiny_models import greedy, parameter_bytes, save_random_checkpoint
 from treepipe.core.messages import NO_PARENT, Flight, Segment
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
@@ -41,7 +41,7 @@ def test_a_model_in_16_bits_is_half_as_large_and_nearly_the_same(
 ) -> None:
     checkpoint = Checkpoint.open(folder)
     full, half = (WholeModel(checkpoint, 64, Compute(dtype=each)) for each in ("float32", dtype))
-    assert 2 * half.stage.parameter_bytes == full.stage.parameter_bytes
+    assert 2 * parameter_bytes(half.stage) == parameter_bytes(full.stage)
     rows = []
     for model in (full, half):
         model.stage.open(0)
@@ -75,7 +75,8 @@ def test_every_draft_computes_in_every_type(
     found = []
     for compute in (ONE_CORE, Compute(kind, dtype=dtype)):
         for remembers in (False, True):
-            draft = open_source(replace(settings, remembers=remembers), target, 64, compute)
+            drafts_with = replace(settings, remembers=remembers)
+            draft = open_source(drafts_with, target, target.vocabulary, 64, compute)
             draft.open(1)
             if source == "eagle":
                 draft.observe(1, states.ends.features(hidden))  # type: ignore[attr-defined]

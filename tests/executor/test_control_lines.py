@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.worlds.deployments import small_deployment, worker_roles
 from treepipe.executor import pulse
 from treepipe.executor.clock import now_ms
-from treepipe.executor.control import ANSWERS, ORDERS, Ask, Chunk, Equipped, Holdings, Lacks, Notes
+from treepipe.executor.control import ANSWERS, ORDERS, Ask, Holdings, Lacks, Listen, Loaded, Notes
 from treepipe.executor.crew import Crew
 from treepipe.executor.fork_server import end_with_fork_server, fork_server, start_worker
 from treepipe.executor.frames import HEAD, Frames
@@ -102,7 +102,7 @@ class _World:
         patch.setattr(pulse, "now_ms", lambda: self.ms)
         patch.setattr("treepipe.executor.lines.now_ms", lambda: self.ms)
         self.heard = list[tuple[str, Any]]()
-        self.lines = ControlLines(TIMEOUT_MS, {Equipped: lambda *news: self.heard.append(news)})
+        self.lines = ControlLines(TIMEOUT_MS, {Loaded: lambda *news: self.heard.append(news)})
         stack.callback(self.lines.close)
         self.far, self._beats = dict[str, socket.socket](), dict[str, Any]()
         for name in NAMES:
@@ -128,7 +128,7 @@ class _World:
         while self.ms < 2 * TIMEOUT_MS:
             self.lines.order(name, Ask("Notes"))
             assert ORDERS.decoded(self.far[name].recv(2**20)[HEAD.size :]) == Ask("Notes")
-            self.far[name].sendall(framed(ANSWERS.encoded(Equipped())))
+            self.far[name].sendall(framed(ANSWERS.encoded(Loaded())))
             self.look(name)
 
 
@@ -173,7 +173,7 @@ def test_a_worker_that_dies_in_any_answer_is_one_sentence(answer: Any, data: Any
 def test_a_worker_that_takes_no_order_is_named_in_time(world: _World) -> None:
     """Others get theirs meanwhile, and are heard."""
     stopped, other = NAMES
-    world.lines.order(stopped, Chunk(bytes(2**22)))
+    world.lines.order(stopped, Listen("a" * 2**22))
     with pytest.raises(LostWorkerError, match=rf"^{stopped} has not answered"):
         world.work_on(other)
     assert world.ms <= TIMEOUT_MS

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.examples import examples
 from tests.worlds.tiny_models import (
     VOCABULARY,
     greedy,
@@ -54,16 +57,17 @@ def dense(
 ) -> torch.Tensor:
     """Log probabilities behind ``path``, everything computed again for every token of it.
 
-    ``true`` are the states of all of the text but its last token.
+    ``true`` are the states of all of the text but its last token; the precision is theirs.
     """
-    model, _ = load_head(CheckpointSource(head), target)
-    ends = TargetEnds(target)
+    model, _ = load_head(CheckpointSource(head), target, true.dtype)
+    ends = TargetEnds(target, true.dtype)
     given = true
     for count in range(len(path) + 1):
         tokens = [*text[1:], *path[:count]]
-        places = torch.arange(len(tokens))[None]
+        inputs = torch.cat((ends.embed(tokens), given), -1)[None]
+        rotary = model.rotary(inputs, torch.arange(len(tokens))[None])
         mask = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril()[None, None]
-        states = model(ends.embed(tokens)[None], given[None], places, mask)[0]
+        states = model(inputs, attention_mask=mask, position_embeddings=rotary)[0]
         given = torch.cat((given, states[-1:]))
     return ends.project(given[-1:]).double().log_softmax(-1)[0]
 
@@ -80,7 +84,7 @@ def test_tree_passes_equal_dense_computation(width: int, tmp_path: Path) -> None
     head = save_head(tmp_path / "head", target)
     draft = EagleDraft(CheckpointSource(head), target, 64)
     if width == 1024 and can_pack(torch.empty(LEAST_BYTES)):
-        assert type(draft._head.fc) is PackedLinear
+        assert type(load_head(CheckpointSource(head), target)[0].fc) is PackedLinear
     draft.open(1)
     draft.observe(1, features_of(READ - 1, width))
     rows = [draft.log_probs(1, DraftPass(1, TEXT[:READ], (), (), True, 4))]
@@ -106,6 +110,70 @@ def test_committed_tokens_are_read_again_from_true_states(head: Path, target: Ch
     draft.observe(1, features_of(len(TEXT) - 1)[READ - 1 :])
     again = draft.log_probs(1, DraftPass(4, TEXT[READ + 1 :], (), (), True, 4))[0]
     _assert_close(again, dense(head, target, TEXT, features_of(len(TEXT) - 1), ()))
+
+
+class Reader:
+    """One session of a head, as its passes leave it.
+
+    Attributes:
+        text: committed tokens; of the first ``known`` but the last the target's states are known.
+        nodes: token path below the text of each scratch node.
+    """
+
+    def __init__(self, session: int) -> None:
+        generator = torch.Generator().manual_seed(session)
+        self.features = torch.randn((VOCABULARY, 32), generator=generator, dtype=torch.float64)
+        self.text, self.known, self.nodes = list[int](), 0, list[tuple[int, ...]]()
+        self._fresh = iter(torch.randperm(VOCABULARY, generator=generator).tolist())
+
+    def order(self, draw: Callable[..., Any]) -> DraftPass:
+        """A pass over committed tokens, or one that accepts a path and grows the tree below it;
+        a parent may be a node of the same pass."""
+        tokens = tuple(islice(self._fresh, draw(st.integers(2, 6))))
+        if not self.text or draw(st.booleans()):
+            self.text, self.nodes = [*self.text, *tokens], []
+            self.known = len(self.text)
+            return DraftPass(1, tokens, (), (), True, 4)
+        end, nodes = draw(st.sampled_from([(), *self.nodes])), self.nodes
+        keep = [i for i, path in enumerate(nodes) if path[: len(end)] == end[: len(path)]]
+        self.text += end
+        self.nodes = [nodes[i][len(end) :] for i in keep[len(end) :]]
+        parents = []
+        for token in tokens:
+            parents.append(draw(st.integers(NO_PARENT, len(self.nodes) - 1)))
+            above = () if parents[-1] == NO_PARENT else self.nodes[parents[-1]]
+            self.nodes.append((*above, token))
+        return DraftPass(1, (), tokens, tuple(parents), False, 4, tuple(keep), len(end))
+
+
+@examples(80)
+@given(st.data())
+def test_sessions_of_a_batch_are_answered_as_each_alone(
+    target: Checkpoint, head: Path, data: st.DataObject
+) -> None:
+    """They differ in what they have read, in rows, in levels, and in which passes they run. (A
+    random head amplifies rounding from level to level, hence the precision.)"""
+    drafts = [EagleDraft(CheckpointSource(head), target, 64, torch.float64) for _ in range(2)]
+    readers = {session: Reader(session) for session in range(1, data.draw(st.integers(2, 4)) + 1)}
+    for draft, session in product(drafts, readers):
+        draft.open(session)
+    for _ in range(data.draw(st.integers(2, 5))):
+        passes = []
+        for session in data.draw(st.lists(st.sampled_from([*readers]), min_size=2, unique=True)):
+            reader = readers[session]
+            known, order = reader.known, reader.order(data.draw)
+            passes.append((session, order))
+            newly = reader.features[max(known - 1, 0) : reader.known - 1]
+            for draft in drafts:
+                draft.observe(session, newly)
+        together = drafts[0].log_probs_batch(passes)
+        for found, (session, order) in zip(together, passes, strict=True):
+            _assert_close(found, drafts[1].log_probs(session, order))
+            reader = readers[session]
+            text, guessed = reader.text[: reader.known], reader.text[reader.known :]
+            true = reader.features[: reader.known - 1]
+            for row, path in zip(found, reader.nodes[-len(order.tokens) :] or [()], strict=True):
+                _assert_close(row, dense(head, target, text, true, [*guessed, *path]))
 
 
 def test_pickled_weights_are_read_too(target: Checkpoint, tmp_path: Path, head: Path) -> None:
@@ -216,7 +284,7 @@ def decode_greedily(
 def test_text_is_greedy_whatever_drafts(
     target: Checkpoint, head: Path, tmp_path: Path, kind: str, name: str
 ) -> None:
-    deployment = replace(small_deployment(name, clients=3), reads_states=kind == "eagle")
+    deployment = small_deployment(name, clients=3, reads_states=kind == "eagle")
     decode_greedily(target, head, kind, deployment, emulate=False)
 
 
@@ -224,7 +292,7 @@ def test_text_is_greedy_whatever_drafts(
 @pytest.mark.parametrize("kind", ["model", "ngram", "hybrid", "eagle"])
 def test_passes_in_vain_leave_the_text_as_it_is(target: Checkpoint, head: Path, kind: str) -> None:
     """The way back takes over 20 ms, so an idle draft runs several of them per round."""
-    deployment = replace(small_deployment("chain"), reads_states=kind == "eagle")
+    deployment = small_deployment("chain", reads_states=kind == "eagle")
     deployment = replace(deployment, serving=replace(deployment.serving, warm_up_ms=3.0))
     trace = decode_greedily(target, head, kind, deployment, emulate=True)
     vain = [s for s in trace.spans if s.device == "draft0" and s.kind == "draft" and not s.session]

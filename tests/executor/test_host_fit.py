@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.worlds.theory_scenarios import Written
+from treepipe.core.messages import HEADER_BYTES
 from treepipe.executor.measure.host_fit import FittedHost, Observed, Piece
 from treepipe.executor.measure.in_place import RUNS
 from treepipe.physics.host import Factor
 from treepipe.physics.timing import TimeTable
 from treepipe.results.trace import Kind, Span, Trace
-from treepipe.scenario.deployment import HEADER_BYTES
 from treepipe.scenario.resolve import deploy
 
 WIDTH = 100

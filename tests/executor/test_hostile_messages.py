@@ -20,10 +20,9 @@ import zmq
 
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy
-from treepipe.core.messages import Beat, Close, Flight, Segment, Word
+from treepipe.core.messages import Beat, Close, Flight, MessageLimits, Segment, Word
 from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
-from treepipe.executor.limits import MessageLimits
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import (
     KINDS,

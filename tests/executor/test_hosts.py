@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -27,22 +28,21 @@ from hypothesis import strategies as st
 from tests.worlds.command_line import ROOT, assert_sentence, call
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.hosts import at
-from tests.worlds.tiny_models import save_head, save_random_checkpoint
+from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.core.errors import UserError
 from treepipe.core.messages import Flight, Segment
 from treepipe.core.schedules import systems
-from treepipe.executor.checkpoint import INDEX, Checkpoint, CheckpointSource
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import ANSWERS, ORDERS, Ask, Become, Failed, Notes
+from treepipe.executor.copies import NeededCheckpoint, digest_of
 from treepipe.executor.crew import Crew
 from treepipe.executor.daemon import MOST_LEFT_BYTES, Daemon, _Role
-from treepipe.executor.digests import Digests
-from treepipe.executor.eagle_head import load_head
+from treepipe.executor.draft_worker import DraftWorker
 from treepipe.executor.fleet import Clocks, Fleet
 from treepipe.executor.frames import Frames
 from treepipe.executor.keys import KeyPair, Porter
-from treepipe.executor.manifest import ModelFiles, everything, found_or_received
 from treepipe.executor.offsets import Offset, Reading
 from treepipe.executor.pulse import AT_WORK
 from treepipe.executor.remote import Line, RemoteHost, RemoteProcess, status
@@ -63,9 +63,9 @@ from treepipe.executor.session import (
     Versions,
     Welcome,
 )
-from treepipe.executor.stage_model import StageModel
 from treepipe.executor.transport import TOKEN_BYTES, Gate, Inbox, Outbox
 from treepipe.physics.timing import LinkTimes, ServiceTable, TimeTable
+from treepipe.profiles.library import REFERENCE
 from treepipe.results.trace import Span
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
@@ -446,9 +446,9 @@ def test_a_spare_takes_a_place_if_it_answers(pair: tuple[Path, Path]) -> None:
     assert fleet.spares(2_000.0) == [], "one place of two is left, and nobody there"
     moved = roles[1].at("127.0.0.1:2")
     assert moved.moved(named).placed == replace(named.placed[1], worker="127.0.0.1:2")
-    assert fleet.seeks
+    assert fleet._sought
     fleet.close()
-    assert not fleet.seeks
+    assert not fleet._sought
 
 
 def test_a_worker_whose_host_ended_the_session_starts_there_no_more(
@@ -498,83 +498,99 @@ def test_spans_of_a_clock_that_drifts_are_aligned() -> None:
 # --- models --------------------------------------------------------------------------------------
 
 
-def of_layer(number: int) -> Callable[[str], bool]:
-    return lambda tensor: tensor.startswith(f"model.layers.{number}.")
+FAR = "10.0.0.7:5600"
 
 
-def no_more(piece: int, offset: int) -> bytes:
-    raise AssertionError("all of it is here")
+def refused(needed: NeededCheckpoint, models: Path | None) -> str:
+    """The sentence in which a worker refuses a checkpoint."""
+    with pytest.raises(UserError) as error:
+        needed.copy(models, FAR)
+    return str(error.value)
 
 
-def test_only_the_layers_that_a_worker_needs_are_sent(target: Checkpoint, tmp_path: Path) -> None:
-    held = ModelFiles(target.directory, of_layer(2))
-    manifest = held.manifest(Digests())
-    source = found_or_received(manifest, [], tmp_path, held.chunk)
-    received = source.open()
-    assert all(name.startswith("model.layers.2.") for name in received.shards)
-    for name, tensor in target.tensors("model.layers.2.").items():
-        assert torch.equal(received.tensors("model.layers.2.")[name], tensor)
-    StageModel(received, range(2, 3), 50)
-    index = tmp_path / "index"
-    index.hardlink_to(source.directory / INDEX)
-    again = found_or_received(manifest, [], tmp_path, no_more)
-    assert again == source, "nothing is sent twice"
-    assert not index.samefile(source.directory / INDEX), "who reads it now has the old one whole"
-    here = found_or_received(manifest, [target.directory.parent], None, no_more)
-    assert here.directory == target.directory
+def test_a_worker_finds_its_copy_by_name(target: Checkpoint, tmp_path: Path) -> None:
+    """One that is bundled needs no folder, nor is one of its name in a folder mistaken for it."""
+    needed = NeededCheckpoint.of(target.directory)
+    here = shutil.copytree(target.directory, tmp_path / target.directory.name)
+    assert needed.copy(tmp_path, FAR) == here
+    bundled = NeededCheckpoint.of(REFERENCE / "draft")
+    assert bundled.copy(None, FAR) == REFERENCE / "draft"
+    own = save_random_checkpoint(tmp_path / "draft", layers=1, seed=3)
+    assert NeededCheckpoint.of(own).copy(tmp_path, FAR) == own
+    assert bundled.copy(tmp_path, FAR) == REFERENCE / "draft"
 
 
-def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    directory = save_random_checkpoint(tmp_path / "model", layers=1, width=64, seed=3)
-    held = ModelFiles(directory, everything)
-    sent: list[tuple[int, int]] = []
-
-    def cut(piece: int, offset: int) -> bytes:
-        sent.append((piece, offset))
-        if len(sent) > 3:
-            raise ConnectionError
-        return held.chunk(piece, offset)[:100]
-
-    def whole(piece: int, offset: int) -> bytes:
-        sent.append((piece, offset))
-        return held.chunk(piece, offset)
-
-    with pytest.raises(ConnectionError):
-        found_or_received(held.manifest(Digests()), [], tmp_path / "here", cut)
-    stopped, sent = sent[-1], []
-    found_or_received(held.manifest(Digests()), [], tmp_path / "here", whole).open()
-    assert sent[0] == stopped
-    assert stopped[1] > 0
-
-
-def test_what_arrives_changed_is_refused(target: Checkpoint, tmp_path: Path) -> None:
-    held = ModelFiles(target.directory, of_layer(0))
-    broken = lambda piece, offset: bytes(len(held.chunk(piece, offset)))  # noqa: E731
-    with pytest.raises(UserError, match="has not the digest announced for it"):
-        found_or_received(held.manifest(Digests()), [], tmp_path, broken)
-    with pytest.raises(UserError, match=r"ended at 0 of \d+ bytes"):
-        found_or_received(held.manifest(Digests()), [], tmp_path, lambda piece, offset: b"")
-
-
-def test_another_model_of_that_name_is_named_on_both_sides(tmp_path: Path) -> None:
-    ours = save_random_checkpoint(tmp_path / "a" / "model", layers=2, seed=1)
-    save_random_checkpoint(tmp_path / "b" / "model", layers=2, seed=3)
-    manifest = ModelFiles(ours, of_layer(1)).manifest(Digests())
-    sentence = (
-        r"b/model holds another model than the coordinator has: \S+ has digest \w+ there, \w+"
+def test_a_copy_that_is_not_the_same_is_refused_with_the_command(tmp_path: Path) -> None:
+    """It is not there, is another one, lacks a file, or there is no folder at all."""
+    ours = save_random_checkpoint(tmp_path / "a b" / "model", layers=2, seed=1)
+    needed, models = NeededCheckpoint.of(ours), tmp_path / "there"
+    here, command = models / "model", f"copy the coordinator's: rsync -aL '{ours}/' 10.0.0.7:"
+    assert refused(needed, models) == (
+        f"worker {FAR}: {here}: holds no config.json; {command}{here}/"
     )
-    with pytest.raises(UserError, match=sentence):
-        found_or_received(manifest, [], tmp_path / "b", no_more)
-    with pytest.raises(UserError, match=r"model model is not on this host, and its worker has no"):
-        found_or_received(manifest, [], None, no_more)
+    save_random_checkpoint(here, layers=2, seed=3)
+    assert refused(needed, models) == (
+        f"worker {FAR}: {here} holds another checkpoint than the coordinator has; {command}{here}/"
+    )
+    (here / "model.safetensors").unlink()
+    assert refused(needed, models).startswith(f"worker {FAR}: {here}: holds neither model.safe")
+    assert refused(needed, None) == (
+        f"worker {FAR}: it has no folder of checkpoints (--models FOLDER); {command}FOLDER/model/"
+    )
 
 
-def test_a_head_travels_whole(target: Checkpoint, tmp_path: Path) -> None:
-    held = ModelFiles(save_head(tmp_path / "head", target), everything)
-    source = found_or_received(held.manifest(Digests()), [], tmp_path / "here", held.chunk)
-    ours, _ = load_head(CheckpointSource(held.directory), target)
-    theirs, _ = load_head(source, target)
-    assert torch.equal(ours.fc.weight, theirs.fc.weight)
+@pytest.mark.parametrize("changed", ["config.json", "model.safetensors"])
+def test_a_digest_is_remembered_until_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """Also where its size is the same and its time of change was set back, as ``cp -p`` does."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = save_random_checkpoint(tmp_path / "model", layers=1, seed=3)
+    found = digest_of(folder)
+    (memory,) = (tmp_path / "cache").rglob("digests/*")
+    memory.write_text("0" * 64)
+    assert digest_of(folder) == "0" * 64, "no file was read"
+    memory.write_text("0" * 63)
+    assert digest_of(folder) == found, "whoever wrote it was interrupted"
+    file = folder / changed
+    before, data = file.stat(), bytearray(file.read_bytes())
+    data[-1] ^= 1
+    while file.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of files is coarse
+        file.write_bytes(data)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert digest_of(folder) != found
+
+
+def test_a_needed_checkpoint_names_a_folder() -> None:
+    """Nothing beside a worker's folder of models is looked at."""
+    for name in ("..", "a/..", "/"):
+        with pytest.raises(ValueError, match="has a name"):
+            NeededCheckpoint(Path(name), "")
+
+
+@pytest.mark.parametrize("kind", ["model", "eagle", "ngram"])
+@pytest.mark.parametrize("ends", ["draft", "pipeline"])
+def test_a_role_needs_what_it_reads(pair: tuple[Path, Path], ends: Any, kind: str) -> None:
+    """A draft server reads the target where it takes the target's tokens, or for a head."""
+    deployment = small_deployment("flowspec", ends=ends)
+    draft, stage = worker_roles(pair, deployment)[:2]
+    model = None if kind == "ngram" else draft.source.model
+    draft = replace(draft, source=replace(draft.source, kind=kind, model=model))
+    reads = [pair[0]] * (ends == "draft" or kind == "eagle") + [pair[1]] * (kind != "ngram")
+    assert [each.directory for each in draft.models] == reads
+    assert [each.directory for each in stage.models] == [pair[0]]
+    assert draft.as_switch().models == ()
+    copied = draft.with_copies([Path("here") / each.name for each in reads])
+    assert [each.directory for each in copied.models] == [Path("here") / r.name for r in reads]
+
+
+def test_a_draft_server_that_does_not_read_the_target_does_without_it(
+    pair: tuple[Path, Path],
+) -> None:
+    nowhere = pair[0] / "nowhere", pair[1]
+    role = worker_roles(nowhere, small_deployment("flowspec", ends="pipeline"))[0]
+    station: Any = SimpleNamespace(settings=role)
+    assert DraftWorker(station).open_sessions == 0
 
 
 def test_records_of_answers_are_no_orders() -> None:

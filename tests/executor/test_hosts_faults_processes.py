@@ -62,10 +62,10 @@ def _host(
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[list[_Host]]:
-    """Two of them, each with a folder of models of its own."""
+def hosts(pair: tuple[Path, Path]) -> Iterator[list[_Host]]:
+    """Two of them, which share a folder of models."""
     with ExitStack() as stack:
-        yield [stack.enter_context(_host(tmp_path / name)) for name in ("first", "second")]
+        yield [stack.enter_context(_host(pair[0].parent)) for _ in range(2)]
 
 
 def _roles(
@@ -86,7 +86,7 @@ def _assert_greedy(trace: Trace, deployment: Deployment, target: Path) -> None:
 def test_a_spare_on_another_host_takes_the_place_of_what_is_lost(
     pair: tuple[Path, Path], hosts: list[_Host], lost: str
 ) -> None:
-    """It has nothing of the model before; a daemon that is killed takes two stages along."""
+    """A daemon that is killed takes two stages along."""
     first, spare = hosts
     plan = FaultPlan(spares=1, spare_workers=(spare.address,))
     plain = replace(small_deployment("specpipe_db", clients=2), requests=ASKED, faults=plan)
@@ -125,7 +125,7 @@ def test_a_spare_on_another_host_takes_the_place_of_what_is_lost(
 
 
 def test_a_spare_that_is_there_only_later_takes_a_place(
-    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its daemon starts when the run has begun without it, and then a stage is lost."""
     monkeypatch.setattr(fleet, "SPARE_S", 0.2)
@@ -141,7 +141,7 @@ def test_a_spare_that_is_there_only_later_takes_a_place(
             if late:
                 return  # the second request is over
             late.append(port)
-            stack.enter_context(_host(tmp_path, port=port))
+            stack.enter_context(_host(pair[0].parent, port=port))
             until = time.monotonic() + 30
             while not awaited & {*running.crew.waiting()}:
                 assert time.monotonic() < until
@@ -156,15 +156,13 @@ def test_a_spare_that_is_there_only_later_takes_a_place(
     _assert_greedy(trace, deployment, pair[0])
 
 
-def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(
-    pair: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(pair: tuple[Path, Path]) -> None:
     """Its daemon is killed: a stand-in here decodes plainly until another daemon listens there."""
     stand_in = small_deployment("pp").new_schedule
     asked = (ASKED[0], *[replace(ASKED[1], max_new_tokens=40)] * 5)
     plain = replace(small_deployment("specpipe_db"), requests=asked, stand_in=stand_in)
     with ExitStack() as stack:
-        first = stack.enter_context(_host(tmp_path))
+        first = stack.enter_context(_host(pair[0].parent))
         deployment = at(plain, {"draft0": first.address})
         roles = _roles(pair, plain, deployment)
         done, port = 0, int(first.address.rpartition(":")[2])
@@ -177,7 +175,7 @@ def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(
                     first.process.kill()
                     first.process.wait()
                 if done == 2:
-                    stack.enter_context(_host(tmp_path, port=port))
+                    stack.enter_context(_host(pair[0].parent, port=port))
 
             trace, _ = running.run(deployment, once)
             away = running.crew.deployment.plain
@@ -194,13 +192,11 @@ def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(
     _assert_greedy(again, deployment, pair[0])
 
 
-def test_what_fails_over_there_is_named_in_time_and_leaves_nothing(
-    pair: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_what_fails_over_there_is_named_in_time_and_leaves_nothing(pair: tuple[Path, Path]) -> None:
     """Session after session of one daemon, the last of which nobody disturbs."""
     kinds: tuple[FaultKind, ...] = ("kill", "stop", "cut")
     plain = replace(small_deployment("pp", clients=2), requests=ASKED)
-    with _host(tmp_path) as host:
+    with _host(pair[0].parent) as host:
         deployment = at(plain, dict.fromkeys(AWAY, host.address))
         roles = _roles(pair, plain, deployment)
         for kind in kinds:
@@ -240,10 +236,10 @@ def _hold_the_interpreter() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
-def test_a_long_pass_over_there_is_no_silence(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_long_pass_over_there_is_no_silence(pair: tuple[Path, Path]) -> None:
     """Not even one in which the worker's thread cannot show itself."""
     plain = replace(small_deployment("pp"), requests=ASKED[:1])
-    with _host(tmp_path, _hold_the_interpreter) as host:
+    with _host(pair[0].parent, _hold_the_interpreter) as host:
         deployment = at(plain, {AWAY[0]: host.address})
         roles = _roles(pair, plain, deployment)
         with Controller(roles, deployment) as running:

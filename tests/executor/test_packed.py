@@ -16,6 +16,7 @@ from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack, pack
 from treepipe.executor.stage_model import StageModel, TargetEnds
+from treepipe.executor.widening import write_wider
 
 torch.set_num_threads(1)
 
@@ -58,8 +59,8 @@ def test_a_packed_layer_gives_the_same_product(
 def test_a_model_with_packed_layers_says_what_generate_says(
     architecture: str, tmp_path: Path
 ) -> None:
-    folder = save_random_checkpoint(tmp_path, architecture=architecture, seed=2)
-    wide = WholeModel(Checkpoint.open(folder, 128), 64)
+    folder = save_random_checkpoint(tmp_path / "small", architecture=architecture, seed=2)
+    wide = WholeModel(Checkpoint.open(write_wider(folder, 128, tmp_path / "wide")), 64)
     prompt = [5, 9, 2, 40, 17]
     assert wide.greedy(prompt, 24) == greedy(folder, prompt, 24)
     assert _packed(wide.stage) == 2 * 3  # the feed-forward's matrices

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.examples import examples
-from tests.worlds.tiny_models import CONFIGS, greedy, save_random_checkpoint
+from tests.worlds.tiny_models import CONFIGS, greedy, parameter_bytes, save_random_checkpoint
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
+from treepipe.core.scratch import Scratch
 from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_model import LanguageModelDraft
@@ -174,6 +175,51 @@ def test_draft_gives_the_same_answer_to_the_same_path(folder: Path) -> None:
     assert np.array_equal(three.tokens, again.tokens)
 
 
+@pytest.fixture(scope="module")
+def small_draft(folder: Path) -> LanguageModelDraft:
+    checkpoint = Checkpoint.open(save_random_checkpoint(folder / "kept", layers=2, seed=4))
+    return LanguageModelDraft(checkpoint, 128)
+
+
+def dense(draft: LanguageModelDraft, text: list[int]) -> torch.Tensor:
+    """Log probabilities behind the text, all of it computed in one pass."""
+    draft.open(1)
+    (row,) = draft.log_probs(1, DraftPass.over_committed(0, text, 3))
+    draft.close(1)
+    return row
+
+
+some_tokens = st.lists(st.integers(0, 60), min_size=1, max_size=3)
+
+
+@examples(40)
+@given(st.data())
+def test_what_a_draft_keeps_is_what_it_would_compute(
+    small_draft: LanguageModelDraft, data: st.DataObject
+) -> None:
+    """Rounds of random trees, any path of which is accepted: every answer is that of a draft that
+    reads the same tokens with an empty cache."""
+    small_draft.open(0)
+    scratch, text, path = Scratch[None](), list[int](), ()
+    for _ in range(3):
+        unread = [*path, *data.draw(some_tokens)]
+        text += unread
+        orders = [DraftPass.over_committed(0, unread, 3, scratch.along(path))]
+        nodes = 0
+        for tokens in data.draw(st.lists(some_tokens, max_size=3)):
+            parents = tuple(data.draw(st.integers(NO_PARENT, nodes - 1)) for _ in tokens)
+            orders.append(DraftPass(0, (), tuple(tokens), parents, False, 3))
+            nodes += len(tokens)
+        for order in orders:
+            asked, rows = scratch.follow(order).asked, small_draft.log_probs(0, order)
+            for below, row in zip(asked, rows, strict=True):
+                expected = dense(small_draft, [*text, *below])
+                torch.testing.assert_close(row, expected, rtol=0, atol=1e-4)
+        path = data.draw(st.sampled_from([(), *[node.path for node in scratch.nodes]]))
+        assert small_draft.cache(0).length == len(text) + nodes
+    small_draft.close(0)
+
+
 def test_a_batch_of_draft_passes_answers_as_each_alone(folder: Path) -> None:
     """Passes over a prompt and over scratch nodes mix; no session sees another's entries."""
     checkpoint = Checkpoint.open(save_random_checkpoint(folder / "batch", layers=2, seed=3))
@@ -204,5 +250,5 @@ def test_a_batch_of_draft_passes_answers_as_each_alone(folder: Path) -> None:
 def test_a_stage_holds_its_share_of_the_weights_only(folder: Path) -> None:
     directory = save_random_checkpoint(folder / "share", layers=6, seed=5)
     checkpoint = Checkpoint.open(directory)
-    total = StageModel(checkpoint, range(6), 8).parameter_bytes
-    assert StageModel(checkpoint, range(2, 4), 8).parameter_bytes * 3 == total
+    total = parameter_bytes(StageModel(checkpoint, range(6), 8))
+    assert parameter_bytes(StageModel(checkpoint, range(2, 4), 8)) * 3 == total

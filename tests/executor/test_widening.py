@@ -1,4 +1,4 @@
-"""Checkpoints opened wider: heavier by real work, with the text of the plain ones."""
+"""Checkpoints written wider: heavier by real work, with the text of the plain ones."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.worlds.tiny_models import CONFIGS, greedy, save_head, save_random_checkpoint
+from tests.worlds.command_line import assert_sentence
+from tests.worlds.tiny_models import (
+    CONFIGS,
+    greedy,
+    parameter_bytes,
+    save_head,
+    save_random_checkpoint,
+)
+from treepipe.core.errors import UserError
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.measure.subject import open_model
 from treepipe.executor.prompts import load_texts, tokenize
+from treepipe.executor.widening import main, write_wider
 from treepipe.profiles.library import REFERENCE
 
 torch.set_num_threads(1)
@@ -23,20 +31,25 @@ PROMPT = [5, 9, 2, 40, 17]
 
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_a_widened_model_is_heavier_and_says_the_same(architecture: str, tmp_path: Path) -> None:
-    folder = save_random_checkpoint(tmp_path, architecture=architecture, layers=3, seed=1)
-    plain, wide = Checkpoint.open(folder), Checkpoint.open(folder, 9)
+    """However many files it is in."""
+    folder = tmp_path / "plain"
+    save_random_checkpoint(folder, architecture=architecture, layers=3, seed=1, shard_size="40KB")
+    assert (folder / "model.safetensors.index.json").exists()
+    main([str(folder), "9", str(tmp_path / "wide")])
+    plain, wide = Checkpoint.open(folder), Checkpoint.open(tmp_path / "wide")
     model = WholeModel(wide, 64)
     assert model.greedy(PROMPT, 24) == greedy(folder, PROMPT, 24)
+    assert greedy(tmp_path / "wide", PROMPT, 24) == greedy(folder, PROMPT, 24)
     more = 3 * (32 * 64) * 8  # three matrices of [64, 32], eight times more of each
     assert wide.layer_parameters == plain.layer_parameters + more
-    assert model.stage.parameter_bytes == 3 * 4 * wide.layer_parameters
+    assert parameter_bytes(model.stage) == 3 * 4 * wide.layer_parameters
 
 
 def test_what_is_added_is_work_that_no_library_can_skip(tmp_path: Path) -> None:
     """Every new row of gate and up is its own and of the old ones' size; none is near zero."""
-    folder = save_random_checkpoint(tmp_path, layers=1)
+    folder = save_random_checkpoint(tmp_path / "plain", layers=1)
     plain = Checkpoint.open(folder).tensors("model.layers.0.mlp.")
-    wide = Checkpoint.open(folder, 4).tensors("model.layers.0.mlp.")
+    wide = Checkpoint.open(write_wider(folder, 4, tmp_path / "wide")).tensors("model.layers.0.mlp.")
     for name in ("gate_proj.weight", "up_proj.weight"):
         old, new = wide[name].split([64, 192])
         assert torch.equal(old, plain[name])
@@ -50,13 +63,14 @@ def test_what_is_added_is_work_that_no_library_can_skip(tmp_path: Path) -> None:
     assert not torch.equal(wide["gate_proj.weight"][64:], wide["up_proj.weight"][64:])
 
 
-def test_the_bundled_pair_says_the_same_at_sixteen_times_the_width() -> None:
+def test_the_bundled_pair_says_the_same_at_four_times_the_width(tmp_path: Path) -> None:
     for role in ("target", "draft"):
-        plain, wide = (Checkpoint.open(REFERENCE / role, k) for k in (1, 16))
-        (prompt,) = tokenize(plain, load_texts("reference:heldout", Path())[:1], "prompts")
+        plain = Checkpoint.open(REFERENCE / role)
+        wide = Checkpoint.open(write_wider(REFERENCE / role, 4, tmp_path / role))
+        (prompt,) = tokenize(wide, load_texts("reference:heldout", Path())[:1], "prompts")
         texts = [WholeModel(each, 256).greedy(prompt[:40], 12) for each in (plain, wide)]
         assert texts[0] == texts[1]
-        assert wide.config.intermediate_size == 16 * plain.config.intermediate_size
+        assert wide.config.intermediate_size == 4 * plain.config.intermediate_size
 
 
 def test_a_widened_head_drafts_the_same(target: Checkpoint, tmp_path: Path) -> None:
@@ -65,8 +79,8 @@ def test_a_widened_head_drafts_the_same(target: Checkpoint, tmp_path: Path) -> N
     states.stage.open(0)
     hidden = states.stage.forward(0, states.ends.embed(PROMPT), range(5), None)
     found = []
-    for factor in (1, 5):
-        draft = EagleDraft(CheckpointSource(folder, factor), target, 64)
+    for each in (folder, write_wider(folder, 5, tmp_path / "wide")):
+        draft = EagleDraft(CheckpointSource(each), target, 64)
         draft.open(0)
         draft.observe(0, states.ends.features(hidden))
         answers = [draft.log_probs(0, DraftPass(0, (*PROMPT, 3), (), (), True, 4))]
@@ -75,13 +89,24 @@ def test_a_widened_head_drafts_the_same(target: Checkpoint, tmp_path: Path) -> N
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_that_is_measured_is_named_by_its_width(tmp_path: Path) -> None:
-    folder = save_random_checkpoint(tmp_path / "small")
-    for named in (folder, folder / "config.json", "qwen-2.5-0.5b"):
-        plain, wide = (
-            open_model(str(named), "target", "--model", torch.float32, widen=k) for k in (1, 3)
-        )
-        assert wide.name == f"{plain.name} (widen = 3)"
-        assert wide.shape.intermediate_size == 3 * plain.shape.intermediate_size
-        assert wide.checkpoint.config.intermediate_size == wide.shape.intermediate_size
-        assert wide.shape.sizes != plain.shape.sizes
+def test_bad_input_is_one_sentence_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = save_random_checkpoint(tmp_path / "plain", layers=1), tmp_path / "out"
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "config.json").write_text("{}")
+    for given, times, sentence in (
+        (folder, 0, "times = 0"),
+        (tmp_path, 2, "config.json"),
+        (config, 2, "key intermediate_size must be a number"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            write_wider(given, times, out)
+        assert not out.exists()
+    capsys.readouterr()  # what the library says of the checkpoint that it has written
+    for place, part in ((folder, "exists already"), (folder / "config.json/x", "be written")):
+        with pytest.raises(SystemExit) as ended:
+            main([str(folder), "2", str(place)])
+        assert ended.value.code == 2
+        assert_sentence(capsys.readouterr().err, part)

@@ -86,6 +86,13 @@ def test_rooms_form_no_cycle() -> None:
         above = {room: needs for room, needs in above.items() if room not in free}
 
 
+def test_nothing_that_is_installed_imports_the_workshop() -> None:
+    workshop, apart = "treepipe.studies.workshop", {"workshop", "tests"}
+    files = [file for file in _all_files() if not apart & {*file.relative_to(ROOT).parts}]
+    assert len(files) > 200
+    assert not _named(f for f in files if any(name.startswith(workshop) for name in modules(f)))
+
+
 def test_the_picture_of_the_rooms_is_true() -> None:
     """What a room imports can be reached from it along the arrows, and no arrow leads back."""
     (picture,) = re.findall(

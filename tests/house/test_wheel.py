@@ -13,8 +13,8 @@ import pytest
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
-TRAINING = Path("treepipe/executor/reference/training")
-"""Made the bundled weights; nothing that is installed needs it."""
+WORKSHOP = Path("treepipe/studies/workshop")
+"""It makes parts of the repository; nothing that is installed needs it."""
 LINKED = ("sim", "executor", "profiles", "studies")
 
 
@@ -66,14 +66,14 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     folders = [ROOT / "treepipe", *(ROOT / "treepipe" / name for name in LINKED)]
     files = {path.relative_to(ROOT) for folder in folders for path in folder.rglob("*")}
     expected = {
-        str(file) for file in files if file.suffix in kinds and TRAINING not in file.parents
+        str(file) for file in files if file.suffix in kinds and WORKSHOP not in file.parents
     }
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
         assert not [info.filename for info in archive.infolist() if info.external_attr >> 28 == 0xA]
     assert len(expected) > 300
     assert not expected - held
-    assert not [name for name in held if Path(name).is_relative_to(TRAINING)]
+    assert not [name for name in held if Path(name).is_relative_to(WORKSHOP)]
     assert any(name.endswith("licenses/LICENSE") for name in held)
 
 

@@ -10,7 +10,7 @@ from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found, Ranked, Rung
 from treepipe.planner.report import in_two_sentences, plan_warnings, verdict
-from treepipe.results.metrics import UNITS, in_words
+from treepipe.results.metrics import METRICS, in_words
 from treepipe.results.statistics import Interval
 from treepipe.sim.points import Outcome
 
@@ -73,7 +73,7 @@ def test_plain_decoding_that_wins_and_a_search_without_it_say_no_more() -> None:
     )
 
 
-@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("name", METRICS)
 def test_every_figure_has_words_of_its_own(name: str) -> None:
     assert "_" not in in_words(name)
     assert not in_words(name).endswith((" ms", " s"))

@@ -16,7 +16,7 @@ from treepipe.planner.break_even import BreakEven, axis_of, break_even, regions
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found
 from treepipe.planner.regions_plot import regions_figure
-from treepipe.planner.report import break_even_sentence, plan_content
+from treepipe.planner.report import plan_content
 from treepipe.sim.points import Point, simulate_points
 
 TWO = {"search.schedules": ["pp", "chain"], "search.grid": {"schedule.gamma": [3]}}
@@ -64,9 +64,9 @@ def test_an_input_of_zero_is_looked_at_where_a_range_is_given() -> None:
 
 def test_a_range_a_hair_wide_is_told_apart() -> None:
     same = along("scale.latency=1:1.00001", found(**TWO))
-    assert "from 1 to 1.00001 (stated: 1)" in break_even_sentence(same)
+    assert "from 1 to 1.00001 (stated: 1)" in same.sentence
     wide = along("scale.latency=1:2", found(**TWO))
-    assert "from 1 to 2 (stated: 1)" in break_even_sentence(wide)
+    assert "from 1 to 2 (stated: 1)" in wide.sentence
 
 
 def test_the_best_schedule_changes_at_the_value_and_surely_beyond_the_interval() -> None:

@@ -10,9 +10,8 @@ import pytest
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.planner import capacity
-from treepipe.planner.capacity import capacities, check_capacity
+from treepipe.planner.capacity import CapacityAnalysis, capacities, check_capacity
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.explored import Explored
 from treepipe.planner.halving import search
 from treepipe.planner.report import plan_content
 from treepipe.scenario.workload import draw_requests, run_seeds
@@ -84,7 +83,7 @@ def test_a_queue_of_fixed_service_times(limit: str, bound: float) -> None:
     assert plan.high is not None
     assert plan.low < plan.rate_per_s < plan.high
     assert plan.limit == limit
-    (entry,) = plan_content(found, Explored(capacities=[plan]))["capacity"]
+    (entry,) = plan_content(found, [CapacityAnalysis([plan])])["capacity"]
     assert entry["rate_per_s"] == plan.rate_per_s
     assert not entry["overloaded"]
 

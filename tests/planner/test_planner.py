@@ -135,7 +135,7 @@ def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> No
     assert [len(each["same"]) for each in content["ranking"]] == [len(best.candidate.same), 0]
     assert content["ranking"][0]["same"][0]["layers"] == [[4, 4]]
     assert [each["plan"] for each in content["front"]] == [0]
-    (named, _) = ranking_table(ranked).columns[1].cells
+    (_, named, *_), _ = ranking_table(ranked).texts
     assert named.startswith("chain; the same on all texts: starsd ")
     sentences = verdict(ranked)
     assert not any("distinguishable" in each for each in sentences)
@@ -480,7 +480,7 @@ def test_the_ranking_is_shown_before_its_analyses(
         return [Sensitivity("scale.stages", -0.1, 0.1, None, None)]
 
     path.write_text(CLUSTER)
-    monkeypatch.setattr("treepipe.planner.explored.sensitivities", begun)
+    monkeypatch.setattr("treepipe.planner.sensitivity.sensitivities", begun)
     few = ("--set", 'search.schedules=["pp"]', "--set", "search.grid={}", "--runs", 2)
     assert call(monkeypatch, "plan", path, "--sensitivity", *few) == 0
     assert "best: pp (plain decoding): " in shown[0]
@@ -499,7 +499,7 @@ def test_a_rung_keeps_one_of_candidates_that_are_the_same(tmp_path: Path) -> Non
     assert [each.settings["schedule.gamma"] for each in kept.same] == [
         kept.settings["schedule.gamma"]
     ] * 2
-    assert [*ranking_table(ranked).columns[1].cells] == [
+    assert [row[1] for row in ranking_table(ranked).texts] == [
         f"{kept.label}; the same on all texts: prefill_chunk=128, prefill_chunk=256"
     ]
 

@@ -16,11 +16,10 @@ from treepipe.core.losses import noticed_after_ms
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan
 from treepipe.planner.break_even import axis_of, break_even
-from treepipe.planner.explored import Explored
 from treepipe.planner.halving import Found
 from treepipe.planner.page import plan_report
 from treepipe.planner.report import write_best
-from treepipe.planner.robustness import Mishap, mishaps
+from treepipe.planner.robustness import RobustnessAnalysis, StressCase, stress_cases
 from treepipe.report.page import report_html
 from treepipe.results.estimates import observe
 from treepipe.scenario.scenario import Scenario
@@ -43,8 +42,8 @@ ARRIVING = {
 LATE = {"links.default": {"latency_ms": 3.0, "bandwidth_mbit_s": 8.0, "jitter_ms": 3.0}}
 
 
-def by_case(each: Found) -> dict[str, Mishap]:
-    return {row.case: row for row in mishaps(each, say)}
+def by_case(each: Found) -> dict[str, StressCase]:
+    return {row.case: row for row in stress_cases(each, say)}
 
 
 def test_plain_decoding_by_hand() -> None:
@@ -104,7 +103,7 @@ def test_worse_is_less_of_a_throughput() -> None:
 
 
 def test_no_plan_has_no_cases() -> None:
-    assert mishaps(found(**{"search.limits.time_between_tokens_ms": 1.0}), say) == []
+    assert stress_cases(found(**{"search.limits.time_between_tokens_ms": 1.0}), say) == []
 
 
 def test_the_command_prints_writes_and_reports(
@@ -116,8 +115,8 @@ def test_the_command_prints_writes_and_reports(
     assert SLOW in capsys.readouterr().out
     rows = json.loads(Path("p.json").read_text())["robustness"]
     each = found()
-    assert rows == [row.as_dict() for row in mishaps(each, say)]
-    page = report_html(plan_report(each, Explored(mishaps=mishaps(each, say))))
+    assert rows == RobustnessAnalysis.run(each, say).as_dict()["robustness"]
+    page = report_html(plan_report(each, [RobustnessAnalysis.run(each, say)]))
     assert SLOW in page
     assert SLOW not in report_html(plan_report(each))
     assert call(monkeypatch, "plan", "c.toml", "--robust", "--quiet", "--force") == 2
@@ -143,7 +142,7 @@ def test_no_worker_fails_in_a_search(
 def test_a_plan_of_the_library_is_asked_the_same() -> None:
     each = found()
     plan = Plan(each)
-    assert plan.robustness() == mishaps(each, say)
+    assert plan.robustness() == stress_cases(each, say)
     assert plan.break_even("links.default.latency_ms=1:9") == break_even(
         each, axis_of("links.default.latency_ms=1:9", each.cluster), say
     )

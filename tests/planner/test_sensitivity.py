@@ -159,7 +159,6 @@ def test_command_tells_it_in_a_table_a_picture_and_json(
     ("options", "sentence"),
     [
         (["--sensitivity", "--quiet"], "--sensitivity --quiet shows nothing; add --json or --plot"),
-        (["--break-even", "a", "--break-even", "b"], "is shown by --plot, --json and --report"),
         (
             ["--break-even", "a", "--break-even", "a=1:2", "--json", "-"],
             "a map is over two different inputs",

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from treepipe.core.errors import UserError
 from treepipe.physics.timing import TimeTable
 from treepipe.profiles.check import check_file
-from treepipe.profiles.fit import (
-    FAR_TOLERANCE,
-    NEAR,
-    TOLERANCE,
-    choose_knots,
-    errors,
-    layer_tables,
-    transfer_table,
-)
 from treepipe.profiles.library import (
     KINDS,
     LIBRARY,
@@ -38,6 +25,10 @@ from treepipe.profiles.library import (
 from treepipe.profiles.schema import DeviceProfile, EmulatedProfile
 from treepipe.profiles.service import ServedModel, ServiceTimes
 
+TOLERANCE, FAR_TOLERANCE = 0.02, 0.05
+"""Largest relative error of a table between its points, at what was measured there."""
+NEAR = 256
+"""Tokens up to which the first of these holds."""
 FILES = sorted(path for kind in KINDS for path in (LIBRARY / kind).glob("*.toml"))
 
 MEASURED = json.loads((Path(__file__).parents[1] / "data" / "measured_times.json").read_text())[
@@ -156,9 +147,6 @@ def test_links_by_measured_bytes() -> None:
     assert TimeTable(link.transfer_ms)(4_423_680) == pytest.approx(0.027, rel=FAR_TOLERANCE)
 
 
-tables = st.dictionaries(st.integers(1, 2000), st.floats(0.1, 100.0), min_size=1, max_size=30)
-
-
 @pytest.mark.parametrize(("draft", "ms"), [("llama-3.1-8b", 67.0), ("llama-3.2-1b", 17.0)])
 def test_a_draft_takes_what_was_measured_of_it(draft: str, ms: float) -> None:
     """SpecPipe's drafts on an L40; the roofline alone says a third of it, and a fifth."""
@@ -168,35 +156,3 @@ def test_a_draft_takes_what_was_measured_of_it(draft: str, ms: float) -> None:
     assert ServiceTimes("l40", l40, shape_of, []).draft(served)(1) == ms
     alone = ServiceTimes("l40", l40.model_copy(update={"draft": ()}), shape_of, [])
     assert alone.draft(served)(1) < ms / 2
-
-
-@given(tables)
-def test_knots_are_measured_points_and_hold_the_others(points: Mapping[int, float]) -> None:
-    knots = choose_knots(points)
-    assert knots.items() <= points.items()
-    assert {min(points), max(points)} <= set(knots)
-    limits = [TOLERANCE if size <= NEAR else FAR_TOLERANCE for size in points]
-    assert all(e <= limit + 1e-9 for e, limit in zip(errors(knots, points), limits, strict=True))
-
-
-@given(st.integers(2, 60), st.floats(0.1, 10.0), st.floats(0.0, 1.0))
-def test_a_straight_line_needs_two_knots(count: int, start: float, slope: float) -> None:
-    assert len(choose_knots({n: start + slope * n for n in range(1, count + 1)})) == 2
-
-
-def test_fit_writes_tables_a_profile_can_hold() -> None:
-    row = {"device": "x", "model": "llama-2-7b", "dtype": "float16", "source": "me"}
-    rows = [
-        {**row, "part": "decoder_layer_linear", "tokens": str(n), "milliseconds": str(1 + n // 64)}
-        for n in (1, 32, 63, 64, 128)
-    ]
-    text = layer_tables(rows, "x")
-    assert "[[layer]]" in text
-    assert "ms.0 = { 1 = 1, 63 = 1, 64 = 2, 128 = 3 }" in text
-    with pytest.raises(UserError, match="no such device; there are x"):
-        layer_tables(rows, "y")
-    sends = [
-        {"fabric": "f", "devices_per_node": "1", "bytes": str(n), "milliseconds": str(n / 1e6)}
-        for n in (1000, 2000, 4000)
-    ]
-    assert transfer_table(sends, "f", "1").endswith("transfer_ms = { 1000 = 0.001, 4000 = 0.004 }")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.table import Table
 
 from tests.worlds.command_line import (
     ARGUMENTS,
@@ -31,17 +30,16 @@ from treepipe.cli.main import app
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan, Validation
-from treepipe.planner.break_even import axis_of, break_evens
-from treepipe.planner.explored import Explored
+from treepipe.planner.break_even import BreakEvenAnalysis, axis_of
 from treepipe.planner.halving import Found
 from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content
-from treepipe.planner.sensitivity import sensitivities
+from treepipe.planner.sensitivity import SensitivityAnalysis
 from treepipe.profiles.library import find_device
 from treepipe.report.background import NOT_MODELLED, inputs_table
 from treepipe.report.page import Chapter, Report, report_html, write_report
 from treepipe.report.result_report import comparison_report, result_report
-from treepipe.results.sheet import Column, Sheet
+from treepipe.results.sheet import Column, Sheet, words
 from treepipe.results.show import number
 from treepipe.results.timeline import timelines_figure
 from treepipe.scenario.scenario import Scenario
@@ -75,9 +73,8 @@ def plan_page() -> str:
     each = searched()
     keys = ("scale.latency=0.5:2", "scale.stages=0.5:2")
     axes = [axis_of(key, each.cluster) for key in keys]
-    even, mapped = break_evens(each, axes, say)
-    rows = sensitivities(each, say)
-    return report_html(plan_report(each, Explored(rows, even, mapped), "treepipe plan 'a b.toml'"))
+    done = [SensitivityAnalysis.run(each, say), BreakEvenAnalysis.run(each, say, axes)]
+    return report_html(plan_report(each, done, "treepipe plan 'a b.toml'"))
 
 
 @cache
@@ -221,9 +218,7 @@ def test_a_search_without_a_feasible_plan_has_a_page_that_says_so() -> None:
 
 def test_names_are_never_taken_for_markup() -> None:
     """Of a cluster, a device and its host: in sentences, cells, keys and pictures."""
-    table = Table(title=EVIL)
-    table.add_column(EVIL)
-    table.add_row(EVIL)
+    table = Sheet("", EVIL, words(EVIL), [(EVIL,)])
     alone = Report(EVIL, [EVIL], [EVIL], [Chapter(EVIL, [EVIL], [table], verbatim=EVIL)])
     device = {"stage_ms": {1: 20.0}}
     stages = [{"device": device, "count": 2, "host": EVIL}]
@@ -240,7 +235,7 @@ def test_inputs_are_told_with_their_sources_once() -> None:
     each = scenario().with_(drafts=drafts)
     each = each.with_(acceptance={"source": "profile", "name": "reference"})
     grid = inputs_table([each, each])
-    rows = list(zip(*(column.cells for column in grid.columns), strict=True))
+    rows = [tuple(row) for row in grid.texts]
     by = {str(row[2]): row for row in rows}
     assert len(by) == len(rows)
     assert str(device.origin.source) in by["drafts.1.device"][4]  # type: ignore[union-attr]

@@ -15,8 +15,8 @@ from treepipe.core.protocol import RoundRecord
 from treepipe.core.requests import Objectives, RequestTrace
 from treepipe.results.estimates import find_warmup, observe, possible_batches, summarize
 from treepipe.results.metrics import (
+    METRICS,
     PERCENTILES,
-    UNITS,
     Windows,
     metric_ratios,
     run_metrics,
@@ -82,7 +82,7 @@ def test_every_metric_and_device_has_an_interval_over_runs_and_over_batches(tmp_
         result = make_result("simulation", "s", 0, traces).to_json()
         assert result["intervals_over"] == over
         few = {name for name, each in PERCENTILES.items() if each.of_requests}
-        assert set(result["metrics"]) - few == set(UNITS) - few - {"fairness"}, "of one pipeline"
+        assert set(result["metrics"]) - few == set(METRICS) - few - {"fairness"}, "of one pipeline"
         many = [each for name, each in result["metrics"].items() if name not in few]
         for shown in (*many, *result["utilization"].values()):
             assert shown["low"] <= shown["mean"] <= shown["high"]

@@ -11,7 +11,7 @@ import pytest
 from tests.worlds.command_line import SCENARIO, assert_sentence, call
 from treepipe.core.errors import UserError
 from treepipe.core.requests import RequestTrace
-from treepipe.results.metrics import PERCENTILES, UNITS
+from treepipe.results.metrics import METRICS, PERCENTILES
 from treepipe.results.trace import Trace
 from treepipe.results.versus import Side, make_comparison
 from treepipe.scenario.scenario import Scenario
@@ -67,7 +67,7 @@ def test_a_scenario_does_not_differ_from_itself(
     content = compared(monkeypatch, tmp_path / "v.json", scenario, "--versus", scenario, *jitter)
     assert content["schema"] == "treepipe.versus/1"
     assert content["a"] == content["b"]
-    assert set(content["differences"]) == set(UNITS) - PRICED - ELSEWHERE
+    assert set(content["differences"]) == set(METRICS) - PRICED - ELSEWHERE
     assert set(content["utilization_differences"]) == set(content["a"]["utilization"])
     for each in (*content["differences"].values(), *content["utilization_differences"].values()):
         assert each["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
@@ -150,7 +150,7 @@ def test_table_trace_and_picture_show_both(
     assert call(monkeypatch, "simulate", scenario, *options) == 0
     shown = capsys.readouterr().out
     assert "A: small, B: shared (simulation, 2 runs)" in shown
-    assert all(name.removesuffix("_ms") in shown for name in set(UNITS) - PRICED - ELSEWHERE)
+    assert all(name.removesuffix("_ms") in shown for name in set(METRICS) - PRICED - ELSEWHERE)
     events = json.loads(trace.read_text())["traceEvents"]
     processes = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert processes == ["A: small", "B: shared"]

@@ -227,7 +227,6 @@ ODD_VALUES = [
     ("workload.new_tokens={distribution='uniform',max=9999999}", "max = 9999999: input should"),
     ("workload.arrivals={process='gamma',rate_per_s=1,cv=1e-200}", "cv = 1e-200: input should"),
     ("workload.arrivals={process='gamma',rate_per_s=1,cv=1e200}", "cv = 1e+200: input should"),
-    ("workload.arrivals={process='bursts',rate_per_s=1,burst=9999999}", "burst = 9999999: input"),
     ("workload.arrivals={process='poisson',rate_per_s=1e-320}", "requests never arrive"),
     ("acceptance={source='hit_ratio',table={}}", "key acceptance.table: must not be empty"),
     ("acceptance={source='hit_ratio',table={0=0.5}}", "input should be greater than or equal to 1"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +19,14 @@ TIMES = {0: {1: 1.0, 64: 4.0}, 512: {1: 1.5, 64: 5.0}}
 ROOFLINE = {"tflops": {"float32": 0.1}, "memory_gb_s": 20.0}
 
 
-def measured(widen: int, dtype: str = "float32", **keys: Any) -> dict[str, Any]:
+def measured(times: int, dtype: str = "float32", **keys: Any) -> dict[str, Any]:
     """A device on which the bundled pair was measured, so many times as wide."""
-    name = "reference" if widen == 1 else f"reference (widen = {widen})"
+    name = "reference" if times == 1 else f"reference, {times} times as wide"
     entries = {}
     for role in ("target", "draft"):
-        shape = load_model(REFERENCE / role / "config.json").widened(widen)
+        shape = load_model(REFERENCE / role / "config.json")
         sizes = shape.model_dump(exclude={"origin", "dtype"})
+        sizes["intermediate_size"] *= times
         entries[role] = {"model": name, "dtype": dtype, "ms": TIMES, "shape": sizes}
     layers = {"layer": [entries["target"]], "head": [entries["target"]]}
     return {**layers, "draft": [entries["draft"]], **keys}
@@ -45,20 +48,28 @@ def deployed(device: object, **keys: Any) -> Deployment:
     return deploy(scenario(device, **keys))
 
 
-WIDE = {"target.widen": 16, "drafts.0.model.widen": 16}
+def wide(folder: Path) -> dict[str, Any]:
+    """Keys that name the bundled pair's sizes, but 16 times as wide."""
+    for role in ("target", "draft"):
+        content = json.loads((REFERENCE / role / "config.json").read_text())
+        content["intermediate_size"] *= 16
+        (folder / f"{role}.json").write_text(json.dumps(content))
+    return {
+        "target": {"profile": str(folder / "target.json"), "dtype": "float32"},
+        "drafts.0.model": {"profile": str(folder / "draft.json"), "dtype": "float32"},
+    }
 
 
-def test_a_widened_pair_takes_the_times_measured_of_it_and_no_others() -> None:
+def test_a_wider_pair_takes_the_times_measured_of_it_and_no_others(tmp_path: Path) -> None:
+    keys = wide(tmp_path)
     assert not deployed(measured(1)).warnings
-    assert not deployed(measured(16), **WIDE).warnings
-    scaled = deployed(measured(1, roofline=ROOFLINE), **WIDE)
+    assert not deployed(measured(16), **keys).warnings
+    scaled = deployed(measured(1, roofline=ROOFLINE), **keys)
     said = " ".join(scaled.warnings)
-    assert (
-        "layer of reference (widen = 16) in float32 are scaled from those of reference in" in said
-    )
+    assert "target.json in float32 are scaled from those of reference in" in said
     assert scaled.pipelines[0][0].times.stage(1, 0) > 8 * 4 * TIMES[0][1] / 2
-    with pytest.raises(UserError, match=r"do not hold layer of reference \(widen = 16\)"):
-        deployed(measured(1), **WIDE)
+    with pytest.raises(UserError, match=r"do not hold layer of .*draft\.json"):
+        deployed(measured(1), **keys)
 
 
 def test_what_a_devices_tables_lack_is_named() -> None:
@@ -92,23 +103,14 @@ def test_a_draft_reads_the_distribution_of_a_prompts_last_row_alone() -> None:
     assert second.end_ms - second.start_ms == pytest.approx(nine)
 
 
-def test_times_of_a_whole_role_are_said_to_know_no_weight() -> None:
-    warnings = deployed({"stage_ms": {1: 2.0}}, **WIDE).warnings
-    assert len(warnings) == 2
-    assert "pipeline0.stage1, pipeline0.stage2: times are a whole role's" in warnings[1]
-    assert "key target.widen = 16 leaves as they are" in warnings[1]
-    with pytest.raises(UserError, match="key layer_mib cannot stand beside widen = 16"):
-        scenario({}, **{"target.widen": 16, "target.layer_mib": 2.0})
-
-
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
 def test_weight_and_type_count_in_memory_and_on_links(dtype: str, size: int) -> None:
     types = {"target.dtype": dtype, "drafts.0.model.dtype": dtype}
-    found = deployed(measured(4, dtype), **types, **{"target.widen": 4, "drafts.0.model.widen": 4})
+    found = deployed(measured(1, dtype), **types)
     assert found.row_bytes == size * 192
     assert found.footprint is not None
     attention, forward, norms = 4 * 192 * 192, 3 * 192 * 512, 2 * 192
-    assert found.footprint.layer_bytes == size * (attention + 4 * forward + norms)
+    assert found.footprint.layer_bytes == size * (attention + forward + norms)
     assert found.footprint.kv_bytes == size * 2 * 192
     named = deployed({}, **{"target": {"layers": 8, "hidden_size": 192, "dtype": dtype}})
     assert named.row_bytes == size * 192
@@ -126,7 +128,7 @@ def test_a_simulation_says_that_processors_are_a_runs() -> None:
 
 
 def test_a_look_up_has_neither_weight_nor_type() -> None:
-    keys = {"drafts.0.source": "ngram", "drafts.0.model.widen": 2}
+    keys = {"drafts.0.source": "ngram", "drafts.0.model.dtype": "float16"}
     said = predict(scenario({}, **keys))[0].warnings
     words = "is read only where drafts.0.source is 'model' or 'eagle' or 'hybrid'"
     assert f"key drafts.0.model has no effect: it {words}" in said

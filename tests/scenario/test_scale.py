@@ -41,11 +41,10 @@ def test_times_of_devices(tmp_path: Path, setting: str, added: float) -> None:
 
 
 def test_links_by_their_delay_their_rate_and_their_name(tmp_path: Path) -> None:
-    written = Written(tmp_path, "pp", *PLAIN)
-    plain = deploy(written.scenario)
+    plain = deploy(Written(tmp_path, "pp", *PLAIN).scenario)
 
     def link(setting: str, size: int, ends: tuple[str, str] | None = None) -> float:
-        deployment = deploy(written.scenario.with_settings([setting]))
+        deployment = deploy(Written(tmp_path, "pp", *PLAIN, setting).scenario)
         return (deployment.links[ends] if ends else deployment.default_link).mean_ms(size)
 
     delay, wire = plain.default_link.mean_ms(0), plain.default_link.mean_ms(10**6)

@@ -67,7 +67,6 @@ SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
         distributions.Geometric,
         distributions.Poisson,
         distributions.Gamma,
-        distributions.Bursts,
         distributions.ArrivalTrace,
     ),
     "`[scale]`": (scenario.ScaleSection,),

@@ -62,7 +62,7 @@ def test_a_stream_for_each_concern_and_more_requests_begin_with_the_same_ones(pa
     assert prompts(draw(path, lengths)) == prompts(both)
     arrivals = [request.arrival_ms for request in both]
     assert [request.arrival_ms for request in draw(path, POISSON)] == arrivals
-    for process in (POISSON, 'workload.arrivals={process="bursts",rate_per_s=5,burst=3}'):
+    for process in (POISSON, 'workload.arrivals={process="gamma",rate_per_s=5,cv=3}'):
         longer = draw(path, lengths, process, requests=100)
         assert longer[:40] == draw(path, lengths, process)
 
@@ -110,13 +110,6 @@ def test_arrivals_have_the_rate_and_burstiness_asked_for(
     gaps = gaps_s(path, arrivals)
     assert gaps.mean() == pytest.approx(1 / 5, rel=0.05)
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.1)
-
-
-def test_bursts_come_together_and_their_times_are_poisson(path: Path) -> None:
-    gaps = gaps_s(path, "{process='bursts',rate_per_s=5,burst=4}").reshape(-1, 4)
-    assert not gaps[:, 1:].any()
-    assert gaps[:, 0].mean() == pytest.approx(4 / 5, rel=0.05)
-    assert gaps[:, 0].std() == pytest.approx(gaps[:, 0].mean(), rel=0.1)
 
 
 # --- traces --------------------------------------------------------------------------------------
@@ -174,8 +167,7 @@ BAD_SETTINGS = [
     ("arrivals={process='poisson'}", "key workload.arrivals.rate_per_s is missing"),
     ("arrivals={process='poisson',rate_per_s=0}", "key workload.arrivals.rate_per_s = 0: input"),
     ("arrivals={process='gamma',rate_per_s=1,cv=0}", "key workload.arrivals.cv = 0: input"),
-    ("arrivals={process='bursts',rate_per_s=1,bursts=3}", "did you mean 'burst'?"),
-    ("arrivals={process='bursts',rate_per_s=1,burst=0}", "key workload.arrivals.burst = 0: input"),
+    ("arrivals={process='gamma',rate_per=1,cv=3}", "did you mean 'rate_per_s'?"),
     ("new_tokens=0", "key workload.new_tokens = 0: input should be greater"),
     ("new_tokens=many", 'key workload.new_tokens = "many": input should be a valid integer'),
     ("new_tokens={mean=3}", "must be a number of tokens, or a table whose distribution is"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.worlds.theory_scenarios import EXACTLY, Written, targets_of
-from treepipe.core.pace import Pace
+from treepipe.core.decoding.pace import Pace
 from treepipe.core.protocol import Event, Returned, Schedule
 from treepipe.core.schedules.starsd import AdaptiveDepth, StarKeys
 from treepipe.results.trace import Trace
@@ -86,7 +86,7 @@ def heard(deployment: Deployment, beta: float) -> list[Pace]:
         deployment, new_schedule=lambda *seat: Heard(deployment.new_schedule(*seat), told)
     )
     simulate(noted, PoolSource(bernoulli_pool(beta), 1, 0))
-    return [event.pace for event in told if isinstance(event, Returned)]
+    return [event.seen for event in told if isinstance(event, Returned)]
 
 
 @pytest.mark.parametrize("ends", ["draft", "pipeline"])
@@ -94,21 +94,24 @@ def heard(deployment: Deployment, beta: float) -> list[Pace]:
 def test_what_the_draft_server_measures_is_the_closed_forms_s_and_z(
     tmp_path: Path, targets: int, ends: str
 ) -> None:
-    """Constant times, so exactly; waiting in the draft's queue is no part of Z."""
+    """Constant times, so exactly; waiting in the draft's queue is no part of Z, and the pass that
+    reads the prompt, ten times as long, is none of S."""
     verify = "evaluate_ms = { 1 = 2.0 }, decide_ms = 1.0"
     settings = (
         *targets_of(targets, 30.0),
-        f"drafts=[{{ device = {{ draft_ms = {{ 1 = 3.0 }}, {verify} }} }}]",
+        f"drafts=[{{ device = {{ draft_ms = {{ 1 = 3.0, 5 = 3.0, 9 = 30.0 }}, {verify} }} }}]",
         f"schedule.ends={ends}",
     )
     written = Written(tmp_path, "starsd", *settings)
     terms = written.expected().terms
-    last = heard(deploy(written.scenario), 0.7)[-1]
+    four = Written(tmp_path, "starsd", *settings, ADAPTIVE, "schedule.depth_range=[4,4]")
+    told = heard(deploy(four.scenario), 0.7)
+    last = told[-1]
     assert last.first_ms is not None
     assert last.first_ms + 3 * last.pass_ms == pytest.approx(terms["service_ms"], rel=EXACTLY)
     assert last.back_ms == pytest.approx(terms["return_ms"], rel=EXACTLY)
     assert last.back_row_ms == 0
-    (first,) = {pace.targets for pace in heard(deploy(written.scenario), 0.7)[: targets + 1]}
+    (first,) = {pace.targets for pace in told[: targets + 1]}
     assert first == targets
 
 

@@ -13,7 +13,7 @@ from tests.worlds.examples import examples
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.results.estimates import observe
-from treepipe.results.metrics import range_of, run_metrics, utilization
+from treepipe.results.metrics import METRICS, run_metrics, utilization
 from treepipe.results.result import make_result
 from treepipe.results.statistics import SHARE, Interval, Range
 from treepipe.scenario.scenario import Scenario
@@ -77,7 +77,7 @@ arrivals = st.one_of(
     st.builds(
         lambda rate: {"process": "poisson", "rate_per_s": rate}, st.sampled_from([0.01, 10.0, 1e6])
     ),
-    st.just({"process": "bursts", "rate_per_s": 3.0, "burst": 3}),
+    st.just({"process": "gamma", "rate_per_s": 3.0, "cv": 3.0}),
 )
 acceptance = st.one_of(
     st.builds(lambda beta: {"source": "bernoulli", "beta": beta}, st.sampled_from([0, 0.5, 1])),
@@ -141,7 +141,7 @@ def test_a_valid_scenario_has_a_valid_result(scenario: Scenario) -> None:
     json.dumps(result, allow_nan=False)
     metrics, shares = estimates.intervals
     for name, interval in metrics.items():
-        assert_inside(interval, range_of(name))
+        assert_inside(interval, METRICS[name].range)
     for interval in shares.values():
         assert_inside(interval, SHARE)
     for trace in traces:

@@ -16,6 +16,7 @@ from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.results.recording import Answer, RecordedRequest, Recording
+from treepipe.sim import made_pools
 from treepipe.sim.acceptance import Oracle, PoolSource
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.pool import Pool
@@ -193,8 +194,8 @@ def lag_1(hits: npt.NDArray[np.bool_]) -> float:
 @pytest.mark.parametrize("beta", [0.0, 0.3, 0.8, 1.0])
 @pytest.mark.parametrize("block", [1, 16])
 def test_bernoulli_hits_are_as_likely_as_said_and_independent(beta: float, block: int) -> None:
-    ranks = ranks_of(bernoulli_pool(beta, candidates=12), block, 20_000)
-    assert set(ranks.tolist()) <= {0, 12}
+    ranks = ranks_of(bernoulli_pool(beta), block, 20_000)
+    assert set(ranks.tolist()) <= {0, made_pools.CANDIDATES}
     # Three standard errors of 20,000 draws are at most 0.011.
     assert float(np.mean(ranks == 0)) == pytest.approx(beta, abs=0.011)
     if 0 < beta < 1:
@@ -202,7 +203,7 @@ def test_bernoulli_hits_are_as_likely_as_said_and_independent(beta: float, block
 
 
 def test_hit_ratios_are_met_at_and_between_the_given_ranks() -> None:
-    pool = hit_ratio_pool({1: 0.81, 8: 0.99}, candidates=10)
+    pool = hit_ratio_pool({1: 0.81, 8: 0.99})
     ranks = ranks_of(pool, 16, 20_000)
     middle = 0.81 + (0.99 - 0.81) * np.log(3) / np.log(8)  # linear in log k
     for k, share in ((1, 0.81), (3, middle), (8, 0.99), (10, 0.99)):
@@ -213,13 +214,12 @@ def test_hit_ratios_are_met_at_and_between_the_given_ranks() -> None:
     assert confidence[:8].sum() == pytest.approx(0.99, abs=1e-4)
 
 
-@pytest.mark.parametrize("flattening", [1.0, 2.0, 4.0])
-def test_flattening_makes_the_draft_less_sure_off_the_path(flattening: float) -> None:
-    pool = hit_ratio_pool({1: 0.7, 8: 0.95}, flattening=flattening)
+def test_flattening_makes_the_draft_less_sure_off_the_path() -> None:
+    pool = hit_ratio_pool({1: 0.7, 8: 0.95})
     on_path, off_path = pool.vectors[0], pool.vectors[-1]
     assert np.exp(off_path).sum() == pytest.approx(1.0)
     ratio = (off_path[0] - off_path[5]) / (on_path[0] - on_path[5])
-    assert ratio == pytest.approx(1 / flattening)
+    assert ratio == pytest.approx(1 / made_pools.OFF_PATH_FLATTENING)
 
 
 def test_blocks_keep_the_correlation_of_neighbours() -> None:

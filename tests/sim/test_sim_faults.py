@@ -514,9 +514,9 @@ def test_faults_of_a_scenario_are_a_list_or_a_table() -> None:
     short = Scenario.load(DEMO, ['faults=[{worker="draft0",kind="kill",at_ms=5}]'])
     long = Scenario.load(DEMO, ['faults.inject=[{worker="draft0",kind="kill",at_ms=5}]'])
     assert resolve(short).faults == resolve(long).faults
-    spared = resolve(short.with_settings(["faults.spares=2", "faults.inject.0.at_ms=7"])).faults
+    spared = resolve(short.with_(**{"faults.spares": 2, "faults.inject.0.at_ms": 7})).faults
     assert (spared.all_spares, spared.injected[0].at_ms) == ((Spare(), Spare()), 7.0)
-    named = resolve(short.with_settings(['faults.spares=["127.0.0.1:5601"]'])).faults
+    named = resolve(short.with_(**{"faults.spares": ["127.0.0.1:5601"]})).faults
     assert named.all_spares == (Spare("127.0.0.1:5601"),)
 
 

@@ -12,11 +12,11 @@ import pytest
 from tests.worlds.theory_scenarios import Written
 from tests.worlds.timed_pipeline import gaps
 from treepipe.core.errors import UserError
+from treepipe.core.messages import HEADER_BYTES
 from treepipe.core.schedules import systems
 from treepipe.physics.host import Factor, HostTimes
 from treepipe.physics.timing import TimeTable
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import HEADER_BYTES
 from treepipe.scenario.faults import START_MS
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.resolve import deploy, input_warnings

@@ -15,9 +15,10 @@ import pytest
 from tests.worlds.theory_scenarios import Written
 from tests.worlds.timed_pipeline import STAGES, make_deployment, plain, run
 from treepipe.core.errors import UserError
+from treepipe.core.messages import HEADER_BYTES
 from treepipe.physics.timing import JitterKind, LinkTimes
 from treepipe.physics.transfers import Port
-from treepipe.scenario.deployment import HEADER_BYTES, Deployment
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.clock import Clock

@@ -13,6 +13,7 @@ from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import HOP, flowspec, make_deployment, plain, pruned, run, static
 from tests.worlds.timed_pipeline import times as device_times
 from treepipe.core.errors import RunError
+from treepipe.core.gauge import Gauge
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import Announce, Command, Event, Offer, RoundRecord, Schedule
 from treepipe.core.schedules import systems
@@ -76,6 +77,10 @@ class Hushed:
     @property
     def listens(self) -> bool:
         return self._inner.listens
+
+    @property
+    def gauge(self) -> type[Gauge]:
+        return self._inner.gauge
 
     @property
     def rounds(self) -> Sequence[RoundRecord]:

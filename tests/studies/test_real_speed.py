@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import torch
 
-from tests.worlds.tiny_models import greedy, save_random_checkpoint
 from tests.worlds.written_studies import say
-from treepipe.executor.checkpoint import Checkpoint
 from treepipe.scenario.scenario import Scenario
-from treepipe.studies.real_speed import AIMS, Speed, Speeds, speeds, whole_model
+from treepipe.studies.real_speed import AIMS, Speed, Speeds, speeds
 
 
 def test_ratios_are_of_rounds_and_of_as_many_threads() -> None:
@@ -40,15 +35,6 @@ def test_ratios_are_of_rounds_and_of_as_many_threads() -> None:
     assert [row[-1] for row in made.sheet.rows] == pytest.approx([1, 1, 1.2, 1.8, 2.0, 1.5])
     assert made.finding.startswith("a, as planned for 1 stage, decodes 1.80 times as fast")
     assert "the fastest of 2 that were run, b, 2.00 times" in made.finding
-
-
-def test_the_whole_model_is_as_wide_and_says_the_same(tmp_path: Path) -> None:
-    folder = save_random_checkpoint(tmp_path, layers=2, seed=3)
-    model = whole_model(Checkpoint.open(folder, 3))
-    ids = torch.tensor([[5, 9, 2]])
-    text = model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=None, pad_token_id=0)
-    assert text[0, 3:].tolist() == greedy(folder, [5, 9, 2], 6)
-    assert model.config.intermediate_size == 3 * Checkpoint.open(folder).config.intermediate_size
 
 
 @pytest.mark.processes

@@ -11,7 +11,7 @@ from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.results.estimates import observe
 from treepipe.sim.predict import predict
-from treepipe.studies.regret import regret
+from treepipe.studies.workshop.regret import regret
 
 GAMMAS = {"search.schedules": ["chain"], "search.grid": {"schedule.gamma": [1, 2, 3, 4, 6, 8]}}
 

@@ -13,9 +13,9 @@ from typing import Any
 import joblib
 import pytest
 
-from tests.worlds.command_line import assert_sentence, call
 from tests.worlds.searches import CLUSTER
 from tests.worlds.written_studies import say
+from treepipe.core.errors import RunError
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.capacity import capacities
 from treepipe.planner.cluster import Cluster
@@ -57,6 +57,25 @@ def dask_address() -> Iterator[str]:
         n_workers=2, threads_per_worker=1, dashboard_address=":0"
     ) as cluster:
         yield cluster.scheduler_address.removeprefix("tcp://")
+
+
+RAY = """import ray
+with ray.init("local", num_cpus=2, include_dashboard=False) as cluster:
+    print(cluster.address_info["gcs_address"], flush=True)
+    input()  # until the test ends it
+"""
+
+
+@pytest.fixture
+def ray_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # it would write a token into the home folder
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", RAY], **pipes) as cluster:
+        assert cluster.stdin is not None
+        assert cluster.stdout is not None
+        yield cluster.stdout.readline().strip()
+        cluster.communicate("\n")
 
 
 def workers() -> set[int]:
@@ -108,39 +127,20 @@ def test_a_search_on_a_dask_cluster_finds_the_same(
     assert there.outcome == here.outcome
 
 
-def test_a_dask_cluster_of_the_command_s_own(
-    tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("distributed", reason="needs the extra 'dask'")
-    (tmp_path / "grid.toml").write_text(toml_text(GRID))
-    options = ("--backend", "dask", "--jobs", "2", "--quiet")
-    out = tmp_path / "out"
-    assert call(monkeypatch, "sweep", tmp_path / "grid.toml", "--out", out, *options) == 0
-    again = carry_out(Sweep.load(tmp_path / "grid.toml"), out, say)
-    assert again.simulated == 0
-    assert again.table().equals(expected)
+def test_a_dask_cluster_that_loses_its_workers_is_a_failed_run(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason="needs the extra 'dask'")
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
+        address = cluster.scheduler_address.removeprefix("tcp://")
+        gave_up = pytest.raises(RunError, match="the dask cluster gave up: ")
+        with gave_up, engine("dask", address=address):
+            carry_out(Sweep.of(GRID), tmp_path / "out", say)
 
 
-def test_a_ray_cluster_finds_the_same(tmp_path: Path, expected: Any) -> None:
-    pytest.importorskip("ray", reason="needs the extra 'ray'")
-    with engine("ray", jobs=2):
+def test_a_ray_cluster_finds_the_same(tmp_path: Path, expected: Any, ray_address: str) -> None:
+    with engine("ray", address=ray_address):
         assert os.getpid() not in workers()
         found = carry_out(Sweep.of(GRID), tmp_path / "out", say)
     assert found.table().equals(expected)
-
-
-@pytest.mark.parametrize("backend", ["dask", "ray"])
-def test_a_cluster_that_is_not_there_is_one_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    backend: str,
-) -> None:
-    pytest.importorskip({"dask": "distributed"}.get(backend, backend))
-    (tmp_path / "cluster.toml").write_text(toml_text(CLUSTER))
-    options = ("--backend", backend, "--address", "127.0.0.1:9")
-    assert call(monkeypatch, "plan", tmp_path / "cluster.toml", *options) == 2
-    assert_sentence(capsys.readouterr().err, f"no {backend} cluster can be reached there")
 
 
 def test_a_killed_sweep_goes_on_with_what_is_missing(tmp_path: Path, expected: Any) -> None:

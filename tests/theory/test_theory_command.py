@@ -12,7 +12,7 @@ from tests.worlds.command_line import assert_sentence, call
 from tests.worlds.theory_scenarios import CONSTANT, SECTIONS, Written, targets_of
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.results.metrics import UNITS
+from treepipe.results.metrics import METRICS
 from treepipe.sim.theory.closed_form import FORMS, closed_form
 
 POISSON = 'workload.arrivals={process="poisson",rate_per_s=0.1}'
@@ -46,7 +46,7 @@ def test_the_result_has_the_common_format(
             "mean": expected.metrics[metric],
             "low": None,
             "high": None,
-            "unit": UNITS[metric],
+            "unit": METRICS[metric].unit,
         }
     assert result["closed_form"]["source"] == expected.form
     assert "constant times (theory, expected values)" in capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_a_record_that_names_no_known_form_is_refused(
         ),
         ((POISSON,), "key serving.places: no closed form applies"),
         (
-            ('workload.arrivals={process="bursts",rate_per_s=1,burst=2}', "serving.places=1"),
+            ('workload.arrivals={process="gamma",rate_per_s=1,cv=2}', "serving.places=1"),
             "key workload.arrivals.process: no closed form applies: it is for 'poisson'",
         ),
         (
@@ -188,8 +188,13 @@ def test_acceptance_is_needed_but_for_plain_decoding(
         ("dsd", ("drafts=[{ device = { draft_ms = { 1 = 30.0 } } }]",), "drafting hides behind"),
         (
             "dsd",
-            ("drafts=[{ device = { draft_ms = { 1 = 3.0, 5 = 4.0 } } }]",),
+            ("drafts=[{ source = 'eagle', device = { draft_ms = { 1 = 3.0, 5 = 4.0 } } }]",),
             "a draft pass takes as long for 5 tokens as for one",
+        ),
+        (
+            "starsd",
+            ("drafts=[{ device = { draft_ms = { 1 = 3.0, 5 = 4.0 } } }]",),
+            "a draft pass takes as long for 2 tokens as for one",
         ),
         ("starsd", (), "is the steady state"),
         ("pipedec", ("links.default.duplex=half",), "no transfer waits for another"),
@@ -197,6 +202,7 @@ def test_acceptance_is_needed_but_for_plain_decoding(
         ("pipedec", ("workload.requests=2",), "finds an empty pipeline"),
         ("pipedec", ("schedule.draft_reuse=false",), "a draft that is reused"),
         ("pipedec", ("schedule.central_transfers=true", "schedule.groups=2"), "inside a group"),
+        ("pipedec", ("schedule.central_transfers=true",), "the prompt's chunks may wait"),
         ("specpipe", ("acceptance={source='hit_ratio',table={1=0.6,8=0.9}}",), "an upper bound"),
         (
             "pipedec",

@@ -25,7 +25,6 @@ from treepipe.results.trace import Trace
 from treepipe.sim.theory import dsd
 from treepipe.sim.theory.layered import (
     pipedec_latency_ms,
-    pp_latency_ms,
     specpipe_even_tbt_ms,
 )
 
@@ -64,7 +63,7 @@ def test_plain_decoding(
 def test_plain_latency_is_the_papers_sum(tmp_path: Path) -> None:
     free = "drafts=[{ device = { draft_ms = { 1 = 0.0 } } }]"
     (trace,) = Written(tmp_path, "pp", UNEVEN, free, "workload.prompt_tokens=1").simulated()
-    expected = pp_latency_ms([9.0, 30.0, 5.0 + 3.0], [1.5] * 4)  # the last stage verifies
+    expected = 9.0 + 30.0 + (5.0 + 3.0) + 4 * 1.5  # the last stage verifies
     (request,) = trace.requests
     assert gaps(request) == pytest.approx([expected] * 47, rel=EXACTLY)
 
@@ -85,10 +84,28 @@ def test_chains_where_nothing_or_everything_is_accepted(
     assert_equal(Written(tmp_path, name, *settings, *given))
 
 
-def test_a_chain_knows_that_catching_up_takes_longer(tmp_path: Path) -> None:
-    for beta in (0, 1):
-        given = "schedule.ends=draft", f"acceptance.beta={beta}"
-        assert_equal(Written(tmp_path, "chain", GROWING_DRAFT, *given))
+@pytest.mark.parametrize(
+    ("name", "source", "beta", "rows"),
+    [
+        ("chain", "model", 0, 1),
+        ("chain", "model", 1, 2),
+        ("chain", "eagle", 0, 1),
+        ("chain", "eagle", 1, 5),
+        ("dsd", "model", 0, 1),
+        ("dsd", "eagle", 0, 1),
+    ],
+)
+def test_a_chain_knows_that_catching_up_takes_longer(
+    tmp_path: Path, name: str, source: str, beta: int, rows: int
+) -> None:
+    """A language model keeps the accepted tokens that it drafted from; a head reads all again."""
+    given = "schedule.ends=draft", f"acceptance.beta={beta}", f"drafts.0.source={source}"
+    written = Written(tmp_path, name, GROWING_DRAFT, *given)
+    assert_equal(written)
+    (trace,) = written.simulated()
+    passes = [span.tokens for span in trace.spans if span.kind == "draft"]
+    assert passes[0] == 151, "the prompt and its first token"
+    assert max(passes[1:]) == rows
 
 
 @pytest.mark.parametrize("beta", [0, 1])
@@ -114,7 +131,7 @@ def test_other_forms_are_of_a_draft_that_takes_a_pass_per_token(tmp_path: Path, 
 @pytest.mark.parametrize("name", ["chain", "dsd"])
 @pytest.mark.parametrize(("beta", "runs"), [(0.5, 40), (0.9, 80)])
 def test_expected_values_of_chains(tmp_path: Path, name: str, beta: float, runs: int) -> None:
-    written = Written(tmp_path, name, f"acceptance.beta={beta}", f"runs={runs}")
+    written = Written(tmp_path, name, GROWING_DRAFT, f"acceptance.beta={beta}", f"runs={runs}")
     metrics, shares = summarize(written.simulated())
     expected = written.expected()
     assert written.bent == []
@@ -337,10 +354,10 @@ def test_pipedec_latency(tmp_path: Path, draft_ms: float, end_ms: float, spared_
     )
     if not end_ms:
         phases, _ = between_hits(tmp_path, "pipedec", *settings)
-        assert phases == pytest.approx(pipedec_latency_ms(draft_ms, [20.0] * 4, [4.0] * 3))
+        assert phases == pytest.approx(pipedec_latency_ms(draft_ms, 20.0, 4.0))
     written = Written(tmp_path, "pipedec", *settings, "schedule.overlapped_pruning=true")
     (trace,) = written.simulated()
-    paper = pipedec_latency_ms(draft_ms, [20.0] * 4, [4.0] * 3)
+    paper = pipedec_latency_ms(draft_ms, 20.0, 4.0)
     filled = gaps(trace.requests[0])[-40:]
     expected = paper if draft_ms == paper else paper - spared_ms
     assert sum(filled) / 40 == pytest.approx(expected, rel=EXACTLY)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.theory_scenarios import EXACTLY, Written
-from treepipe.results.estimates import summarize
+from treepipe.results.estimates import observe
 from treepipe.sim.theory.queues import pollaczek_khinchine_ms
 
 SHORT = (
@@ -39,7 +39,7 @@ def test_requests_wait_as_pollaczek_and_khinchin_say(
         assert wait == pytest.approx(constant, rel=EXACTLY)
     else:
         assert wait > 1.05 * constant, "the variance is worth testing"
-    found, shares = summarize(written.simulated(), 30)
+    found, shares = observe(written.simulated(), 30).intervals
     for name in ("request_latency_ms", "time_to_first_token_ms", "throughput_tokens_s"):
         low, high = found[name].low, found[name].high
         assert low is not None

@@ -62,7 +62,7 @@ def test_iteration_idle_wait_and_load(
     assert iteration == pytest.approx(cycle.iteration_ms(targets), rel=EXACTLY)
     idle = draft_idle_ms(turns) / 5
     assert idle == pytest.approx(cycle.idle_ms(targets), rel=EXACTLY, abs=EXACTLY)
-    assert (idle < EXACTLY) == cycle.covered(targets)
+    assert (idle < EXACTLY) == (cycle.back_ms <= (targets - 1) * cycle.service_ms), "eq. 7"
     waits = waits_ms(trace, turns)
     assert waits == pytest.approx([cycle.wait_ms(targets)] * len(turns), rel=EXACTLY, abs=EXACTLY)
     busy = sum(turn.ended_ms - turn.started_ms for turn in turns[:-1]) / 5

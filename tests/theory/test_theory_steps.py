@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.worlds.theory_scenarios import ENDS, EXACTLY, Written, assert_equal, gaps
+from treepipe.results.metrics import run_metrics
 
 CHAIN = ("schedule.width=1", "schedule.children=1")
 CENTRAL = "schedule.central_transfers=true"
@@ -84,6 +85,26 @@ def test_the_scheduler_makes_no_step_longer_with_the_number_of_stages(tmp_path: 
         for count in (2, 6, 14)
     }
     assert found == {count: pytest.approx(26.0) for count in (2, 6, 14)}
+
+
+@pytest.mark.parametrize(("chunk", "late_ms"), [(30, 0.0), (15, 6.0)])
+def test_chunks_of_a_prompt_wait_for_each_other_in_the_scheduler(
+    tmp_path: Path, chunk: int, late_ms: float
+) -> None:
+    """The closed form leaves it out and says so. By hand, two chunks over two stages of 2 ms with
+    hops of 5 ms: the first stage receives the second chunk until 10, so the first one leaves it
+    then and the second one at 15, which the second stage has computed at 22; results are not the
+    scheduler's. The closed form has both at the first stage at 5, and the last one back at 21
+    instead of 27.
+    """
+    keys = (f"schedule.prefill_chunk={chunk}", "workload.prompt_tokens=30", CENTRAL)
+    more = (stages_of((2.0, 2.0)), "links.default.latency_ms=5.0", "acceptance.beta=1")
+    written = Written(tmp_path, "pipedec", *CHAIN, *keys, *more)
+    (trace,) = written.simulated()
+    found, expected = run_metrics(trace), written.expected()
+    late = found["time_to_first_token_ms"] - expected.metrics["time_to_first_token_ms"]
+    assert late == pytest.approx(late_ms)
+    assert any("prompt's chunks may wait" in warning for warning in written.bent) == (late_ms > 0)
 
 
 def times(low: float, high: float) -> st.SearchStrategy[float]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from treepipe.executor.computing import gpu_fault
+from treepipe.executor.widening import write_wider
 from treepipe.library import silent
+from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.scenario import Scenario
 from treepipe.validation.comparison import Case, compared
 from treepipe.validation.plain import Agreement
@@ -16,13 +19,13 @@ pytestmark = pytest.mark.processes
 
 TABLES = {"stage_ms": {1: 1.0}, "draft_ms": {1: 1.0}}
 HALF = {"target.dtype": "bfloat16", "drafts.0.model.dtype": "bfloat16"}
-WIDE = {"target.widen": 24, "drafts.0.model.widen": 4}
+WIDE = {"target.checkpoint": "target-24", "drafts.0.model.checkpoint": "draft-4"}
 ENDS = {"schedule.ends": "draft", "schedule.prefill_chunk": 16}
 EAGLE = {"drafts.0.source": "eagle", "drafts.0.head": "reference"}
 GPU = {"drafts.0.device.kind": "cuda", "pipelines.0.stages.0.device.kind": "cuda"}
 CASES: dict[str, dict[str, Any]] = {
     "wide": {"schedule.name": "flowspec", **WIDE},
-    "half": {"schedule.name": "eagle", **HALF, **EAGLE, "target.widen": 2},
+    "half": {"schedule.name": "eagle", **HALF, **EAGLE, "target.checkpoint": "target-2"},
     "cpu": {"schedule.name": "flowspec"},
     "gpu": {"schedule.name": "flowspec", **GPU},
     "half gpu": {"schedule.name": "specpipe", **GPU, **HALF},
@@ -30,7 +33,16 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def case(label: str) -> Case:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds the bundled models at other widths."""
+    made = tmp_path_factory.mktemp("wide")
+    for role, times in (("target", 24), ("target", 2), ("draft", 4)):
+        write_wider(REFERENCE / role, times, made / f"{role}-{times}")
+    return made
+
+
+def case(label: str, folder: Path = Path()) -> Case:
     content = {
         "name": label,
         "emulate": False,
@@ -41,11 +53,11 @@ def case(label: str) -> Case:
         "acceptance": {"source": "bernoulli", "beta": 0.7},
         "workload": {"requests": 2, "new_tokens": 10},
     }
-    return Case(label, Scenario.of(content).with_(**CASES[label]))
+    return Case(label, Scenario.of(content, folder / "scenario.toml").with_(**CASES[label]))
 
 
-def test_runs_of_any_weight_and_type_keep_plain_decodings_text() -> None:
-    rows = compared([case(label) for label in ("wide", "half", "half, plain")], silent)
+def test_runs_of_any_weight_and_type_keep_plain_decodings_text(folder: Path) -> None:
+    rows = compared([case(label, folder) for label in ("wide", "half", "half, plain")], silent)
     for label, row in rows.items():
         assert row.lossless, f"{label}: {row.agreement}"
         warned = any("sums of 16 bits depend on" in warning for warning in row.warnings)

@@ -46,6 +46,7 @@ def small_deployment(
     batch: int = 1,
     sampling: SamplingSection = GREEDY,
     ends: Ends | None = None,
+    reads_states: bool = False,
     **settings: object,
 ) -> Deployment:
     """Args: ``ends``: None: as published, unless the rule needs the drafted tree."""
@@ -63,12 +64,13 @@ def small_deployment(
             )
             for p in range(pipelines)
         ),
-        section.choose(drawn=sampling.rule == "rejection"),
+        section.choose(drawn=sampling.rule == "rejection", reads_states=reads_states),
         REQUESTS,
         LinkTimes(1.0, 1000.0),
         row_bytes=128,
         ends=ends or ("draft" if RULES[sampling.rule].needs_tree else section.parameters.ends),
         serving=Serving(clients, 1 if name in ("pipedec", "specpipe") else None, batch=batch),
+        reads_states=reads_states,
     )
 
 

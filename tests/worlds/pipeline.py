@@ -218,7 +218,7 @@ class Pipeline:
         """With nothing under way, no stage knows anything of a finished request."""
         assert not self.records
         for desk in self.desks:
-            assert not desk.sessions
+            assert not desk._sessions
             assert not any((desk._waiting, desk._turns, desk._gathered, desk._ready, desk._held))
             for lane in desk._lanes.values():
                 assert not lane.flights

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.keys import Always
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
 from treepipe.core.protocol import Schedule
@@ -32,10 +31,10 @@ EVALUATE, DECIDE, PRUNE, HOP = 2.0, 1.0, 0.5, 1.0
 
 WIDE = Growth.dynamic(10, 6)
 
-TREE = TreeParameters(80, 16, True, Always(WIDE))
+TREE = TreeParameters(80, 16, True, WIDE)
 """FlowSpec's own."""
 
-CHAIN = TreeParameters(7, 2, True, Always(Growth.dynamic(1, 6)))
+CHAIN = TreeParameters(7, 2, True, Growth.dynamic(1, 6))
 """Root and 7 nodes below it, one per level."""
 
 

@@ -76,6 +76,11 @@ class Server:
     flight: Flight | None = None
     drafted: list[tuple[int, Drafted]] = field(default_factory=list)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether the desk may give out something."""
+        return bool(self.desk._passes) or len(self.desk._queue) > 0
+
 
 class TimelessWorld:
     """Draft servers and pipelines; ``choose`` picks which of the possible moves is next.
@@ -199,14 +204,14 @@ class TimelessWorld:
     def _assert_room(self, room: CacheRoom) -> None:
         """No stage and no draft holds more of the open requests than there is room for."""
         for server in self.servers:
-            open_ = server.desk.sessions
+            open_ = server.desk._sessions.keys()
             for number, pipeline in enumerate(self.pipelines):
                 for desk in pipeline.desks:
                     held = [each for s, each in desk._sessions.items() if s in open_]
                     entries = sum(each.committed + each.cached for each in held)
-                    assert entries <= server.desk._caches.taken(number) <= room.of(number)
+                    assert entries <= server.desk._caches._taken[number] <= room.of(number)
             entries = sum(self.requests[session].scratch.cached for session in open_)
-            assert entries <= server.desk._caches.taken(DRAFT) <= room.of(DRAFT)
+            assert entries <= server.desk._caches._taken[DRAFT] <= room.of(DRAFT)
 
     def moves(self) -> list[Callable[[], None]]:
         """What could happen next: at a draft server, at a stage, or on a link."""
@@ -214,7 +219,7 @@ class TimelessWorld:
         for number, server in enumerate(self.servers):
             if server.drafted or server.flight is not None:
                 found.append(partial(self._end, number))
-            elif server.desk.has_work:
+            elif server.has_work:
                 found.append(partial(self._take, number))
         for number, pipeline in enumerate(self.pipelines):
             found += [partial(self._move, number, event) for event in pipeline.events()]
@@ -236,7 +241,7 @@ class TimelessWorld:
         """Begin with the next thing that the desk gives out."""
         server = self.servers[number]
         work = server.desk.next(self._now)
-        assert work is not None or not server.desk.has_work, "what there is to do is not forgotten"
+        assert work is not None or not server.has_work, "what there is to do is not forgotten"
         if isinstance(work, Begin):
             self.requests[work.session].begun = True
             self.carry_out(number, server.desk.began(work))
@@ -346,9 +351,9 @@ class TimelessWorld:
     def assert_freed(self) -> None:
         """With nothing under way, nobody knows anything of a finished request."""
         for server in self.servers:
-            assert not server.desk.sessions
+            assert not server.desk._sessions
             assert not server.desk._passes
-            assert not server.desk.has_work
+            assert not server.has_work
             assert all(not lane.sessions and not lane.flying for lane in server.desk._lanes)
         for pipeline in self.pipelines:
             pipeline.assert_freed()

@@ -22,6 +22,7 @@ from transformers import (
 
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle_head import EagleHead
+from treepipe.executor.stage_model import StageModel
 
 CONFIGS: dict[str, Any] = {
     "llama": LlamaConfig,
@@ -86,6 +87,12 @@ def save_head(folder: Path, target: Checkpoint, *, pickled: bool = False) -> Pat
     else:
         save_file(tensors, folder / "model.safetensors")
     return folder
+
+
+def parameter_bytes(stage: StageModel) -> int:
+    """Bytes of the weights that a stage holds."""
+    tensors = (t for m in stage._layers for t in (*m.parameters(), *m.buffers()))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def greedy(directory: Path, prompt: list[int], new_tokens: int) -> list[int]:

@@ -38,10 +38,6 @@ def device(
         Optional[str],  # noqa: UP045
         typer.Option(help="To compute in; default float32 on a CPU, float16 on a GPU."),
     ] = None,
-    widen: Annotated[
-        int, typer.Option(min=1, max=1024, help="Feed-forward layers so many times as wide.")
-    ] = 1,
-    draft_widen: Annotated[int, typer.Option(min=1, max=1024, help="The same of the draft's.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads; a worker has one.")] = 1,
     layers: Annotated[
         Optional[int],  # noqa: UP045
@@ -74,8 +70,6 @@ def device(
         draft=draft,
         device=device,
         dtype=dtype,
-        widen=widen,
-        draft_widen=draft_widen,
         threads=threads,
         layers=layers,
         tokens=TOKENS if tokens is None else numbers(tokens, "--tokens", 1),

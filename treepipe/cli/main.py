@@ -10,6 +10,7 @@ import importlib.metadata
 import io
 import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 
@@ -24,21 +25,14 @@ from treepipe.cli import profiles as cli_profiles
 from treepipe.cli import sweep as cli_sweep
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.options import (
+    Changes,
+    Drawn,
     Force,
-    JsonTarget,
-    PlotFile,
+    OfScenario,
     Quiet,
-    ReportFolder,
-    Runs,
-    ScenarioFile,
-    Seed,
+    Reported,
     Settings,
-    TimelineFolder,
-    TraceFile,
-    Versus,
-    VersusSettings,
-    WhereTimeGoes,
-    changes,
+    command,
     command_line,
 )
 from treepipe.core.errors import RunError, UserError
@@ -156,103 +150,92 @@ def options(
     """Plan and run tree speculative decoding over pipelines of devices."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(Reported, Drawn, Changes, OfScenario):
+    """What ``treepipe simulate`` takes."""
+
+    versus: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--versus", metavar="B.toml", help="Report this scenario's difference (B - A)."
+        ),
+    ] = None
+    versus_settings: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--versus-set", metavar="KEY=VALUE", help="Change a key in B only."),
+    ] = None
+
+
 @app.command()
-def simulate(
-    scenario: ScenarioFile,
-    versus: Versus = None,
-    versus_settings: VersusSettings = None,
-    json: JsonTarget = None,
-    trace: TraceFile = None,
-    plot: PlotFile = None,
-    where_time_goes: WhereTimeGoes = False,
-    report: ReportFolder = None,
-    seed: Seed = None,
-    runs: Runs = None,
-    settings: Settings = None,
-    force: Force = False,
-    quiet: Quiet = False,
-) -> None:
+@command(SimulateOptions)
+def simulate(asked: SimulateOptions) -> None:
     """Predict a scenario, or the difference between two (--versus, --versus-set)."""
     from treepipe import library
     from treepipe.results.show import Progress, show_result, show_versus
     from treepipe.scenario.scenario import Scenario
     from treepipe.scenario.workload import effort_warnings
 
-    if where_time_goes and (versus is not None or versus_settings):
+    paired = asked.versus is not None or bool(asked.versus_settings)
+    if asked.where_time_goes and paired:
         raise UserError("--where-time-goes shows one scenario; leave out --versus")
-    pictures = _pictures(plot, where_time_goes)
-    check_outputs(
-        {"--json": json, "--trace": trace, **pictures, "--report": report},
-        inputs=(scenario, versus),
-        keep=() if force else ("--report", "--where-time-goes"),
-    )
-    overrides = changes(settings, seed, runs)
-    a, b = Scenario.load(scenario, overrides), None
-    if versus is not None or versus_settings:
-        other = [*overrides, *(versus_settings or []), f"seed={a.seed}"]
-        b = Scenario.load(versus or scenario, other)
+    asked.check(asked.files, asked.scenario, asked.versus, keep=("--where-time-goes",))
+    a, b = Scenario.load(asked.scenario, asked.changes), None
+    if paired:
+        other = [*asked.changes, *(asked.versus_settings or []), f"seed={a.seed}"]
+        b = Scenario.load(asked.versus or asked.scenario, other)
     for sentence in (s for each in (a, b) if each is not None for s in effort_warnings(each)):
         typer.echo(f"treepipe: {visible(sentence)}", err=True)
-    with Progress(quiet) as say:
+    with Progress(asked.quiet) as say:
         if b is None:
             result = library.simulate(a, say=say)
         else:
-            found = library.compare(a, b, changed=versus_settings or (), say=say)
+            found = library.compare(a, b, changed=asked.versus_settings or (), say=say)
     with Faults() as faults:
-        if report is not None:
-            faults.attempt(_write_report, report, result if b is None else found, a, b)
+        if asked.report is not None:
+            faults.attempt(_write_report, asked.report, result if b is None else found, a, b)
+        files = asked.json, asked.trace, asked.plot, asked.quiet
         if b is None:
-            faults.attempt(show_result, result, json, trace, plot, quiet, where_time_goes)
+            faults.attempt(show_result, result, *files, asked.where_time_goes)
         else:
             traces = [found.a.traces[0], found.b.traces[0]]
-            faults.attempt(show_versus, found.to_json(), traces, json, trace, plot, quiet)
+            faults.attempt(show_versus, found.to_json(), traces, *files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TheoryOptions(Reported, Settings, OfScenario):
+    """What ``treepipe theory`` takes."""
 
 
 @app.command()
-def theory(
-    scenario: ScenarioFile,
-    json: JsonTarget = None,
-    report: ReportFolder = None,
-    settings: Settings = None,
-    force: Force = False,
-    quiet: Quiet = False,
-) -> None:
+@command(TheoryOptions)
+def theory(asked: TheoryOptions) -> None:
     """Predict a scenario by the papers' closed forms, where one applies."""
     from treepipe import library
     from treepipe.results.show import show_theory
     from treepipe.scenario.scenario import Scenario
 
-    check_outputs(
-        {"--json": json, "--report": report},
-        inputs=(scenario,),
-        keep=() if force else ("--report",),
-    )
-    loaded = Scenario.load(scenario, settings or ())
+    asked.check({}, asked.scenario)
+    loaded = Scenario.load(asked.scenario, asked.changes)
     result = library.theory(loaded)
     with Faults() as faults:
-        if report is not None:
-            faults.attempt(_write_report, report, result, loaded)
-        faults.attempt(show_theory, result, json, quiet)
+        if asked.report is not None:
+            faults.attempt(_write_report, asked.report, result, loaded)
+        faults.attempt(show_theory, result, asked.json, asked.quiet)
 
 
-@app.command()
-def run(
-    scenario: ScenarioFile,
-    json: JsonTarget = None,
-    trace: TraceFile = None,
-    plot: PlotFile = None,
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Reported, Drawn, Changes, OfScenario):
+    """What ``treepipe run`` takes."""
+
     recording: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--recording", help="Write the run's acceptance here, to replay it."),
-    ] = None,
-    where_time_goes: WhereTimeGoes = False,
-    report: ReportFolder = None,
-    seed: Seed = None,
-    runs: Runs = None,
-    settings: Settings = None,
-    force: Force = False,
-    quiet: Quiet = False,
-) -> None:
+    ] = None
+
+
+@app.command()
+@command(RunOptions)
+def run(asked: RunOptions) -> None:
     """Execute a scenario with real processes, on this machine and on the workers that it names."""
     need_executor("treepipe run")
     from treepipe.results.result import make_result
@@ -260,25 +243,16 @@ def run(
     from treepipe.scenario.scenario import Scenario
     from treepipe.sim.theory.admission import admitted
 
-    check_outputs(
-        {
-            "--json": json,
-            "--trace": trace,
-            "--recording": recording,
-            **_pictures(plot, where_time_goes),
-            "--report": report,
-        },
-        inputs=(scenario,),
-        keep=() if force else ("--report", "--where-time-goes"),
-    )
-    loaded = admitted(Scenario.load(scenario, changes(settings, seed, runs)))
+    files = {"--recording": asked.recording, **asked.files}
+    asked.check(files, asked.scenario, keep=("--where-time-goes",))
+    loaded = admitted(Scenario.load(asked.scenario, asked.changes))
     from treepipe.executor.fork_server import import_ahead
 
     import_ahead()
     from treepipe.executor.execute import execute  # with PyTorch behind it: now that all is checked
 
-    with Progress(quiet) as say:
-        execution = execute(loaded, say, json, recording)
+    with Progress(asked.quiet) as say:
+        execution = execute(loaded, say, asked.json, asked.recording)
     traces = execution.traces
     result = make_result(
         "execution",
@@ -290,43 +264,46 @@ def run(
         warmup=loaded.workload.warmup_requests,
     )
     with Faults() as faults:
-        if recording is not None:
-            faults.attempt(execution.recordings[0].save, recording)
-        if report is not None:
-            faults.attempt(_write_report, report, result, loaded)
-        faults.attempt(show_result, result, json, trace, plot, quiet, where_time_goes)
+        if asked.recording is not None:
+            faults.attempt(execution.recordings[0].save, asked.recording)
+        if asked.report is not None:
+            faults.attempt(_write_report, asked.report, result, loaded)
+        written = asked.json, asked.trace, asked.plot, asked.quiet, asked.where_time_goes
+        faults.attempt(show_result, result, *written)
         lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
         if lost:
             raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
 
 
-@app.command()
-def validate(
-    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")],
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions(Reported, Changes):
+    """What ``treepipe validate`` takes."""
+
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")]
     calibrate_on: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
-    ] = None,
-    json: JsonTarget = None,
+    ] = None
     against: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
-    ] = None,
-    timelines: TimelineFolder = None,
-    report: ReportFolder = None,
-    seed: Seed = None,
-    runs: Runs = None,
-    settings: Settings = None,
-    force: Force = False,
-    quiet: Quiet = False,
-) -> None:
+    ] = None
+    timelines: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),
+    ] = None
+
+
+@app.command()
+@command(ValidateOptions)
+def validate(asked: ValidateOptions) -> None:
     """Predict, execute, and explain how far off the prediction was."""
     need_executor("treepipe validate")
     from treepipe.validation.validate import Request, perform
 
-    changed = changes(settings, seed, runs)
-    page = report, command_line(), force
-    perform(Request(scenarios, changed, calibrate_on, json, against, timelines, quiet, *page))
+    files = asked.json, asked.against, asked.timelines, asked.quiet
+    page = asked.report, command_line(), asked.force
+    perform(Request(asked.scenarios, asked.changes, asked.calibrate_on, *files, *page))
 
 
 @app.command()
@@ -334,7 +311,10 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for tables, plots and traces.")] = Path(
         "treepipe-demo"
     ),
-    report: ReportFolder = None,
+    report: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--report", metavar="DIR", help="Write all of it as a page, DIR/index.html."),
+    ] = None,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -358,44 +338,46 @@ def demo(
             raise RunError("a schedule's text differs from plain greedy decoding")
 
 
-@app.command()
-def study(
-    name: Annotated[Optional[str], typer.Argument(help="Which one; see --list.")] = None,  # noqa: UP045
-    listed: Annotated[bool, typer.Option("--list", help="Show all studies.")] = False,
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions(Reported):
+    """What ``treepipe study`` takes."""
+
+    name: Annotated[Optional[str], typer.Argument(help="Which one; see --list.")] = None  # noqa: UP045
+    listed: Annotated[bool, typer.Option("--list", help="Show all studies.")] = False
     out: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="Folder for tables and plots; default treepipe-study-NAME."),
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False,
+    ] = None
+    full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False
     measure: Annotated[
         bool, typer.Option("--measure", help="Run points of it on real processes, too.")
-    ] = False,
-    json: JsonTarget = None,
-    report: ReportFolder = None,
-    force: Force = False,
-    quiet: Quiet = False,
-) -> None:
+    ] = False
+
+
+@app.command()
+@command(StudyOptions)
+def study(asked: StudyOptions) -> None:
     """Answer a question with a table and a plot: predictions beside runs."""
     from treepipe.studies.study import find_study, perform, show_studies
 
-    if listed:
+    if asked.listed:
         show_studies()
         return
-    if name is None:
+    if asked.name is None:
         raise UserError("treepipe study needs a name; treepipe study --list shows them")
-    found = find_study(name)
-    if found.needs_executor or measure:
+    found = find_study(asked.name)
+    if found.needs_executor or asked.measure:
         need_executor("treepipe study")
     perform(
         found,
-        out,
-        full=full,
-        measure=measure,
-        json=json,
-        report=report,
+        asked.out,
+        full=asked.full,
+        measure=asked.measure,
+        json=asked.json,
+        report=asked.report,
         command=command_line(),
-        force=force,
-        quiet=quiet,
+        force=asked.force,
+        quiet=asked.quiet,
     )
 
 
@@ -413,14 +395,6 @@ def _write_report(
         assert b is not None
         page = comparison_report(found, a, b, command_line())
     write_report(page, folder)
-
-
-def _pictures(plot: Path | None, where_time_goes: bool) -> dict[str, Path | None]:
-    """The pictures that are asked for, by option."""
-    from treepipe.results.where import picture_beside
-
-    beside = picture_beside(plot) if plot is not None and where_time_goes else None
-    return {"--plot": plot, "--where-time-goes": beside}
 
 
 def _complain(sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Optional
 import typer
 from typer.core import TyperGroup
 
-from treepipe.cli.options import Force, Quiet
+from treepipe.cli.options import Force, Quiet, command
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import check_outputs
 
@@ -55,43 +56,49 @@ def show(
         show_profile(name, plot, console())
 
 
-@app.command("import")
-def import_(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="vllm, llama-cpp, sglang, …")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What the engine exported.")],
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """What ``treepipe profiles import`` takes."""
+
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="vllm, llama-cpp, sglang, …")]
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What the engine exported.")]
     out: Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="The profile.")] = Path(
         "imported-acceptance.toml"
-    ),
+    )
     target: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(help="What decodes; default the engine's name of the model."),
-    ] = None,
-    draft: Annotated[str, typer.Option(help="What drafts.")] = "not stated",
-    task: Annotated[str, typer.Option(help="What kind of text it is.")] = "not stated",
-    temperature: Annotated[float, typer.Option(min=0, help="Of the target's text.")] = 0.0,
+    ] = None
+    draft: Annotated[str, typer.Option(help="What drafts.")] = "not stated"
+    task: Annotated[str, typer.Option(help="What kind of text it is.")] = "not stated"
+    temperature: Annotated[float, typer.Option(min=0, help="Of the target's text.")] = 0.0
     source: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(help="Who published it, and where; default the engine and the file."),
-    ] = None,
+    ] = None
     model: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(help="The engine's name of the model, where the file tells of several."),
-    ] = None,
+    ] = None
     assume_ranks: Annotated[
         bool,
         typer.Option("--assume-ranks", help="For trees: each further candidate hits alike."),
-    ] = False,
+    ] = False
     uncertainty: Annotated[
         Optional[float],  # noqa: UP045
         typer.Option(min=0.01, max=10, help="Relative, of the misses; of --assume-ranks."),
-    ] = None,
+    ] = None
     replay: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(metavar="FILE.json", help="Ordered steps as a recording, to replay them."),
-    ] = None,
-    force: Force = False,
-    quiet: Quiet = False,
-) -> None:
+    ] = None
+    force: Force = False
+    quiet: Quiet = False
+
+
+@app.command("import")
+@command(ImportOptions)
+def import_(asked: ImportOptions) -> None:
     """Make an acceptance profile of what a serving engine exports, or of a published table."""
     from treepipe.files.outputs import Faults, write_file
     from treepipe.files.toml_file import toml_text, validated
@@ -100,43 +107,50 @@ def import_(
     from treepipe.results.recording import chain_recording
     from treepipe.results.show import console
 
-    if assume_ranks != (uncertainty is not None):
+    if asked.assume_ranks != (asked.uncertainty is not None):
         raise UserError(
             "--assume-ranks is an assumption: it needs --uncertainty, and --uncertainty needs it"
         )
     check_outputs(
-        {"--out": out, "--replay": replay}, inputs=(file,), keep=() if force else ("--out",)
+        {"--out": asked.out, "--replay": asked.replay},
+        inputs=(asked.file,),
+        keep=() if asked.force else ("--out",),
     )
-    found = read_export(kind, file, model)
-    if replay is not None and not found.replay:
-        raise UserError(f"--replay {replay}: {file} does not tell the steps in their order")
+    found = read_export(asked.kind, asked.file, asked.model)
+    if asked.replay is not None and not found.replay:
+        raise UserError(
+            f"--replay {asked.replay}: {asked.file} does not tell the steps in their order"
+        )
     content = profile_content(
         found,
-        source=source or f"{kind}: {file.name}",
+        source=asked.source or f"{asked.kind}: {asked.file.name}",
         date=date.today(),
-        draft=draft,
-        target=target or found.model or "not stated",
-        task=task,
-        temperature=temperature,
-        uncertainty=uncertainty,
+        draft=asked.draft,
+        target=asked.target or found.model or "not stated",
+        task=asked.task,
+        temperature=asked.temperature,
+        uncertainty=asked.uncertainty,
     )
-    validated(AcceptanceProfile, content, out)
+    validated(AcceptanceProfile, content, asked.out)
     with Faults() as faults:
         faults.attempt(
-            write_file, out, toml_text(content, [f"Imported from {file.name}."]), "--out"
+            write_file,
+            asked.out,
+            toml_text(content, [f"Imported from {asked.file.name}."]),
+            "--out",
         )
-        if replay is not None:
-            faults.attempt(chain_recording(found.replay, found.prompts).save, replay)
-    if not quiet:
+        if asked.replay is not None:
+            faults.attempt(chain_recording(found.replay, found.prompts).save, asked.replay)
+    if not asked.quiet:
         say = console()
         by_depth = ", ".join(f"{share:.3g}" for share in found.shares)
         say.print(f"accepted, given all above: {by_depth}", highlight=False)
         say.print(f"tokens per step: {found.tokens:.4g}", highlight=False)
         say.print(content["origin"]["note"], highlight=False)
-        say.print(f"acceptance profile: {out}", highlight=False)
-        if replay is not None:
+        say.print(f"acceptance profile: {asked.out}", highlight=False)
+        if asked.replay is not None:
             drafted = max(length for steps in found.replay for length, _ in steps)
             say.print(
-                f"recording: {replay}; replay it with schedule chain, gamma = {drafted}",
+                f"recording: {asked.replay}; replay it with schedule chain, gamma = {drafted}",
                 highlight=False,
             )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from treepipe.core.errors import UserError
 from treepipe.profiles.check import check_file
@@ -32,6 +31,8 @@ from treepipe.profiles.schema import (
     ModelProfile,
 )
 from treepipe.profiles.shapes import BYTES
+from treepipe.results.sheet import Sheet, figures, words
+from treepipe.results.show import print_sheet
 
 WIDEST = 6
 """Most columns of times in one table."""
@@ -70,12 +71,12 @@ def show_profile(name: str, plot: Path | None, console: Console) -> None:
     for note in shown.notes:
         console.print(f"  {note}", highlight=False, soft_wrap=True)
     if isinstance(profile, ModelProfile):
-        console.print(_sizes_table(profile))
+        print_sheet(console, _sizes_table(profile))
     elif isinstance(profile, AcceptanceProfile):
-        console.print(_acceptance_table(profile))
+        print_sheet(console, _acceptance_table(profile))
     else:
         for table in _curve_tables(shown):
-            console.print(table)
+            print_sheet(console, table)
         if shown.unmeasured:
             console.print(f"~ {shown.unmeasured}", highlight=False, soft_wrap=True)
     if plot is not None:
@@ -148,7 +149,7 @@ def _origin_lines(profile: AnyProfile) -> list[str]:
     return lines
 
 
-def _curve_tables(shown: Shown) -> Iterator[Table]:
+def _curve_tables(shown: Shown) -> Iterator[Sheet]:
     """A table per model, or one per kind of work where that would be too wide to read."""
     for title, curves in shown.curves.items():
         kinds = list(dict.fromkeys(curve.what for curve in curves))
@@ -164,48 +165,42 @@ def _curve_tables(shown: Shown) -> Iterator[Table]:
             yield _curve_table(title, single, shown)
 
 
-def _curve_table(title: str, columns: Sequence[tuple[str, Curve]], shown: Shown) -> Table:
+def _curve_table(title: str, columns: Sequence[tuple[str, Curve]], shown: Shown) -> Sheet:
     """Times that were not measured are marked."""
     title = f"{title}: milliseconds{_doubt(shown)}"
-    table = Table(title=title, title_justify="left", min_width=min(len(title), 76))
-    table.add_column(shown.unit, justify="right")
-    for heading, _ in columns:
-        table.add_column(heading, justify="right")
+    sheet = Sheet("", title, figures(shown.unit, *(heading for heading, _ in columns)))
     for size in SIZES if shown.unit == "bytes" else TOKENS:
-        table.add_row(f"{size:,}", *(_cell(curve, size) for _, curve in columns))
-    return table
+        sheet.add(f"{size:,}", *(_cell(curve, size) for _, curve in columns))
+    return sheet
 
 
-def _cell(curve: Curve, size: int) -> Text:
-    time = f"{curve.ms(size):.4g}"
-    return Text(time) if curve.measured(size) else Text(f"~{time}", style="dim")
+def _cell(curve: Curve, size: int) -> str:
+    return f"{'' if curve.measured(size) else '~'}{curve.ms(size):.4g}"
 
 
 def _doubt(shown: Shown) -> str:
     return "" if shown.uncertainty is None else f", an estimate, ± {shown.uncertainty:.0%}"
 
 
-def _sizes_table(model: ModelProfile) -> Table:
-    table = Table(title="sizes")
-    table.add_column("what")
-    table.add_column("value", justify="right")
+def _sizes_table(model: ModelProfile) -> Sheet:
+    sheet = Sheet("", "sizes", [*words("what"), *figures("value")])
     for key in type(model).model_fields:
         if key != "origin":
-            table.add_row(key, str(getattr(model, key)))
-    table.add_row("parameters", f"{model.parameters:,}")
-    table.add_row("parameters of a layer", f"{model.layer_parameters:,}")
+            sheet.add(key, str(getattr(model, key)))
+    sheet.add("parameters", f"{model.parameters:,}")
+    sheet.add("parameters of a layer", f"{model.layer_parameters:,}")
     for dtype in BYTES:
-        table.add_row(f"layer in {dtype}, MiB", f"{model.layer_bytes(dtype) / 2**20:.1f}")
+        sheet.add(f"layer in {dtype}, MiB", f"{model.layer_bytes(dtype) / 2**20:.1f}")
     kv = model.kv_bytes(model.dtype) / 2**10
-    table.add_row(f"keys and values of a token in a layer in {model.dtype}, KiB", f"{kv:g}")
-    return table
+    sheet.add(f"keys and values of a token in a layer in {model.dtype}, KiB", f"{kv:g}")
+    return sheet
 
 
-def _acceptance_table(profile: AcceptanceProfile) -> Table:
+def _acceptance_table(profile: AcceptanceProfile) -> Sheet:
     title = f"{profile.draft} for {profile.target}: {profile.task}, T = {profile.temperature:g}"
-    table = Table("first k", "hit ratio", title=title)
+    sheet = Sheet("", title, words("first k", "hit ratio"))
     for k, share in sorted((profile.hit_ratio or {}).items()):
-        table.add_row(str(k), said(share))
+        sheet.add(str(k), said(share))
     if profile.pool is not None:
-        table.add_row("recorded", profile.pool)
-    return table
+        sheet.add("recorded", profile.pool)
+    return sheet

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treepipe.cli.options import (
-    BackendName,
-    ClusterAddress,
-    Jobs,
-    JsonTarget,
-    Quiet,
-    Runs,
-    Seed,
-    Settings,
-    changes,
-)
+from treepipe.cli.options import Changes, Distributed, Output, command
+from treepipe.extras import need_parquet
 from treepipe.files.outputs import check_outputs
 
 if TYPE_CHECKING:
@@ -29,39 +21,36 @@ REASONS = 3
 """Most reasons of refusals that are shown; all are in the files."""
 
 
-def sweep(
-    grid: Annotated[Path, typer.Argument(metavar="GRID.toml")],
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(Output, Distributed, Changes):
+    """What ``treepipe sweep`` takes."""
+
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml")]
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the Parquet files; resumed if there.")
-    ],
-    jobs: Jobs = None,
-    backend: BackendName = "joblib",
-    address: ClusterAddress = None,
-    json: JsonTarget = None,
-    seed: Seed = None,
-    runs: Runs = None,
-    settings: Settings = None,
+    ]
     force: Annotated[
         bool, typer.Option("--force", help="Throw away what DIR holds of another sweep.")
-    ] = False,
-    quiet: Quiet = False,
-) -> None:
+    ] = False
+
+
+@command(SweepOptions)
+def sweep(asked: SweepOptions) -> None:
     """Simulate many scenarios, all combinations or Latin hypercubes, into Parquet files."""
     from treepipe.results.result import write_json
     from treepipe.results.show import Progress, console
     from treepipe.sim.engine import engine
     from treepipe.sweeps.grid import Sweep
-    from treepipe.sweeps.store import need_parquet
     from treepipe.sweeps.sweeping import carry_out
 
     need_parquet()
-    check_outputs({"--json": json}, inputs=(grid,))
-    loaded = Sweep.load(grid, changes(settings, seed, runs))
-    with engine(backend, jobs, address), Progress(quiet) as say:
-        swept = carry_out(loaded, out, say, force=force)
-    if json is not None:
-        write_json(swept.to_json(), json)
-    if not quiet and json != "-":
+    check_outputs({"--json": asked.json}, inputs=(asked.grid,))
+    loaded = Sweep.load(asked.grid, asked.changes)
+    with engine(asked.backend, asked.jobs, asked.address), Progress(asked.quiet) as say:
+        swept = carry_out(loaded, asked.out, say, force=asked.force)
+    if asked.json is not None:
+        write_json(swept.to_json(), asked.json)
+    if not asked.silent:
         _show(swept, console())
 
 

@@ -24,9 +24,7 @@ KeyFile = Annotated[
 ]
 Models = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option(
-        "--models", help="Folder of this host's checkpoints; missing pieces are received here."
-    ),
+    typer.Option("--models", help="Folder that holds this host's checkpoints by their names."),
 ]
 MakeKey = Annotated[
     Optional[Path],  # noqa: UP045

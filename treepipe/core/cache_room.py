@@ -75,10 +75,6 @@ class CacheBook:
     def __len__(self) -> int:
         return len(self._holdings)
 
-    def taken(self, pool: int) -> int:
-        """Entries that are held in a pipeline's stages, or in the draft's cache."""
-        return self._taken[pool]
-
     def lacking(self, pipeline: int, started: Started) -> list[int]:
         """Pools that have no room for a request that waits."""
         length, room = self._length(started), self._room

@@ -27,6 +27,7 @@ from typing import Any
 from treepipe.core.cache_room import DRAFT, CacheBook, CacheRoom
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp, Work
 from treepipe.core.front_desk import ArrivalQueue
+from treepipe.core.gauge import Gauge
 from treepipe.core.messages import (
     Beat,
     Close,
@@ -37,7 +38,6 @@ from treepipe.core.messages import (
     Word,
     require,
 )
-from treepipe.core.pace import PaceBook
 from treepipe.core.protocol import (
     Announce,
     Command,
@@ -130,27 +130,14 @@ class DraftDesk:
         self._lanes = [_Lane([0] * (count - 1)) for count in groups]
         self._passes: deque[tuple[tuple[int, DraftPass], ...]] = deque()
         self._lost: set[int] = set()
-        self._book = PaceBook()
+        self._gauge = Gauge()
         self._least_log_prob = least_log_prob
         self._caches, self._waiting = CacheBook(room or CacheRoom()), deque[int]()
-
-    @property
-    def sessions(self) -> frozenset[int]:
-        """Sessions that are open, those that wait for room in the caches included."""
-        return frozenset(self._sessions)
-
-    @property
-    def has_work(self) -> bool:
-        """Whether ``next`` may find something."""
-        return bool(self._passes) or len(self._queue) > 0
 
     @property
     def turn_asked_ms(self) -> float | None:
         """Since when the turn that is served had waited; None between turns."""
         return None if self._turn is None else self._turn[1]
-
-    def schedule(self, session: int) -> Schedule:
-        return self._sessions[session].schedule
 
     # --- what arrives ----------------------------------------------------------------------------
 
@@ -186,7 +173,8 @@ class DraftDesk:
 
     def _enter(self, session: int, pipeline: int, schedule: Schedule, started: Started) -> None:
         self._sessions[session] = _Session(pipeline, schedule, started)
-        self._book.open(session)
+        if type(self._gauge) is Gauge:  # else another request's notes for all already
+            self._gauge = schedule.gauge()
 
     def arrive(self, flight: Flight, payload: Any, now_ms: float) -> None:
         """A flight came back; ``payload`` is handed out with it."""
@@ -214,8 +202,7 @@ class DraftDesk:
             self._queue_flight(*lane.back.popleft(), now_ms)
 
     def _queue_flight(self, flight: Flight, payload: Any, now_ms: float) -> None:
-        for segment in flight.segments:
-            self._book.back(segment.session, now_ms)
+        self._gauge.arrived(flight, now_ms)
         self._queue.put(flight.pipeline, (now_ms, Evaluate(flight, payload)), now_ms)
 
     @property
@@ -229,6 +216,7 @@ class DraftDesk:
         """The next thing to do, None if there is nothing before something arrives (or it is
         ``wake_ms``)."""
         work = self._next(now_ms)
+        self._gauge.given(work, now_ms)
         if work is not None:
             self._idle_ms, self._in_vain = inf, 0
             return work
@@ -241,7 +229,6 @@ class DraftDesk:
 
     def _next(self, now_ms: float) -> Work | None:
         """The next thing that is wanted."""
-        self._book.look(now_ms)
         for passes in self._passes:
             if not self._listens(passes):
                 return self._draft_next(now_ms)
@@ -254,7 +241,6 @@ class DraftDesk:
                 self._turn = pipeline, arrived_ms, now_ms
                 self._drafting = False
                 self._fed.clear()
-                self._book.turn(now_ms)
                 return work
         if self._passes:
             return self._draft_next(now_ms)
@@ -263,7 +249,6 @@ class DraftDesk:
 
     def _draft_next(self, now_ms: float) -> Draft:
         passes = self._passes.popleft()
-        self._book.drafting([session for session, _ in passes], now_ms)
         later, self._drafting = self._drafting, True
         return Draft(passes, later)
 
@@ -291,9 +276,9 @@ class DraftDesk:
 
     def returned(self, flight: Flight, answers: Sequence[tuple[int, ...]]) -> Orders:
         """A flight was evaluated; ``answers`` are the target's tokens per segment and row."""
-        pace = self._book.pace(len(self._caches))
+        seen = self._gauge.seen(len(self._caches))
         events = {
-            segment.session: Returned(segment.ticket, segment.version, segment.start, tokens, pace)
+            segment.session: Returned(segment.ticket, segment.version, segment.start, tokens, seen)
             for segment, tokens in zip(flight.segments, answers, strict=True)
             if segment.session in self._sessions
         }
@@ -368,20 +353,18 @@ class DraftDesk:
         """Commands as orders, one message each; returns the draft passes among them."""
         passes, pipeline = [], self._sessions[session].pipeline
         for command in commands:
+            self._gauge.commanded(session, command)
             if isinstance(command, DraftPass):
                 passes.append((session, command))
             elif isinstance(command, Feed):
-                segment = command.segment
-                orders.messages.append((pipeline, Flight(self._draft, pipeline, (segment,))))
+                flight = Flight(self._draft, pipeline, (command.segment,))
+                orders.messages.append((pipeline, flight))
                 self._fed.add(session)
-                self._book.fed(session, len(segment.tokens), prompt=segment.committed)
             elif isinstance(command, Announce):
                 orders.messages.append((pipeline, Beat(self._draft, (command.word,))))
             elif isinstance(command, Emit):
                 orders.emitted.append((session, command.tokens))
-            elif isinstance(command, Judged):
-                self._book.judged(command.accepted, command.drafted)
-            else:
+            elif not isinstance(command, Judged):  # which is the gauge's alone
                 self._close(orders, session, command.reason)
         return passes
 
@@ -433,7 +416,7 @@ class DraftDesk:
     def _leave(self, orders: Orders, session: int) -> None:
         """Nothing is left of a session but its ``Close``."""
         state = self._sessions.pop(session)
-        self._book.close(session)
+        self._gauge.left(session)
         self._caches.free(session)
         if session in self._waiting:
             self._waiting.remove(session)

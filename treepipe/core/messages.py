@@ -4,11 +4,17 @@ Flights of segments go through the pipeline, beats of words from the draft to ev
 records belong here: no rule, no clock, no tensor. Token ids, node indices and tickets are plain
 integers. Tree indices count the nodes of the tree part in sequence order; committed tokens are not
 counted. A ``Segment``'s indices are valid after ``Segment.version`` words.
+
+Every kind of message knows its bytes on a link (``size_bytes``), of how many rows hidden states
+travel with it (``state_rows``), and whether its numbers are possible in a run (``within``), which a
+worker asks before it indexes or allocates anything by them. A new kind is added to ``Message``,
+from which transports derive their tables.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from treepipe.core.errors import ProtocolError
@@ -20,10 +26,49 @@ NO_TOKEN = -1
 """Stands for the target's token at a row that nobody asks about, which was pruned or lies off the
 true path; no draft proposes it."""
 
+HEADER_BYTES = 64
+"""Bytes of a message besides its rows."""
+ROW_BYTES = 8
+"""Bytes of a row besides its hidden state: its token id and its position."""
+COUNT = 2**60
+"""Upper bound of sessions, tickets, rounds, words and beats."""
+SPARE = 1024
+"""Positions beyond a cache's entries that tree nodes may have which never enter it."""
+
 
 def require(condition: bool, sentence: str) -> None:
     if not condition:
         raise ProtocolError(sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLimits:
+    """Bounds of the numbers in the messages that one worker of a run can receive.
+
+    Attributes:
+        vocabulary: token ids are less.
+        entries: of a session's cache, tree and committed rows together.
+        rows: of one message.
+        drafts, pipelines: how many the run has.
+    """
+
+    vocabulary: int
+    entries: int
+    rows: int
+    drafts: int
+    pipelines: int
+
+    def name(self, draft: int, pipeline: int = 0) -> bool:
+        """Whether the run has this draft server and this pipeline."""
+        return 0 <= draft < self.drafts and 0 <= pipeline < self.pipelines
+
+
+def _counts(*values: int) -> bool:
+    return min(values) >= 0 and max(values) < COUNT
+
+
+def _between(values: Sequence[int], least: int, end: int) -> bool:
+    return not values or (min(values) >= least and max(values) < end)
 
 
 @record
@@ -85,6 +130,15 @@ class Segment:
             return self
         return replace(self, tokens=self.tokens[first:], positions=self.positions[first:])
 
+    def within(self, limits: MessageLimits) -> bool:
+        return (
+            _counts(self.session, self.ticket, self.round, self.version, self.step or 0)
+            and 0 <= self.start <= limits.entries
+            and _between(self.tokens, 0, limits.vocabulary)
+            and _between(self.positions, 0, limits.entries + SPARE)
+            and _between(self.parents, NO_PARENT, self.start + len(self.tokens))
+        )
+
 
 @record
 class Word:
@@ -112,6 +166,12 @@ class Word:
         kept = len(self.retained) if self.retained is not None else 0
         require(0 <= self.accepted <= kept, "accepted nodes are among the retained ones")
         require(not self.ends_round or self.accepted == kept, "an ended round keeps no live node")
+
+    def within(self, limits: MessageLimits) -> bool:
+        retained = self.retained or ()
+        return _counts(self.session, self.round, self.number) and (
+            len(retained) <= limits.entries and _between(retained, 0, limits.entries)
+        )
 
 
 @record
@@ -154,9 +214,23 @@ class Flight:
         return sum([len(segment.tokens) for segment in segments])
 
     @property
+    def state_rows(self) -> int:
+        """Rows that hidden states travel of: all, but for those that the first stage embeds."""
+        return self.rows
+
+    @property
     def session(self) -> int:
         """The first one's, 0 for none; for traces."""
         return self.segments[0].session if self.segments else 0
+
+    def size_bytes(self, row_bytes: int) -> int:
+        """Bytes on a link: ids, and a hidden state of ``row_bytes``, per row."""
+        return HEADER_BYTES + self.rows * (row_bytes + ROW_BYTES)
+
+    def within(self, limits: MessageLimits) -> bool:
+        few = self.rows <= limits.rows and len(self.segments) <= limits.rows
+        known = limits.name(self.draft, self.pipeline) and _counts(self.beat or 0)
+        return few and known and all(segment.within(limits) for segment in self.segments)
 
 
 @record
@@ -195,9 +269,34 @@ class Verified:
         """The first one's, 0 for none; for traces."""
         return self.flight.session
 
+    def size_bytes(self, row_bytes: int) -> int:
+        """Bytes on a link: ids per row, and the hidden states that travel."""
+        return HEADER_BYTES + self.rows * ROW_BYTES + self.state_rows * row_bytes
+
+    def within(self, limits: MessageLimits) -> bool:
+        segments = self.flight.segments
+        return (
+            self.flight.within(limits)
+            and len(self.answers) == len(segments)
+            and len(self.states) in (0, len(segments))
+            and all(_between(each, NO_TOKEN, limits.vocabulary) for each in self.answers)
+            and all(_between(each, 0, limits.rows) for each in self.states)
+            and self.state_rows <= limits.rows
+        )
+
+
+class _Rowless:
+    """A message without rows and hidden states."""
+
+    __slots__ = ()
+    rows = state_rows = 0
+
+    def size_bytes(self, row_bytes: int) -> int:
+        return HEADER_BYTES
+
 
 @record
-class Beat:
+class Beat(_Rowless):
     """Words of different sessions, broadcast together to all stages of a pipeline.
 
     Attributes:
@@ -215,9 +314,17 @@ class Beat:
         """The first one's, 0 for none; for traces."""
         return self.words[0].session if self.words else 0
 
+    def size_bytes(self, row_bytes: int) -> int:
+        """Bytes on a link: one index per retained node."""
+        return HEADER_BYTES + 4 * sum([len(word.retained or ()) for word in self.words])
+
+    def within(self, limits: MessageLimits) -> bool:
+        known = limits.name(self.draft) and _counts(self.number or 0)
+        return known and all(word.within(limits) for word in self.words)
+
 
 @record
-class Through:
+class Through(_Rowless):
     """A group of stages has computed a flight of a pipeline in lock-step; the last group's result
     says so by itself.
 
@@ -234,15 +341,20 @@ class Through:
 
     @property
     def session(self) -> int:
-        """None; for traces."""
         return 0
+
+    def within(self, limits: MessageLimits) -> bool:
+        return limits.name(self.draft, self.pipeline) and _counts(self.group, self.beat)
 
 
 @record
-class Close:
+class Close(_Rowless):
     """The session is over: free what belongs to it."""
 
     session: int
+
+    def within(self, limits: MessageLimits) -> bool:
+        return _counts(self.session)
 
 
 Message: TypeAlias = Flight | Verified | Beat | Through | Close

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import ProtocolError
+from treepipe.core.gauge import Gauge
 from treepipe.core.messages import Segment, Word, require
-from treepipe.core.pace import UNKNOWN, Pace
 from treepipe.core.records import record
 
 # --- events: world -> schedule -------------------------------------------------------------------
@@ -83,14 +83,14 @@ class Returned:
         start: tree index of the first surviving row at that version.
         next_tokens: the target's next token per surviving row; for committed rows only the last
             row's token is reported.
-        pace: what the draft server has learned by then.
+        seen: what the draft server's gauge says by then.
     """
 
     ticket: int
     version: int
     start: int
     next_tokens: tuple[int, ...]
-    pace: Pace = UNKNOWN
+    seen: Any = None
 
 
 @record
@@ -123,7 +123,8 @@ class DraftPass:
     Attributes:
         ticket: identifies the answer.
         catch_up: committed tokens that the draft has not read yet; the pass reads them and
-            answers for the last one. Empty if the pass is over scratch nodes.
+            answers for the last one. It leaves no scratch node that is not accepted. Empty if the
+            pass is over scratch nodes.
         tokens: token id per scratch node (empty if ``catch_up`` is given).
         parents: per scratch node the index of its parent among the scratch nodes in feeding
             order, ``NO_PARENT`` if it hangs at the newest committed token.
@@ -146,6 +147,21 @@ class DraftPass:
     keep: tuple[int, ...] | None = None
     accepted: int = 0
     drawn: bool = False
+
+    @classmethod
+    def over_committed(
+        cls,
+        ticket: int,
+        unread: Sequence[int],
+        top_k: int,
+        held: tuple[int, ...] = (),
+        *,
+        drawn: bool = False,
+    ) -> DraftPass:
+        """A pass over committed tokens. Args: ``held``: scratch nodes that hold the first of them,
+        which the pass need not compute; there is at least one token more."""
+        computed, kept = tuple(unread[len(held) :]), held or None
+        return cls(ticket, computed, (), (), not held, top_k, kept, len(held), drawn)
 
     @property
     def rows(self) -> int:
@@ -241,15 +257,16 @@ class Schedule(Protocol):
         """
 
     @property
-    def done(self) -> bool: ...
-
-    @property
     def in_step(self) -> bool:
         """True while the request takes part in the lock-step of its whole pipeline."""
 
     @property
     def listens(self) -> bool:
         """True if segments that come back are to be told between the passes of a draft."""
+
+    @property
+    def gauge(self) -> type[Gauge]:
+        """What its draft server notes, for all its requests."""
 
     @property
     def rounds(self) -> Sequence[RoundRecord]: ...

@@ -7,6 +7,7 @@ here, so the same passes give everyone the same nodes at the same paths.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from treepipe.core.messages import NO_PARENT
@@ -77,6 +78,8 @@ class Scratch(Generic[Payload]):
     >>> followed = scratch.follow(keeping)
     >>> [node.token for node in followed.committed], followed.asked
     ([8], [(9, 4)])
+    >>> scratch.along((9, 4, 5)), scratch.along((4,))
+    ((0, 1), ())
     >>> scratch.read, scratch.verified, scratch.cached
     (4, 3, 6)
     """
@@ -100,6 +103,18 @@ class Scratch(Generic[Payload]):
         for token, parent in zip(order.tokens, order.parents, strict=True):
             nodes.append(ScratchNode(token, None if parent == NO_PARENT else nodes[parent]))
         return Followed(committed, nodes[first:])
+
+    def along(self, path: Sequence[int]) -> tuple[int, ...]:
+        """Indices of the scratch nodes that hold the first tokens of a path below the newest
+        committed token, as many as there are."""
+        found, above = list[int](), None
+        for index, node in enumerate(self.nodes):
+            if len(found) == len(path):
+                break
+            if node.parent is above and node.token == path[len(found)]:
+                found.append(index)
+                above = node
+        return tuple(found)
 
     def _cut(self, order: DraftPass) -> list[ScratchNode[Payload]]:
         """Drop what the pass does not keep; returns the nodes that it commits."""

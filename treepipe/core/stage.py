@@ -72,11 +72,6 @@ class StageSession:
         """How many words the cache has been through."""
         return self._log.version
 
-    @property
-    def waiting(self) -> tuple[Segment, ...]:
-        """Segments that arrived and are not due yet."""
-        return tuple(self._segments)
-
     def receive(self, message: Segment | Word) -> bool:
         """Take note of a message; ``next_action`` says what follows from it. Returns whether it is
         of use: a segment of a round that is over is none."""

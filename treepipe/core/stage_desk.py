@@ -174,11 +174,6 @@ class StageDesk:
         self._idle = True
 
     @property
-    def sessions(self) -> frozenset[int]:
-        """Sessions that were heard of and are not closed."""
-        return frozenset(self._sessions)
-
-    @property
     def has_work(self) -> bool:
         """Whether ``next_action`` may find something."""
         return not self._idle

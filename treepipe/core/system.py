@@ -111,6 +111,12 @@ class Seat:
     drawn: bool = False
     reads_states: bool = False
 
+    @property
+    def keeps(self) -> bool:
+        """Whether the draft's keys and values of a token stay right when the token is accepted: an
+        EAGLE head made them from its own guess of the target's state, and makes them anew."""
+        return not self.reads_states
+
 
 @dataclass(frozen=True, slots=True)
 class Load:

@@ -203,6 +203,10 @@ class RelaxedTopP:
         return self._exact.next_token(p, children, q)
 
 
+SMOOTHING = 0.1
+"""The newest position's weight in the running share of matches."""
+
+
 class Adaptive:
     """Lossy for ``tau_max`` > 0: a drafted token is also accepted if it is nearly good enough.
 
@@ -222,14 +226,10 @@ class Adaptive:
     needs_draft, needs_tree = True, True
 
     def __init__(
-        self,
-        exact: Exact,
-        tau_max: float,
-        weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
-        smoothing: float = 0.1,
+        self, exact: Exact, tau_max: float, weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
     ) -> None:
         """Args: ``weights``: none is negative, and not all are 0."""
-        self._exact, self._tau_max, self._smoothing = exact, tau_max, smoothing
+        self._exact, self._tau_max = exact, tau_max
         self._powers = np.array(weights) / sum(weights)
         self.lossless = tau_max == 0
         self._matches = 0.5
@@ -246,7 +246,7 @@ class Adaptive:
 
     def _tau(self, p: Distribution, q: Distribution) -> float:
         same = float(p.argmax() == q.argmax())
-        self._matches += self._smoothing * (same - self._matches)
+        self._matches += SMOOTHING * (same - self._matches)
         drafted = q > 0
         ratio = np.log(q[drafted]) - np.log(np.maximum(p[drafted], 1e-12))
         contrast = float(np.sum(q[drafted] * ratio))

@@ -1,4 +1,4 @@
-"""Files that a command writes: checked before the work, put in place whole, never lost after it.
+"""Files that a command writes: checked before the work, put in place whole after it.
 
 Law of this file: it knows paths and options, not what is written. A command calls
 ``check_outputs`` (and ``claim_folder``) first; everything is written by ``write_file``.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import secrets
 import shutil
@@ -33,7 +32,7 @@ _written: list[Path] = []
 
 
 class WriteError(RunError):
-    """A file could not be written after the work; the sentence says where its content is."""
+    """A file could not be written after the work."""
 
 
 class Faults:
@@ -123,6 +122,27 @@ def claim_folder(path: Path, option: str) -> None:
         raise UserError(f"{name}: cannot be written to: {error.strerror}") from None
 
 
+def claim_results(out: Path, mark: str, what: str) -> None:
+    """Make the folder of ``--out``. Raises ``UserError`` if it holds something else.
+
+    Args:
+        mark: the file by which an earlier result of the same kind is known.
+        what: that kind, for the error's sentence.
+    """
+    if out.is_dir() and any(out.iterdir()) and not (out / mark).exists():
+        raise UserError(
+            f"--out {out}: the folder holds something else than an earlier {what}; "
+            f"name an empty or a new one"
+        )
+    claim_folder(out, "--out")
+
+
+def cache_folder() -> Path:
+    """The folder of what is remembered (in ``XDG_CACHE_HOME``); it may be deleted at any time."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "treepipe"
+
+
 def write_file(path: Path, content: str | bytes, option: str = "") -> None:
     """Put a whole file in place; what was there before stays until the new one is complete.
 
@@ -130,14 +150,14 @@ def write_file(path: Path, content: str | bytes, option: str = "") -> None:
         option: that asked for the file, for the error's sentence.
 
     Raises:
-        WriteError: it cannot be written; its content is in a folder for temporary files, or, of
-            ``--json``, on standard output.
+        WriteError: it cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
         _place(path, data)
     except OSError as error:
-        raise _rescued(path.name, data, f"{option} {path}".strip(), option, error) from None
+        label = f"{option} {path}".strip()
+        raise WriteError(f"{label}: cannot be written: {error.strerror}") from None
     _written.append(path)
 
 
@@ -150,7 +170,7 @@ def write_standard_output(text: str, option: str) -> None:
         raise
     except OSError as error:
         drop_standard_output()
-        raise _rescued("result.json", text.encode(), f"{option} -", "", error) from None
+        raise WriteError(f"{option} -: cannot be written: {error.strerror}") from None
 
 
 def drop_standard_output() -> None:
@@ -177,19 +197,11 @@ def what_is_kept() -> str:
 
 
 def _check_format(path: Path, name: str) -> None:
-    """Draw an empty picture, as some formats need libraries that may be missing."""
     from matplotlib.figure import Figure
 
-    figure, ending = Figure(figsize=(1, 1)), path.suffix[1:].lower()
-    known = sorted(figure.canvas.get_supported_filetypes())
-    if ending not in known:
+    known = sorted(Figure().canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in known:
         raise UserError(f"{name}: a picture's name ends in one of .{', .'.join(known)}")
-    figure.text(0.5, 0.5, "0")
-    try:
-        figure.savefig(io.BytesIO(), format=ending)
-    except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{name}: matplotlib cannot write .{ending} here: {reason}") from None
 
 
 def _check_file(path: Path, name: str, *, new: bool) -> None:
@@ -248,26 +260,3 @@ def _is_written_in_place(path: Path, target: Path) -> bool:
         return False
     is_device = not path.is_file() or Path("/dev") in path.absolute().parents
     return is_device or not os.access(target.parent, os.W_OK)
-
-
-def _rescued(name: str, data: bytes, label: str, option: str, cause: OSError) -> WriteError:
-    """Keep what could not be put in place; the error that says where it is."""
-    try:
-        where = f"it is in {_kept(name, data)}"
-    except OSError:
-        where = f"nor in the folder {tempfile.gettempdir()}, so it is lost"
-        if option == "--json":
-            sys.stdout.write(data.decode())
-            where = "it is on standard output"
-    return WriteError(f"{label}: cannot be written: {cause.strerror}; {where}")
-
-
-def _kept(name: str, data: bytes) -> Path:
-    """Write it to a new folder for temporary files, which is gone again if that fails, too."""
-    folder = Path(tempfile.mkdtemp(prefix="treepipe-"))
-    try:
-        (folder / name).write_bytes(data)
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return folder / name

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from treepipe.core.schedules import systems
 from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.limits import is_least_best, unit_of
-from treepipe.results.metrics import METRIC, in_words
+from treepipe.results.metrics import METRIC, in_words, metric
 from treepipe.results.show import number
 from treepipe.results.statistics import CONFIDENCE, Interval
 
@@ -41,7 +40,7 @@ def _figure(found: Found) -> str:
     goal, workload = found.cluster.search.goal, found.cluster.workload
     value = found.best.outcome.metrics[goal]
     if goal != METRIC or not value.mean:
-        return f"{in_words(goal)} {number(value.mean, DIGITS)} {unit_of(goal)}{_ends(value)}"
+        return f"{in_words(goal)} {number(value.mean, DIGITS)} {metric(goal).unit}{_ends(value)}"
     alone = workload.arrivals is None and min(workload.concurrency, workload.requests) == 1
     rate = value.inverse(1e3)
     return (
@@ -60,11 +59,11 @@ def _over_plain(found: Found) -> str:
         drafting = len(found.best_of_each) > 1
         return ", and no schedule that drafts is better" if drafting else ""
     over = plain[0].gap.shifted(1.0)
-    factor = over if is_least_best(goal) else over.inverse()
+    factor = over if metric(goal).less_is_better else over.inverse()
     told, name = number(factor.mean, DIGITS), "plain decoding"
     if goal.endswith("_ms"):
         return f", {told} times as fast as {name}{_ends(factor)}"
-    if is_least_best(goal):
+    if metric(goal).less_is_better:
         return f"; {name} takes {told} times as much{_ends(factor)}"
     return f", {told} times that of {name}{_ends(factor)}"
 

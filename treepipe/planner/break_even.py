@@ -14,18 +14,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, product
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from treepipe.core.errors import UserError
 from treepipe.planner.gaps import Runs, relative_gap
 from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.limits import is_least_best
+from treepipe.results.metrics import in_words, metric
+from treepipe.results.sheet import Sheet, words
 from treepipe.results.show import number
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, simulate_points
+
+if TYPE_CHECKING:
+    from treepipe.report.page import Picture
 
 Say: TypeAlias = Callable[[str, int], None]
 REACH = 8.0
@@ -113,6 +117,24 @@ class BreakEven:
     after: ScheduleName
     matters: bool = True
 
+    @property
+    def sentence(self) -> str:
+        """The value at which the best schedule changes, in words."""
+        axis = self.axis
+        if self.value is None:
+            ends = f"{axis.shown(axis.low)} to {axis.shown(axis.high)}"
+            sentence = f"{self.before} is the best schedule for {axis.key} from {ends}"
+            sentence += "" if self.matters else ", which changes nothing of any plan's goal"
+        else:
+            low = "" if self.low is None else f" (beyond doubt below {axis.shown(self.low)})"
+            high = "" if self.high is None else f" (beyond doubt above {axis.shown(self.high)})"
+            sentence = (
+                f"break-even: {axis.key} = {axis.shown(self.value)}; {self.before} is better below"
+                f"{low}, {self.after} above{high}"
+            )
+        stated = "" if axis.stated is None else f" (stated: {axis.shown(axis.stated)})"
+        return sentence + stated
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "key": self.axis.key,
@@ -140,6 +162,59 @@ class Regions:
             for name, axis in (("x", self.x), ("y", self.y))
         }
         return {**axes, "best": [list(row) for row in self.best], "runs": self.runs}
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEvenAnalysis:
+    """``--break-even``: along one input, or a map over two."""
+
+    even: BreakEven | None = None
+    regions: Regions | None = None
+    heading: ClassVar[str] = "Where another schedule is better"
+
+    @classmethod
+    def run(cls, found: Found, say: Say, axes: Sequence[Axis] = ()) -> BreakEvenAnalysis:
+        """Find the break-even along the first of one or two axes, and over two the map.
+
+        Raises:
+            UserError: a value is refused.
+            RunError: as ``simulate_points``.
+        """
+        if not axes or not found.feasible:
+            return cls()
+        both = regions(found, axes[0], axes[1], say) if axes[1:] else None
+        return cls(break_even(found, axes[0], say), both)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "break_even": None if self.even is None else self.even.as_dict(),
+            "break_even_map": None if self.regions is None else self.regions.as_dict(),
+        }
+
+    def sentences(self) -> list[str]:
+        return [] if self.even is None else [self.even.sentence]
+
+    def tables(self, found: Found) -> list[Sheet]:
+        """The map as a grid."""
+        if self.regions is None:
+            return []
+        x, y = self.regions.x, self.regions.y
+        title = f"the best schedule by {x.key} (across) and {y.key} (down)"
+        sheet = Sheet("", title, words("", *(x.shown(value, 3) for value in x.values)))
+        for value, best in zip(y.values, self.regions.best, strict=True):
+            sheet.add(y.shown(value, 3), *best)
+        return [sheet]
+
+    def pictures(self, found: Found) -> list[Picture]:
+        """The map."""
+        from treepipe.planner.regions_plot import regions_figure
+        from treepipe.report.page import Picture
+
+        if self.regions is None:
+            return []
+        goal, runs = in_words(found.cluster.search.goal), self.regions.runs
+        title = f"{found.cluster.name}: best schedule by {goal} ({runs} runs; dotted: as stated)"
+        return [Picture(regions_figure(self.regions, title), f"a map of schedules: {title}")]
 
 
 Goals: TypeAlias = Mapping[ScheduleName, Runs]
@@ -199,22 +274,6 @@ def axes_of(texts: Sequence[str], scenario: Scenario) -> list[Axis]:
     if len({text.partition("=")[0].strip() for text in texts}) < len(texts):
         raise UserError("--break-even: a map is over two different inputs")
     return [axis_of(text, scenario) for text in texts]
-
-
-def break_evens(
-    found: Found, axes: Sequence[Axis], say: Say
-) -> tuple[BreakEven | None, Regions | None]:
-    """The break-even along the first axis, and the map over both if there are two; none where
-    that is not asked for, or no plan keeps the limits.
-
-    Raises:
-        UserError: a value is refused.
-        RunError: as ``simulate_points``.
-    """
-    if not axes or not found.feasible:
-        return None, None
-    both = regions(found, axes[0], axes[1], say) if axes[1:] else None
-    return break_even(found, axes[0], say), both
 
 
 def break_even(found: Found, axis: Axis, say: Say) -> BreakEven:
@@ -328,7 +387,9 @@ def _best(found: Found, goals: Goals) -> ScheduleName:
 
 def _cost(found: Found, goals: Goals, name: ScheduleName) -> float:
     """What is least for the best."""
-    return goals[name].mean if is_least_best(found.cluster.search.goal) else -goals[name].mean
+    return (
+        goals[name].mean if metric(found.cluster.search.goal).less_is_better else -goals[name].mean
+    )
 
 
 def _same(goals: Goals, others: Goals) -> bool:
@@ -346,7 +407,7 @@ def _crossing(
 ) -> BreakEven:
     """Between the two values ``ends``, and the interval: where that of the plans' difference ends
     or begins to hold 0, all of them linear between values (in logarithms)."""
-    sign = 1 if is_least_best(found.cluster.search.goal) else -1
+    sign = 1 if metric(found.cluster.search.goal).less_is_better else -1
     values = sorted(tried)
     lead = dict[float, tuple[float, float, float]]()  # how far ``before`` is better: low to high
     for value in values:

@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise, zip_longest
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.limits import is_least_best
 from treepipe.results.load import OVERLOADED
+from treepipe.results.metrics import in_words, metric
+from treepipe.results.sheet import Sheet, figures, words
+from treepipe.results.show import number
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.engine import at_once
 from treepipe.sim.points import Outcome, Point, simulate_points
+
+if TYPE_CHECKING:
+    from treepipe.report.page import Picture
 
 Say: TypeAlias = Callable[[str, int], None]
 RATE = "workload.arrivals.rate_per_s"
@@ -62,15 +67,41 @@ class Capacity:
     limit: str
     overloaded: bool = False
 
+
+@dataclass(frozen=True, slots=True)
+class CapacityAnalysis:
+    """``--capacity``: the best plan of each schedule, the largest rate first."""
+
+    rates: Sequence[Capacity] = ()
+    heading: ClassVar[str] = "Load"
+
+    @classmethod
+    def run(cls, found: Found, say: Say) -> CapacityAnalysis:
+        return cls(capacities(found, say))
+
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "schedule": self.schedule,
-            "rate_per_s": self.rate_per_s,
-            "low": self.low,
-            "high": self.high,
-            "limit": self.limit,
-            "overloaded": self.overloaded,
-        }
+        return {"capacity": [asdict(each) for each in self.rates]}
+
+    def sentences(self) -> list[str]:
+        return []
+
+    def tables(self, found: Found) -> list[Sheet]:
+        """The arrival rate that each schedule's best plan serves."""
+        if not self.rates:
+            return []
+        title = "capacity: the largest arrival rate that keeps the limits (requests/s)"
+        columns = [*words("plan of"), *figures("requests/s", "95 % interval")]
+        sheet = Sheet("", title, [*columns, *words("broken first", "")])
+        for each in self.rates:
+            value = "none" if each.rate_per_s is None else number(each.rate_per_s)
+            ends = ["?" if end is None else number(end) for end in (each.low, each.high)]
+            interval = " … ".join(ends) if each.rate_per_s is not None else ""
+            note = "overloaded: longer runs keep less" if each.overloaded else ""
+            sheet.add(each.schedule, value, interval, in_words(each.limit), note)
+        return [sheet]
+
+    def pictures(self, found: Found) -> list[Picture]:
+        return []
 
 
 def check_capacity(cluster: Cluster) -> None:
@@ -256,7 +287,7 @@ def _slack(name: str, bound: float, outcome: Outcome) -> Slack:
             f"--capacity: search.limits.{name}: there are too few requests to tell it; raise "
             f"workload.requests or runs"
         )
-    sign = -1.0 if is_least_best(name) else 1.0
+    sign = -1.0 if metric(name).less_is_better else 1.0
     ends = [value.mean if end is None else end for end in (value.low, value.high)]
     low, high = sorted(sign * _apart(end, bound) for end in ends)
     return low, sign * _apart(value.mean, bound), high

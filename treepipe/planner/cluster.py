@@ -11,9 +11,9 @@ import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from treepipe.core.errors import UserError
 from treepipe.core.layers import PartitionRule
@@ -22,6 +22,8 @@ from treepipe.files.section import Count, GridValues, Positive, Section, Several
 from treepipe.files.toml_file import flattened, read_toml
 from treepipe.profiles.library import load_device, profile_path
 from treepipe.profiles.schema import AnyDevice, Price, Share
+from treepipe.results.metrics import GOALS, METRICS, PRICES
+from treepipe.results.statistics import SHARE
 from treepipe.scenario.scenario import Scenario, override_key, refuse_other_files
 from treepipe.scenario.schema import Replay, ScheduleName, ScheduleSection
 
@@ -30,27 +32,12 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import Self
 
-Goal: TypeAlias = Literal[
-    "time_between_tokens_ms",
-    "p50_time_between_tokens_ms",
-    "p95_time_between_tokens_ms",
-    "p99_time_between_tokens_ms",
-    "throughput_tokens_s",
-    "per_session_throughput_tokens_s",
-    "time_to_first_token_ms",
-    "p50_time_to_first_token_ms",
-    "p95_time_to_first_token_ms",
-    "p99_time_to_first_token_ms",
-    "request_latency_ms",
-    "p50_request_latency_ms",
-    "p95_request_latency_ms",
-    "p99_request_latency_ms",
-    "goodput_requests_s",
-    "slo_attainment",
-    "usd_per_million_tokens",
-    "joules_per_token",
-]
-FrontGoal: TypeAlias = Goal | Literal["price_usd", "price_usd_per_hour"]
+if TYPE_CHECKING:
+    Goal: TypeAlias = str
+    FrontGoal: TypeAlias = str
+else:
+    Goal = Literal[GOALS]
+    FrontGoal = Literal[GOALS + tuple(PRICES)]
 """What plans are weighed by against each other: figures, and prices of all devices together."""
 Placement: TypeAlias = Literal["own", "shared", "stage"]
 Role: TypeAlias = Literal["stage", "draft"]
@@ -60,37 +47,28 @@ RUNS = 18
 """Of the last rung, where the file does not say it."""
 
 
-class Limits(Section):
-    """What a plan keeps to besides the devices' memory; throughputs, goodput and attainment are at
-    least so large, others at most."""
+class _Limits(Section):
+    """What a plan keeps to besides the devices' memory: a bound for every goal, upper or lower as
+    less or more of it is better."""
 
     memory_share: Share = Field(1.0, description="of each stage's memory that may be taken")
     price_usd_per_hour: Positive | None = Field(None, description="of all devices together")
     price_usd: Positive | None = Field(None, description="of all devices that are bought")
-    time_between_tokens_ms: Positive | None = None
-    p50_time_between_tokens_ms: Positive | None = None
-    p95_time_between_tokens_ms: Positive | None = None
-    p99_time_between_tokens_ms: Positive | None = None
-    time_to_first_token_ms: Positive | None = None
-    p50_time_to_first_token_ms: Positive | None = None
-    p95_time_to_first_token_ms: Positive | None = None
-    p99_time_to_first_token_ms: Positive | None = None
-    request_latency_ms: Positive | None = None
-    p50_request_latency_ms: Positive | None = None
-    p95_request_latency_ms: Positive | None = None
-    p99_request_latency_ms: Positive | None = None
-    goodput_requests_s: Positive | None = None
-    slo_attainment: Share | None = None
-    usd_per_million_tokens: Positive | None = None
-    joules_per_token: Positive | None = None
-    throughput_tokens_s: Positive | None = None
-    per_session_throughput_tokens_s: Positive | None = None
 
     @property
     def of_metrics(self) -> dict[str, float]:
         """The bounds of simulated figures, by metric."""
-        given = {name: getattr(self, name) for name in get_args(Goal)}
+        given = {name: getattr(self, name) for name in GOALS}
         return {name: bound for name, bound in given.items() if bound is not None}
+
+
+if TYPE_CHECKING:
+    Limits = _Limits
+else:
+    _BOUNDS = {name: Share if METRICS[name].range == SHARE else Positive for name in GOALS}
+    Limits = create_model(
+        "Limits", __base__=_Limits, **{name: (kind | None, None) for name, kind in _BOUNDS.items()}
+    )
 
 
 class Kind(Section):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import FrontGoal
 from treepipe.planner.gaps import Runs, relative_gap
-from treepipe.planner.limits import is_least_best
+from treepipe.results.metrics import metric
 from treepipe.results.statistics import ROUNDING
 from treepipe.sim.points import Outcome
 
@@ -135,7 +135,7 @@ def _table(plans: Sequence[Weighed], goals: Sequence[str]) -> npt.NDArray[np.flo
     for plan in plans:
         values = [plan.value(goal) for goal in goals]
         rows.append([float(f"{value:.9g}") for value in values if value is not None])
-    signs = [1.0 if is_least_best(goal) else -1.0 for goal in goals]
+    signs = [1.0 if metric(goal).less_is_better else -1.0 for goal in goals]
     return np.asarray(np.array(rows) * np.array(signs), float)
 
 

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from treepipe.planner.front import Front
-from treepipe.planner.limits import is_least_best, unit_of
-from treepipe.results.metrics import in_words
-from treepipe.results.plots import AMBER, BLACK, BLUE, GREY, clean, save_figure
+from treepipe.results.metrics import in_words, metric
+from treepipe.results.plots import AMBER, BLACK, BLUE, GREY, clean
 
 ON = {"marker": "o", "color": BLUE, "ms": 8, "mec": "white", "label": "on the front"}
 BEATEN = {"marker": "D", "color": AMBER, "ms": 6, "mec": BLACK, "mew": 0.5, "label": "beaten"}
@@ -27,11 +25,6 @@ SIZE = 8
 """Of a number (points); a digit is less than 0.65 as wide, a line 1.3 as high."""
 BESIDE = (6, 4)
 """Where a number begins, from the middle of its mark (points)."""
-
-
-def draw_front(front: Front, goal: str, title: str, path: Path) -> None:
-    """Write the picture. Raises ``WriteError``."""
-    save_figure(front_figure(front, goal, title), path, 110, "--plot")
 
 
 def front_figure(front: Front, goal: str, title: str) -> Figure:
@@ -137,5 +130,5 @@ def _listed(places: Sequence[int]) -> str:
 
 
 def _label(goal: str) -> str:
-    side = "less" if is_least_best(goal) else "more"
-    return f"{in_words(goal)} ({unit_of(goal)}), {side} is better"
+    side = "less" if metric(goal).less_is_better else "more"
+    return f"{in_words(goal)} ({metric(goal).unit}), {side} is better"

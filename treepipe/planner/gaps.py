@@ -77,3 +77,8 @@ def shown(share: float) -> str:
     if share > 9:
         return "above 10x"
     return "below -90%" if share < -0.9 else f"{share:+.1%}"
+
+
+def shown_interval(low: float | None, high: float | None) -> str:
+    """Both ends in a table; nothing where one is not known."""
+    return "" if low is None or high is None else f"{shown(low)} … {shown(high)}"

@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, comb
-from typing import get_args
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
-from treepipe.planner.cluster import Cluster, Goal
+from treepipe.planner.cluster import Cluster
 from treepipe.planner.front import Front, Weighed, front_members, pareto_front
 from treepipe.planner.gaps import Runs, may_be_equal, relative_gap
-from treepipe.planner.limits import Miss, is_least_best, misses
+from treepipe.planner.limits import Miss, misses
 from treepipe.planner.uncertain import Cases, in_cases
 from treepipe.results.critical_path import CriticalPath
-from treepipe.results.metrics import PERCENTILES
+from treepipe.results.metrics import GOALS, PERCENTILES, metric
 from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Outcome, Point, simulate_points
@@ -222,7 +221,7 @@ def _cost(outcome: Outcome, cluster: Cluster) -> tuple[float, float]:
     value = outcome.metrics[goal].mean
     return (
         missed[0].excess if missed else 0.0,
-        value if is_least_best(goal) else -value,
+        value if metric(goal).less_is_better else -value,
     )
 
 
@@ -291,7 +290,7 @@ def _figures(candidate: Candidate, outcome: Outcome) -> object:
     return (
         tuple(
             (goal, *(f"{value:.9g}" for value in outcome.observations.get(goal, ())))
-            for goal in get_args(Goal)
+            for goal in GOALS
         ),
         tuple(candidate.prices.items()),
     )

@@ -8,14 +8,11 @@ from math import inf
 
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Limits, Search
-from treepipe.results.metrics import UNITS, in_words
+from treepipe.results.metrics import in_words, metric
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.memory import Need
 from treepipe.sim.points import Outcome
-
-SMALL_IS_GOOD = ("_ms", "_per_token", "_per_million_tokens", "_usd", "_usd_per_hour")
-"""Ends of the names of such metrics; throughputs are better large."""
 
 
 class LimitError(UserError):
@@ -45,9 +42,9 @@ class Miss:
     def __str__(self) -> str:
         if self.value is None:
             return f"it has no {in_words(self.limit)}, which search.limits.{self.limit} bounds"
-        side = "above" if is_least_best(self.limit) else "below"
+        side = "above" if metric(self.limit).less_is_better else "below"
         return (
-            f"{in_words(self.limit)} is {self.value:.4g} {UNITS[self.limit]}, {side} "
+            f"{in_words(self.limit)} is {self.value:.4g} {metric(self.limit).unit}, {side} "
             f"search.limits.{self.limit} = {self.bound:g} (by a factor of {1 + self.excess:.3g})"
         )
 
@@ -59,8 +56,8 @@ def check_limits(deployment: Deployment, needs: Sequence[Need], search: Search) 
     for goal in search.weighed:
         _check_data(deployment, goal, f"key search.front: {goal!r}")
     _check_data(deployment, search.goal, f"key search.goal = {search.goal!r}")
-    for metric in limits.of_metrics:
-        _check_data(deployment, metric, f"key search.limits.{metric}")
+    for name in limits.of_metrics:
+        _check_data(deployment, name, f"key search.limits.{name}")
     if limits.price_usd_per_hour is not None:
         _check_rate(deployment, limits.price_usd_per_hour)
     if limits.memory_share < 1:
@@ -75,27 +72,17 @@ def misses(outcome: Outcome, limits: Limits) -> tuple[Miss, ...]:
             found.append(Miss(name, None, bound, inf))
             continue
         value = outcome.metrics[name].mean
-        above, below = (value, bound) if is_least_best(name) else (bound, value)
+        above, below = (value, bound) if metric(name).less_is_better else (bound, value)
         if above > below:
             found.append(Miss(name, value, bound, above / below - 1 if below else inf))
     return tuple(sorted(found, key=lambda miss: -miss.excess))
 
 
-def unit_of(goal: str) -> str:
-    """The unit of a figure, or of a price."""
-    return {"price_usd": "USD", "price_usd_per_hour": "USD/h"}.get(goal) or UNITS[goal]
-
-
-def is_least_best(metric: str) -> bool:
-    """Whether less of it is better."""
-    return metric.endswith(SMALL_IS_GOOD)
-
-
-def _check_data(deployment: Deployment, metric: str, key: str) -> None:
+def _check_data(deployment: Deployment, goal: str, key: str) -> None:
     """Energy and price are sums over all devices, so each must state its own."""
-    if metric in ("usd_per_million_tokens", "price_usd_per_hour"):
+    if goal in ("usd_per_million_tokens", "price_usd_per_hour"):
         _check_stated(deployment, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
-    if metric == "joules_per_token":
+    if goal == "joules_per_token":
         _check_stated(deployment, key, "power", lambda machine: machine.power_w)
 
 

@@ -8,18 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
-from treepipe.planner.break_even import BreakEven, Regions
-from treepipe.planner.explored import NOTHING_MORE, Explored
+from treepipe.planner.analysis import Analysis, with_empty
 from treepipe.planner.front_plot import front_figure
 from treepipe.planner.halving import Found
-from treepipe.planner.limits import is_least_best
-from treepipe.planner.regions_plot import regions_figure
 from treepipe.planner.report import (
     binding,
-    break_even_sentence,
-    capacity_table,
     cases_table,
     front_table,
     front_title,
@@ -29,23 +22,16 @@ from treepipe.planner.report import (
     ranking_notes,
     ranking_table,
     refusals,
-    regions_title,
-    robustness_table,
-    sensitivity_table,
-    sensitivity_title,
 )
-from treepipe.planner.sensitivity import Sensitivity
-from treepipe.planner.sensitivity_plot import tornado_figure
 from treepipe.report.background import background
 from treepipe.report.page import Chapter, Picture, Report
-from treepipe.results.metrics import UNITS, in_words
+from treepipe.results.metrics import in_words, metric
 from treepipe.results.timeline import timelines_figure
 from treepipe.sim.predict import predict
 
 
-def plan_report(found: Found, more: Explored = NOTHING_MORE, command: str = "") -> Report:
+def plan_report(found: Found, analyses: Sequence[Analysis] = (), command: str = "") -> Report:
     """Args: ``command``: what made the report, quoted for a shell."""
-    rates, wrong = more.capacities, more.mishaps
     cluster = found.cluster
     used = [each.candidate.scenario for each in found.ranking]
     tables = [ranking_table(found), *([] if found.cases is None else [cases_table(found)])]
@@ -53,10 +39,10 @@ def plan_report(found: Found, more: Explored = NOTHING_MORE, command: str = "") 
         Chapter("Plans", [*ranking_notes(found), *prices(found)], tables),
         Chapter("What binds", binding(found)),
         _front(found),
-        _hangs_on(found, more.sensitivities),
-        _changes(found, more.break_even, more.regions),
-        Chapter("Load", tables=[capacity_table(rates)] if rates else []),
-        Chapter("Where things go wrong", tables=[robustness_table(found, wrong)] if wrong else []),
+        *(
+            Chapter(each.heading, each.sentences(), each.tables(found), each.pictures(found))
+            for each in with_empty(analyses)
+        ),
         _timeline(found),
         Chapter("Refused plans", refusals(found)),
     ]
@@ -73,10 +59,10 @@ def question(found: Found) -> list[str]:
     """What was asked: the goal, the cluster, what was tried, and within which limits."""
     cluster = found.cluster
     search, goal = cluster.search, cluster.search.goal
-    side = "least" if is_least_best(goal) else "largest"
+    side = "least" if metric(goal).less_is_better else "largest"
     limits = [
-        f"{in_words(name)} at {'most' if is_least_best(name) else 'least'} {bound:g} {UNITS[name]}"
-        for name, bound in search.limits.of_metrics.items()
+        f"{each.in_words} at {'most' if each.less_is_better else 'least'} {bound:g} {each.unit}"
+        for each, bound in ((metric(n), b) for n, b in search.limits.of_metrics.items())
     ]
     costs = {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}
     for name, unit in costs.items():
@@ -110,30 +96,6 @@ def _front(found: Found) -> Chapter:
         [table],
         [picture],
     )
-
-
-def _hangs_on(found: Found, rows: Sequence[Sensitivity]) -> Chapter:
-    heading = "What the answer hangs on"
-    if not rows:
-        return Chapter(heading)
-    title, goal = sensitivity_title(found), found.cluster.search.goal
-    picture = Picture(tornado_figure(rows, title, goal), f"a pair of bars per input: {title}")
-    return Chapter(heading, tables=[sensitivity_table(found, rows)], pictures=[picture])
-
-
-def _changes(found: Found, even: BreakEven | None, mapped: Regions | None) -> Chapter:
-    sentences = [] if even is None else [break_even_sentence(even)]
-    if mapped is None:
-        return Chapter("Where another schedule is better", sentences)
-    title = regions_title(found, mapped)
-    table = Table(title=f"the best schedule by {mapped.x.key} (across) and {mapped.y.key} (down)")
-    table.add_column("")
-    for value in mapped.x.values:
-        table.add_column(mapped.x.shown(value, 3))
-    for value, best in zip(mapped.y.values, mapped.best, strict=True):
-        table.add_row(mapped.y.shown(value, 3), *best)
-    picture = Picture(regions_figure(mapped, title), f"a map of schedules: {title}")
-    return Chapter("Where another schedule is better", sentences, [table], [picture])
 
 
 def _timeline(found: Found) -> Chapter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from treepipe.results.plots import (
     SILVER,
     SKY,
     YELLOW,
-    save_figure,
 )
 
 STYLES = (
@@ -33,11 +31,6 @@ STYLES = (
     (GREY, "ooo"),
 )
 """Colour and hatching of each schedule; more than these share a colour and keep their names."""
-
-
-def draw_regions(found: Regions, title: str, path: Path) -> None:
-    """Write the picture. Raises ``WriteError``."""
-    save_figure(regions_figure(found, title), path, 110, "--plot")
 
 
 def regions_figure(found: Regions, title: str) -> Figure:

@@ -10,27 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
+from treepipe.planner.analysis import Analysis, with_empty
 from treepipe.planner.answer import headline
-from treepipe.planner.break_even import BreakEven, Regions
 from treepipe.planner.candidates import Candidate
-from treepipe.planner.capacity import Capacity
 from treepipe.planner.cluster import Goal, published_price
-from treepipe.planner.explored import NOTHING_MORE, Explored
 from treepipe.planner.front import Front
-from treepipe.planner.gaps import shown
+from treepipe.planner.gaps import shown_interval
 from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.limits import is_least_best, unit_of
-from treepipe.planner.robustness import Mishap
-from treepipe.planner.sensitivity import STEP, Sensitivity
 from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
-from treepipe.results.metrics import UNITS, in_words
-from treepipe.results.show import number, print_table
+from treepipe.results.metrics import METRICS, in_words, metric
+from treepipe.results.sheet import Sheet, figures, words
+from treepipe.results.show import number, print_sheet
 from treepipe.results.statistics import CONFIDENCE, Interval
 from treepipe.scenario.making import share_warnings
 
@@ -39,25 +34,21 @@ NAMED = 4
 """More plans that cannot be told apart are counted, as the table marks them."""
 
 
-def plan_content(found: Found, more: Explored = NOTHING_MORE) -> dict[str, Any]:
+def plan_content(found: Found, analyses: Sequence[Analysis] = ()) -> dict[str, Any]:
     """The content of the JSON file; keys as in ``docs/planning.md``."""
-    search, even, mapped = found.cluster.search, more.break_even, more.regions
+    search = found.cluster.search
     return {
         "schema": SCHEMA,
         "cluster": found.cluster.name,
         "goal": search.goal,
-        "unit": UNITS[search.goal],
+        "unit": METRICS[search.goal].unit,
         "seed": found.cluster.seed,
         "feasible": found.feasible,
         "rungs": [{"candidates": rung.candidates, "runs": rung.runs} for rung in found.rungs],
         "confidence": CONFIDENCE,
         "comparisons": found.comparisons,
         "uncertain_inputs": {} if found.cases is None else _uncertain_inputs(found, found.cases),
-        "sensitivity": [row.as_dict() for row in more.sensitivities],
-        "break_even": None if even is None else even.as_dict(),
-        "break_even_map": None if mapped is None else mapped.as_dict(),
-        "capacity": [each.as_dict() for each in more.capacities],
-        "robustness": [each.as_dict() for each in more.mishaps],
+        **{key: value for each in with_empty(analyses) for key, value in each.as_dict().items()},
         "warnings": plan_warnings(found),
         "ranking": [_entry(each, search.goal) for each in found.ranking],
         **found.front.as_dict(),
@@ -76,7 +67,7 @@ def plan_content(found: Found, more: Explored = NOTHING_MORE) -> dict[str, Any]:
 def _uncertain_inputs(found: Found, cases: Cases) -> dict[str, Any]:
     """What is estimated, and what that leaves of the best plan of each schedule."""
     goal, plans = found.cluster.search.goal, found.best_of_each
-    best_in = cases.best_in(least=is_least_best(goal))
+    best_in = cases.best_in(least=metric(goal).less_is_better)
     return {
         "estimates": {str(of): share for of, share in cases.inputs.items()},
         "cases": len(next(iter(cases.values.values()))),
@@ -130,11 +121,11 @@ def _entry(ranked: Ranked, goal: Goal) -> dict[str, Any]:
 
 def show_plan(found: Found, console: Console) -> None:
     """Print the ranking, what was refused, and the verdict."""
-    print_table(console, ranking_table(found))
+    print_sheet(console, ranking_table(found))
     for sentence in [*verdict(found), *prices(found), *binding(found)]:
         console.print(sentence, highlight=False)
     if (table := front_table(found.front)) is not None:
-        print_table(console, table)
+        print_sheet(console, table)
     for sentence in refusals(found):
         console.print(f"refused: {sentence}", highlight=False)
     for warning in plan_warnings(found):
@@ -156,16 +147,14 @@ def plan_warnings(found: Found) -> list[str]:
     return [*(f"all plans: {each}" for each in of_all), *(f"{which} plan: {each}" for each in own)]
 
 
-def front_table(front: Front) -> Table | None:
+def front_table(front: Front) -> Sheet | None:
     """What each plan has to say for itself, and which one beats it in all goals; None where there
     is one plan, or one goal."""
     if len(front.values) < 2 or len(front.goals) < 2:
         return None
-    table = Table(title="all goals: plans of the ranking, and what beats them in every goal")
-    table.add_column("", justify="right")
-    for goal in front.goals:
-        table.add_column(f"{in_words(goal)} ({unit_of(goal)})", justify="right")
-    table.add_column("beaten by")
+    goals = [f"{in_words(goal)} ({metric(goal).unit})" for goal in front.goals]
+    title = "all goals: plans of the ranking, and what beats them in every goal"
+    sheet = Sheet("", title, [*figures("", *goals), *words("beaten by")])
     by = {each.plan: each for each in front.beaten}
     for place, values in enumerate(front.values):
         cells = [number(values[goal]) for goal in front.goals]
@@ -173,97 +162,16 @@ def front_table(front: Front) -> Table | None:
         if place in by:
             doubt = "" if by[place].certain else ", not beyond doubt"
             beaten = f"{by[place].by + 1}{doubt}"
-        table.add_row(str(place + 1), *cells, beaten)
-    return table
+        sheet.add(str(place + 1), *cells, beaten)
+    return sheet
 
 
-def show_explored(found: Found, more: Explored, console: Console) -> None:
+def show_analysis(found: Found, analysis: Analysis, console: Console) -> None:
     """Print what else was asked for, as far as there is an answer."""
-    if more.sensitivities:
-        print_table(console, sensitivity_table(found, more.sensitivities))
-    if more.break_even is not None:
-        console.print(break_even_sentence(more.break_even), highlight=False)
-    if more.capacities:
-        print_table(console, capacity_table(more.capacities))
-    if more.mishaps:
-        print_table(console, robustness_table(found, more.mishaps))
-
-
-def sensitivity_table(found: Found, rows: Sequence[Sensitivity]) -> Table:
-    """What inputs do to the best plan."""
-    table = Table(title=sensitivity_title(found))
-    table.add_column("input")
-    for heading in (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        interval = ""
-        if row.low is not None and row.high is not None:
-            interval = f"{shown(row.low)} … {shown(row.high)}"
-        table.add_row(row.label, shown(row.down), shown(row.up), interval)
-    return table
-
-
-def break_even_sentence(even: BreakEven) -> str:
-    """The value at which the best schedule changes, in words."""
-    axis = even.axis
-    if even.value is None:
-        ends = f"{axis.shown(axis.low)} to {axis.shown(axis.high)}"
-        sentence = f"{even.before} is the best schedule for {axis.key} from {ends}"
-        sentence += "" if even.matters else ", which changes nothing of any plan's goal"
-    else:
-        low = "" if even.low is None else f"beyond doubt below {axis.shown(even.low)}"
-        high = "" if even.high is None else f"beyond doubt above {axis.shown(even.high)}"
-        sentence = (
-            f"break-even: {axis.key} = {axis.shown(even.value)}; {even.before} is better below"
-            f"{f' ({low})' if low else ''}, {even.after} above{f' ({high})' if high else ''}"
-        )
-    stated = "" if axis.stated is None else f" (stated: {axis.shown(axis.stated)})"
-    return sentence + stated
-
-
-def capacity_table(rates: Sequence[Capacity]) -> Table:
-    """The arrival rate that each schedule's best plan serves."""
-    table = Table(title="capacity: the largest arrival rate that keeps the limits (requests/s)")
-    table.add_column("plan of")
-    for heading in ("requests/s", "95 % interval"):
-        table.add_column(heading, justify="right")
-    for heading in ("broken first", ""):
-        table.add_column(heading)
-    for each in rates:
-        value = "none" if each.rate_per_s is None else number(each.rate_per_s)
-        ends = ["?" if end is None else number(end) for end in (each.low, each.high)]
-        interval = " … ".join(ends) if each.rate_per_s is not None else ""
-        note = "overloaded: longer runs keep less" if each.overloaded else ""
-        table.add_row(each.schedule, value, interval, in_words(each.limit), note)
-    return table
-
-
-def robustness_table(found: Found, wrong: Sequence[Mishap]) -> Table:
-    """What becomes of the best plan where things go wrong."""
-    goal, plan = in_words(found.cluster.search.goal), found.best.candidate.label
-    table = Table(title=f"{plan}: {goal} where things go wrong ({found.runs} paired runs)")
-    for heading in ("what", "worst at"):
-        table.add_column(heading)
-    for heading in ("change", "95 % interval"):
-        table.add_column(heading, justify="right")
-    for each in wrong:
-        interval = ""
-        if each.low is not None and each.high is not None:
-            interval = f"{shown(each.low)} … {shown(each.high)}"
-        table.add_row(each.case, each.worker or "", shown(each.change), interval)
-    return table
-
-
-def regions_title(found: Found, mapped: Regions) -> str:
-    """What the map of best schedules is headed by."""
-    goal = in_words(found.cluster.search.goal)
-    return f"{found.cluster.name}: best schedule by {goal} ({mapped.runs} runs; dotted: as stated)"
-
-
-def sensitivity_title(found: Found) -> str:
-    """What the table and the plot of sensitivities are headed by."""
-    goal, plan = in_words(found.cluster.search.goal), found.best.candidate.label
-    return f"{plan}: {goal} as one input changes ({found.runs} paired runs)"
+    for table in analysis.tables(found):
+        print_sheet(console, table)
+    for sentence in analysis.sentences():
+        console.print(sentence, highlight=False)
 
 
 def front_title(found: Found) -> str:
@@ -333,7 +241,7 @@ def _by_inputs(found: Found) -> list[str]:
         return []
     best, goal = found.best, found.cluster.search.goal
     wide = found.cases.widened(best.candidate.schedule, best.outcome.metrics[goal])
-    shares = found.cases.best_in(least=is_least_best(goal))
+    shares = found.cases.best_in(least=metric(goal).less_is_better)
     others = [
         f"{name} in {share:.0%}"
         for name, share in sorted(shares.items(), key=lambda item: -item[1])
@@ -343,7 +251,7 @@ def _by_inputs(found: Found) -> list[str]:
     first = f"{winner} is the best schedule in {shares[winner]:.0%}"
     inputs = ", ".join(f"{of} ±{share:.0%}" for of, share in found.cases.inputs.items())
     return [
-        f"with its inputs' uncertainty: {_ends(wide)} {UNITS[goal]}; "
+        f"with its inputs' uncertainty: {_ends(wide)} {METRICS[goal].unit}; "
         f"{', '.join([first, *others])} of {len(next(iter(found.cases.values.values())))} cases "
         f"that the inputs allow ({inputs})"
     ]
@@ -354,21 +262,20 @@ def ranking_notes(found: Found) -> list[str]:
     return [each for each in verdict(found)[1:] if each not in _by_inputs(found)]
 
 
-def cases_table(found: Found) -> Table:
+def cases_table(found: Found) -> Sheet:
     """The best plan of each schedule with both intervals, and how often it is the best one."""
     cases, goal = found.cases, found.cluster.search.goal
     assert cases is not None
-    shares = cases.best_in(least=is_least_best(goal))
+    shares = cases.best_in(least=metric(goal).less_is_better)
     count = len(next(iter(cases.values.values())))
-    table = Table(title=f"the best plan of each schedule in {count} cases that the inputs allow")
-    table.add_column("schedule")
-    for heading in (UNITS[goal], "95 %, by the runs", "95 %, by runs and inputs", "best in"):
-        table.add_column(heading, justify="right")
+    title = f"the best plan of each schedule in {count} cases that the inputs allow"
+    told = (METRICS[goal].unit, "95 %, by the runs", "95 %, by runs and inputs", "best in")
+    sheet = Sheet("", title, [*words("schedule"), *figures(*told)])
     for name, each in found.best_of_each.items():
         value = each.outcome.metrics[goal]
         both = _ends(cases.widened(name, value))
-        table.add_row(name, number(value.mean), _ends(value), both, f"{shares[name]:.0%}")
-    return table
+        sheet.add(name, number(value.mean), _ends(value), both, f"{shares[name]:.0%}")
+    return sheet
 
 
 def _comparison(found: Found) -> list[str]:
@@ -415,23 +322,20 @@ def check_feasible(found: Found) -> None:
         )
 
 
-def ranking_table(found: Found) -> Table:
+def ranking_table(found: Found) -> Sheet:
     """The ranking; where no plan keeps the limits, how far each of them is off."""
     return _ordered_table(found) if found.feasible else _misses_table(found)
 
 
-def _ordered_table(found: Found) -> Table:
+def _ordered_table(found: Found) -> Sheet:
     goal = found.cluster.search.goal
-    table = Table(title=_title(found))
-    for heading in ("", "plan"):
-        table.add_column(heading)
-    for heading in (UNITS[goal], "95 % interval", "against the best", "95 %, all together", ""):
-        table.add_column(heading, justify="right")
+    told = (METRICS[goal].unit, "95 % interval", "against the best", "95 %, all together", "")
+    sheet = Sheet("", _title(found), [*words("", "plan"), *figures(*told)])
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal]
         cells = ("", "", "best") if rank == 1 else _gap_cells(each)
-        table.add_row(str(rank), _named(each), number(value.mean), _ends(value), *cells)
-    return table
+        sheet.add(str(rank), _named(each), number(value.mean), _ends(value), *cells)
+    return sheet
 
 
 def _ends(interval: Interval) -> str:
@@ -442,24 +346,19 @@ def _gap_cells(ranked: Ranked) -> tuple[str, str, str]:
     gap, tied = ranked.gap, "not distinguishable" if ranked.tied else ""
     if gap is None:
         return "", "", tied
-    interval = ""
-    if gap.low is not None and gap.high is not None:
-        interval = f"{shown(gap.low)} … {shown(gap.high)}"
-    return f"{gap.mean:+.1%}", interval, tied
+    return f"{gap.mean:+.1%}", shown_interval(gap.low, gap.high), tied
 
 
-def _misses_table(found: Found) -> Table:
+def _misses_table(found: Found) -> Sheet:
     goal = found.cluster.search.goal
-    table = Table(title=f"{_title(found)}: no plan keeps the limits, nearest first")
-    for heading in ("", "plan"):
-        table.add_column(heading)
-    table.add_column(UNITS[goal], justify="right")
-    table.add_column("limits missed, the worst first")
+    title = f"{_title(found)}: no plan keeps the limits, nearest first"
+    columns = [*words("", "plan"), *figures(METRICS[goal].unit)]
+    sheet = Sheet("", title, [*columns, *words("limits missed, the worst first")])
     for rank, each in enumerate(found.ranking, 1):
         value = each.outcome.metrics[goal].mean
         missed = "; ".join(str(miss) for miss in each.misses)
-        table.add_row(str(rank), _named(each), number(value), missed)
-    return table
+        sheet.add(str(rank), _named(each), number(value), missed)
+    return sheet
 
 
 def _named(ranked: Ranked) -> str:
@@ -510,7 +409,7 @@ def write_best(found: Found, out: Path) -> None:
     comment = [
         f"Found by treepipe plan {found.cluster.path.name}: the best of "
         f"{found.rungs[0].candidates} plans for {in_words(search.goal)}.",
-        f"Predicted: {number(value.mean)} {UNITS[search.goal]} (mean of {found.runs} runs).",
+        f"Predicted: {number(value.mean)} {METRICS[search.goal].unit} (mean of {found.runs} runs).",
     ]
     name = f"{found.cluster.name}: {best.candidate.schedule}"
     faults = {key: value for key, value in found.cluster.content.items() if key == "faults"}

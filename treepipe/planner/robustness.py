@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from treepipe.planner.gaps import Runs, relative_change
+from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import Found
-from treepipe.planner.limits import is_least_best
 from treepipe.profiles.library import resolve_link
+from treepipe.results.metrics import in_words, metric
+from treepipe.results.sheet import Sheet, figures, words
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import multiplied, named_links
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome, Point, simulate_points
+
+if TYPE_CHECKING:
+    from treepipe.report.page import Picture
 
 SLOWER = 1.5
 """Of a slow device."""
@@ -32,7 +36,7 @@ Case: TypeAlias = tuple[str, str | None, Scenario]
 
 
 @dataclass(frozen=True, slots=True)
-class Mishap:
+class StressCase:
     """What one thing that goes wrong does to the goal.
 
     Attributes:
@@ -50,11 +54,42 @@ class Mishap:
     low: float | None
     high: float | None
 
+
+@dataclass(frozen=True, slots=True)
+class RobustnessAnalysis:
+    """``--robust``: the best plan with one thing wrong."""
+
+    cases: Sequence[StressCase] = ()
+    heading: ClassVar[str] = "Where things go wrong"
+
+    @classmethod
+    def run(cls, found: Found, say: Say) -> RobustnessAnalysis:
+        return cls(stress_cases(found, say))
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"robustness": [asdict(each) for each in self.cases]}
+
+    def sentences(self) -> list[str]:
+        return []
+
+    def tables(self, found: Found) -> list[Sheet]:
+        """A row per case with what it does to the goal."""
+        if not self.cases:
+            return []
+        goal, plan = in_words(found.cluster.search.goal), found.best.candidate.label
+        title = f"{plan}: {goal} where things go wrong ({found.runs} paired runs)"
+        columns = [*words("what", "worst at"), *figures("change", "95 % interval")]
+        sheet = Sheet("", title, columns)
+        for each in self.cases:
+            interval = shown_interval(each.low, each.high)
+            sheet.add(each.case, each.worker or "", shown(each.change), interval)
+        return [sheet]
+
+    def pictures(self, found: Found) -> list[Picture]:
+        return []
 
 
-def mishaps(found: Found, say: Say) -> list[Mishap]:
+def stress_cases(found: Found, say: Say) -> list[StressCase]:
     """What each thing that goes wrong does to the best plan; none if no plan is feasible.
 
     Raises:
@@ -65,19 +100,19 @@ def mishaps(found: Found, say: Say) -> list[Mishap]:
         return []
     goal, best = found.cluster.search.goal, found.best
     told = _worst([*_cases(best.candidate.scenario, found)], found, say)
-    wrong = list[Mishap]()
+    wrong = list[StressCase]()
     for (case, worker, _), outcome in zip(
         told, _simulated(told, found, found.runs, say), strict=True
     ):
         change = relative_change(Runs.of(best.outcome, goal), Runs.of(outcome, goal))
-        wrong.append(Mishap(case, worker, change.mean, change.low, change.high))
+        wrong.append(StressCase(case, worker, change.mean, change.low, change.high))
     return wrong
 
 
 def _worst(told: Sequence[Case], found: Found, say: Say) -> list[Case]:
     """The worst of cases that differ in the device alone, by the first rung's runs."""
     goal = found.cluster.search.goal
-    sign = 1 if is_least_best(goal) else -1
+    sign = 1 if metric(goal).less_is_better else -1
     seen = _simulated(told, found, found.cluster.search.first_runs, say)
     by_case: dict[str, list[tuple[float, Case]]] = {}
     for case, outcome in zip(told, seen, strict=True):
@@ -89,7 +124,7 @@ def _simulated(told: Sequence[Case], found: Found, runs: int, say: Say) -> list[
     points = [
         Point(f"{case} {worker}", scenario.with_(runs=runs)) for case, worker, scenario in told
     ]
-    title = f"best plan, {len(told)} mishaps, {runs} runs"
+    title = f"best plan, {len(told)} cases, {runs} runs"
     return [*simulate_points(points, say, title).values()]
 
 

@@ -8,18 +8,23 @@ looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
-from treepipe.planner.gaps import Runs, relative_change
+from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import Found
+from treepipe.results.metrics import in_words
+from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import ROUNDING
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scale import multiplied, named_devices
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Point, simulate_points
+
+if TYPE_CHECKING:
+    from treepipe.report.page import Picture
 
 STEP = 0.1
 """The relative change of an input."""
@@ -62,8 +67,50 @@ class Sensitivity:
         """The input in words."""
         return input_label(self.key)
 
+
+@dataclass(frozen=True, slots=True)
+class SensitivityAnalysis:
+    """``--sensitivity``: the inputs, the one that matters most first."""
+
+    rows: Sequence[Sensitivity] = ()
+    heading: ClassVar[str] = "What the answer hangs on"
+
+    @classmethod
+    def run(cls, found: Found, say: Callable[[str, int], None]) -> SensitivityAnalysis:
+        return cls(sensitivities(found, say))
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"sensitivity": [asdict(row) for row in self.rows]}
+
+    def sentences(self) -> list[str]:
+        return []
+
+    def tables(self, found: Found) -> list[Sheet]:
+        """A row per input with what a change of it does to the goal."""
+        if not self.rows:
+            return []
+        changes = (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change")
+        sheet = Sheet("", _title(found), [*words("input"), *figures(*changes)])
+        for row in self.rows:
+            interval = shown_interval(row.low, row.high)
+            sheet.add(row.label, shown(row.down), shown(row.up), interval)
+        return [sheet]
+
+    def pictures(self, found: Found) -> list[Picture]:
+        """The tornado."""
+        from treepipe.planner.sensitivity_plot import tornado_figure
+        from treepipe.report.page import Picture
+
+        if not self.rows:
+            return []
+        title, goal = _title(found), found.cluster.search.goal
+        figure = tornado_figure(self.rows, title, goal)
+        return [Picture(figure, f"a pair of bars per input: {title}")]
+
+
+def _title(found: Found) -> str:
+    goal, plan = in_words(found.cluster.search.goal), found.best.candidate.label
+    return f"{plan}: {goal} as one input changes ({found.runs} paired runs)"
 
 
 def sensitivities(found: Found, say: Callable[[str, int], None]) -> list[Sensitivity]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -12,17 +11,12 @@ from matplotlib.figure import Figure
 from treepipe.planner.gaps import shown
 from treepipe.planner.sensitivity import STEP, Sensitivity
 from treepipe.results.metrics import in_words
-from treepipe.results.plots import AMBER, BLACK, BLUE, clean, save_figure
+from treepipe.results.plots import AMBER, BLACK, BLUE, clean
 
 THICK = 0.36
 """Of a bar; a row is 1 high."""
 WIDTH = 80
 """Of a title, in characters: a plan's label may be longer than the panel."""
-
-
-def draw_tornado(rows: Sequence[Sensitivity], title: str, goal: str, path: Path) -> None:
-    """Write the picture. Raises ``WriteError``."""
-    save_figure(tornado_figure(rows, title, goal), path, 110, "--plot")
 
 
 def tornado_figure(rows: Sequence[Sensitivity], title: str, goal: str) -> Figure:

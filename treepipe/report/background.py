@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.table import Table
-
 from treepipe import __version__, physics
 from treepipe.files.sentences import sentences
 from treepipe.files.toml_file import toml_text
 from treepipe.profiles.library import load_any, profile_name, profile_path
 from treepipe.profiles.schema import Origin
 from treepipe.report.page import Chapter
+from treepipe.results.sheet import Sheet, words
 from treepipe.scenario.scale import named_links
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Model
@@ -79,7 +78,7 @@ def not_modelled() -> Chapter:
     return Chapter("Not modelled", sentences(NOT_MODELLED.read_text(encoding="utf-8"))[""])
 
 
-def inputs_table(scenarios: Sequence[Scenario]) -> Table:
+def inputs_table(scenarios: Sequence[Scenario]) -> Sheet:
     """Where every input is from, and how uncertain it is; each once, with the keys that name it."""
     keys: dict[Input, list[str]] = {}
     for scenario in scenarios:
@@ -87,12 +86,12 @@ def inputs_table(scenarios: Sequence[Scenario]) -> Table:
             named = keys.setdefault(found, [])
             if key not in named:
                 named.append(key)
-    table = Table(title="every input; what a scenario states itself is in its file, below")
-    for heading in ("input", "name", "keys", "uncertainty", "source", "date"):
-        table.add_column(heading)
+    title = "every input; what a scenario states itself is in its file, below"
+    columns = words("input", "name", "keys", "uncertainty", "source", "date")
+    sheet = Sheet("", title, columns)
     for found, named in keys.items():
-        table.add_row(found.kind, found.name, ", ".join(named), *found[2:])
-    return table
+        sheet.add(found.kind, found.name, ", ".join(named), *found[2:])
+    return sheet
 
 
 def _inputs(scenario: Scenario) -> Iterator[tuple[str, Input]]:

@@ -1,7 +1,7 @@
 """One HTML page: sentences, tables and pictures under headings, in a file that needs no network.
 
 Law of this file: it knows headings, not what they are of. Whatever comes from a scenario is escaped
-by the template, and the page forbids itself to load anything; tables are those of the terminal.
+by the template, and the page forbids itself to load anything.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from rich.table import Table
 
 from treepipe.files.outputs import REPORT, REPORT_PAGE, write_file
 from treepipe.files.visible import visible
 from treepipe.results import plots
+from treepipe.results.sheet import Sheet
 
 HERE = Path(__file__).parent
 SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "treepipe"}
@@ -49,7 +49,7 @@ class Chapter:
 
     heading: str
     sentences: Sequence[str] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[Sheet] = ()
     pictures: Sequence[Picture] = ()
     verbatim: str = ""
     prose: bool = False
@@ -95,33 +95,10 @@ def report_html(report: Report) -> str:
     shown: str = environment.get_template("page.html").render(
         report=report,
         chapters=chapters,
-        grid=_grid,
         svg=lambda picture: _svg(picture, f"p{numbers[id(picture)]}-"),
         colors={name: getattr(plots, name) for name in plots.PAGE},
     )
     return visible(shown)
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """A terminal's table as the template reads it; ``right``: whether a column is of numbers."""
-
-    title: str
-    headings: Sequence[str]
-    right: Sequence[bool]
-    rows: Sequence[Sequence[str]]
-
-
-def _grid(table: Table) -> _Grid:
-    """Columns that hold nothing are left out."""
-    columns = [(str(c.header), c.justify == "right", [*map(str, c.cells)]) for c in table.columns]
-    kept = [column for column in columns if any(column[2])]
-    return _Grid(
-        str(table.title or ""),
-        [heading for heading, _, _ in kept],
-        [right for _, right, _ in kept],
-        list(zip(*(cells for _, _, cells in kept), strict=True)),
-    )
 
 
 def _svg(picture: Picture, prefix: str) -> Mapping[str, Any]:

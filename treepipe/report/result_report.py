@@ -9,7 +9,7 @@ from __future__ import annotations
 from treepipe.report.background import background, file_chapter
 from treepipe.report.page import Chapter, Picture, Report
 from treepipe.results.metrics import METRIC
-from treepipe.results.result import Metric, Result
+from treepipe.results.result import MetricValue, Result
 from treepipe.results.show import (
     NOT_LOSSLESS,
     number,
@@ -79,7 +79,7 @@ def _answer(result: Result) -> list[str]:
     return words if result.runs else [words[0], "It is the expected value of a closed form."]
 
 
-def _said(metric: Metric, over: str) -> str:
+def _said(metric: MetricValue, over: str) -> str:
     ends = ""
     if metric.low is not None and metric.high is not None:
         between = f"{number(metric.low)} … {number(metric.high)}"

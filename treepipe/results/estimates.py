@@ -18,16 +18,15 @@ import numpy as np
 from treepipe.core.errors import UserError
 from treepipe.results.critical_path import CriticalPath, PathPart, added_up
 from treepipe.results.metrics import (
+    METRICS,
     PER_TIME,
     PERCENTILES,
-    UNITS,
     Floats,
     Percentile,
     Ratio,
     Windows,
     fairness,
     metric_ratios,
-    range_of,
     timeless,
     utilization_ratios,
 )
@@ -105,7 +104,9 @@ class Estimates:
 
     def _intervals(self, common: float) -> tuple[dict[str, Interval], dict[str, Interval]]:
         estimate = Interval.over_batches if self.over == "batches" else Interval.over
-        metrics = {name: estimate(v, range_of(name), common) for name, v in self.metrics.items()}
+        metrics = {
+            name: estimate(v, METRICS[name].range, common) for name, v in self.metrics.items()
+        }
         shares = {name: estimate(v, SHARE, common) for name, v in self.utilization.items()}
         return metrics, shares
 
@@ -152,11 +153,9 @@ def critical_path(traces: Sequence[Trace], warmup: int = 0) -> CriticalPath:
     return added_up(parts)
 
 
-def summarize(
-    traces: Sequence[Trace], warmup: int = 0
-) -> tuple[dict[str, Interval], dict[str, Interval]]:
-    """Metrics and utilization over runs (or one run's batches), each with its interval."""
-    return observe(traces, warmup).intervals
+def summarize(traces: Sequence[Trace]) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    """Metrics and utilization over whole runs (or one run's batches), each with its interval."""
+    return observe(traces, 0).intervals
 
 
 def _check_warmup(warmup: int, traces: Sequence[Trace]) -> None:
@@ -206,7 +205,7 @@ def observe(
     return Estimates(
         over=None if count == 1 else "batches" if len(traces) == 1 else "runs",
         warmup=warmup,
-        metrics={name: metrics[name] for name in UNITS if name in metrics},
+        metrics={name: metrics[name] for name in METRICS if name in metrics},
         utilization=utilization,
         settled=settled,
         timeless=tuple(sorted(lacking - {*metrics, *(["utilization"] if utilization else [])})),

@@ -18,9 +18,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from treepipe.core.messages import HEADER_BYTES, ROW_BYTES
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import BUSY, Trace
-from treepipe.scenario.deployment import HEADER_BYTES, ROW_BYTES, Deployment
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scenario import Scenario
 

@@ -1,4 +1,4 @@
-"""Trace -> metrics: the only place where a figure is computed from a run, for both worlds.
+"""The table of metrics, and how each is computed from a run's trace, for both worlds.
 
 Nearly every metric is a ratio of two sums over the run (time over tokens, tokens over rounds), so
 the sums are kept per window of the run: over one window they give a run's metric, over many
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,90 +23,148 @@ from treepipe.scenario.machines import Machine
 
 METRIC = "time_between_tokens_ms"
 """What predictions are judged by, and systems compared by, unless another one is asked for."""
-UNITS = {
-    "time_between_tokens_ms": "ms",
-    "p50_time_between_tokens_ms": "ms",
-    "p95_time_between_tokens_ms": "ms",
-    "p99_time_between_tokens_ms": "ms",
-    "throughput_tokens_s": "tokens/s",
-    "per_session_throughput_tokens_s": "tokens/s",
-    "time_to_first_token_ms": "ms",
-    "p50_time_to_first_token_ms": "ms",
-    "p95_time_to_first_token_ms": "ms",
-    "p99_time_to_first_token_ms": "ms",
-    "request_latency_ms": "ms",
-    "p50_request_latency_ms": "ms",
-    "p95_request_latency_ms": "ms",
-    "p99_request_latency_ms": "ms",
-    "goodput_requests_s": "requests/s",
-    "slo_attainment": "1",
-    "tokens_per_round": "tokens",
-    "tokens_per_step": "tokens",
-    "hit_rate": "1",
-    "flushes_per_100_tokens": "1/100 tokens",
-    "wasted_node_share": "1",
-    "draft_service_ms": "ms",
-    "draft_wait_ms": "ms",
-    "draft_idle_ms": "ms",
-    "draft_rounds_s": "1/s",
-    "target_rounds_s": "1/s",
-    "joules_per_token": "J/token",
-    "usd_per_million_tokens": "USD/1e6 tokens",
-    "fairness": "1",
-    "preemptions_per_request": "1",
-    "recomputed_tokens_per_request": "tokens",
-}
-
-_WORDS = {
-    "throughput_tokens_s": "throughput",
-    "per_session_throughput_tokens_s": "throughput of one request",
-    "goodput_requests_s": "goodput",
-    "slo_attainment": "share of promises kept",
-    "draft_rounds_s": "rounds of a draft server",
-    "target_rounds_s": "rounds of a target",
-    "usd_per_million_tokens": "cost of a million tokens",
-    "joules_per_token": "energy per token",
-    "price_usd": "price",
-    "price_usd_per_hour": "price per hour",
-}
-"""Names whose words are others than their own."""
-_RANGES = {
-    "slo_attainment": SHARE,
-    "fairness": SHARE,
-    "hit_rate": SHARE,
-    "wasted_node_share": SHARE,
-    "tokens_per_round": Range(1.0),
-    "flushes_per_100_tokens": Range(0.0, 100.0),
-}
-PER_TIME = (
-    "throughput_tokens_s",
-    "per_session_throughput_tokens_s",
-    "draft_rounds_s",
-    "target_rounds_s",
-    "goodput_requests_s",
-)
-"""Metrics that have no value where no time passes."""
-
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ratio: TypeAlias = tuple[Floats, Floats]
 """[windows] numerators and denominators."""
 
 
-def in_words(name: str) -> str:
-    """A metric, or a price, as a sentence says it; its unit stands elsewhere.
+def token_gaps(requests: Iterable[RequestTrace]) -> Floats:
+    """Gap before each token; tokens emitted together share a time, so later ones wait 0."""
+    gaps: list[float] = []
+    for request in requests:
+        for (before, _), (now, count) in zip(request.emitted, request.emitted[1:], strict=False):
+            gaps += [now - before] + [0.0] * (count - 1)
+    return np.array(gaps)
 
-    >>> in_words("p95_time_to_first_token_ms"), in_words("joules_per_token")
-    ('95th percentile of time to first token', 'energy per token')
+
+def first_token_times(requests: Iterable[RequestTrace]) -> Floats:
+    """How long each request waited for its first token (ms)."""
+    return np.array([request.first_token_ms - request.started_ms for request in requests])
+
+
+def latencies(requests: Iterable[RequestTrace]) -> Floats:
+    """How long each request took (ms)."""
+    return np.array([request.finished_ms - request.started_ms for request in requests])
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """A metric that is no ratio of sums.
+
+    Attributes:
+        share: of the figures, in per cent, that are at most as large.
+        figures: gaps between tokens, or one figure of each request.
+        least: fewer figures do not tell it.
     """
-    share, _, rest = name.partition("_")
-    if name in PERCENTILES:
-        return f"{share.removeprefix('p')}th percentile of {in_words(rest)}"
-    return _WORDS.get(name) or name.removesuffix("_ms").replace("_", " ")
+
+    share: int
+    figures: Callable[[Iterable[RequestTrace]], Floats]
+    least: int
+
+    @property
+    def of_requests(self) -> bool:
+        """Whether there is one figure of each request."""
+        return self.figures is not token_gaps
 
 
-def range_of(metric: str) -> Range:
-    """The range of a metric: none is negative, shares are at most 1, a round has a token."""
-    return _RANGES.get(metric, POSITIVE)
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a run, or the price of a plan's devices.
+
+    Attributes:
+        better: which values are better. Such a metric can be a plan's goal, and be bounded.
+        words: what a sentence calls it, where its name does not say it; its unit stands elsewhere.
+        per_time: it has no value where no time passes.
+        percentile: what it is of, if it is one.
+    """
+
+    name: str
+    unit: str
+    better: Literal["less", "more"] | None = None
+    words: str = ""
+    range: Range = POSITIVE
+    per_time: bool = False
+    percentile: Percentile | None = None
+
+    @property
+    def less_is_better(self) -> bool:
+        return self.better == "less"
+
+    @property
+    def in_words(self) -> str:
+        """The metric as a sentence says it.
+
+        >>> METRICS["p95_time_to_first_token_ms"].in_words, METRICS["joules_per_token"].in_words
+        ('95th percentile of time to first token', 'energy per token')
+        """
+        return self.words or self.name.removesuffix("_ms").replace("_", " ")
+
+
+def _with_percentiles(
+    name: str, figures: Callable[[Iterable[RequestTrace]], Floats], least: tuple[int, int, int]
+) -> list[Metric]:
+    """A time and percentiles of it. Args: ``least``: figures that each percentile needs."""
+    mean = Metric(name, "ms", "less")
+    found = [mean]
+    for share, needed in zip((50, 95, 99), least, strict=True):
+        words, percentile = (
+            f"{share}th percentile of {mean.in_words}",
+            Percentile(share, figures, needed),
+        )
+        found.append(Metric(f"p{share}_{name}", "ms", "less", words, percentile=percentile))
+    return found
+
+
+# Of fewer than 20 requests the 95th percentile is the largest or beyond it, as the 99th of fewer
+# than 100 is.
+_TABLE = (
+    *_with_percentiles("time_between_tokens_ms", token_gaps, (1, 1, 1)),
+    Metric("throughput_tokens_s", "tokens/s", "more", "throughput", per_time=True),
+    Metric(
+        *("per_session_throughput_tokens_s", "tokens/s", "more", "throughput of one request"),
+        per_time=True,
+    ),
+    *_with_percentiles("time_to_first_token_ms", first_token_times, (20, 20, 100)),
+    *_with_percentiles("request_latency_ms", latencies, (20, 20, 100)),
+    Metric("goodput_requests_s", "requests/s", "more", "goodput", per_time=True),
+    Metric("slo_attainment", "1", "more", "share of promises kept", SHARE),
+    Metric("tokens_per_round", "tokens", range=Range(1.0)),
+    Metric("tokens_per_step", "tokens"),
+    Metric("hit_rate", "1", range=SHARE),
+    Metric("flushes_per_100_tokens", "1/100 tokens", range=Range(0.0, 100.0)),
+    Metric("wasted_node_share", "1", range=SHARE),
+    Metric("draft_service_ms", "ms"),
+    Metric("draft_wait_ms", "ms"),
+    Metric("draft_idle_ms", "ms"),
+    Metric("draft_rounds_s", "1/s", words="rounds of a draft server", per_time=True),
+    Metric("target_rounds_s", "1/s", words="rounds of a target", per_time=True),
+    Metric("joules_per_token", "J/token", "less", "energy per token"),
+    Metric("usd_per_million_tokens", "USD/1e6 tokens", "less", "cost of a million tokens"),
+    Metric("fairness", "1", range=SHARE),
+    Metric("preemptions_per_request", "1"),
+    Metric("recomputed_tokens_per_request", "tokens"),
+)
+METRICS = {metric.name: metric for metric in _TABLE}
+"""All metrics by name, in the order in which results list them."""
+PRICES = {
+    "price_usd": Metric("price_usd", "USD", "less", "price"),
+    "price_usd_per_hour": Metric("price_usd_per_hour", "USD/h", "less", "price per hour"),
+}
+"""Prices of all devices together, by name."""
+GOALS = tuple(name for name, metric in METRICS.items() if metric.better is not None)
+"""Metrics that a plan can be searched for, and that can be bounded."""
+PERCENTILES = {name: m.percentile for name, m in METRICS.items() if m.percentile is not None}
+PER_TIME = tuple(name for name, metric in METRICS.items() if metric.per_time)
+
+
+def metric(name: str) -> Metric:
+    """The metric or price of this name."""
+    return METRICS.get(name) or PRICES[name]
+
+
+def in_words(name: str) -> str:
+    """What a sentence calls a metric or a price; its unit stands elsewhere."""
+    return metric(name).in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,58 +292,6 @@ def _running_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:
             energy += (idle_w * lengths + (busy_w - idle_w) * busy) / 1e3
         found["joules_per_token"] = energy, tokens
     return found
-
-
-def token_gaps(requests: Iterable[RequestTrace]) -> Floats:
-    """Gap before each token; tokens emitted together share a time, so later ones wait 0."""
-    gaps: list[float] = []
-    for request in requests:
-        for (before, _), (now, count) in zip(request.emitted, request.emitted[1:], strict=False):
-            gaps += [now - before] + [0.0] * (count - 1)
-    return np.array(gaps)
-
-
-def first_token_times(requests: Iterable[RequestTrace]) -> Floats:
-    """How long each request waited for its first token (ms)."""
-    return np.array([request.first_token_ms - request.started_ms for request in requests])
-
-
-def latencies(requests: Iterable[RequestTrace]) -> Floats:
-    """How long each request took (ms)."""
-    return np.array([request.finished_ms - request.started_ms for request in requests])
-
-
-@dataclass(frozen=True, slots=True)
-class Percentile:
-    """A metric that is no ratio of sums.
-
-    Attributes:
-        share: of the figures, in per cent, that are at most as large.
-        figures: gaps between tokens, or one figure of each request.
-        least: fewer figures do not tell it.
-    """
-
-    share: int
-    figures: Callable[[Iterable[RequestTrace]], Floats]
-    least: int
-
-    @property
-    def of_requests(self) -> bool:
-        """Whether there is one figure of each request."""
-        return self.figures is not token_gaps
-
-
-PERCENTILES = {
-    f"p{share}_{name}": Percentile(share, figures, 1 if figures is token_gaps else least)
-    for name, figures in (
-        ("time_between_tokens_ms", token_gaps),
-        ("time_to_first_token_ms", first_token_times),
-        ("request_latency_ms", latencies),
-    )
-    for share, least in ((50, 20), (95, 20), (99, 100))
-}
-"""By metric. Of fewer than 20 requests the 95th percentile is the largest or beyond it, as the 99th
-of fewer than 100 is."""
 
 
 def utilization_ratios(trace: Trace, windows: Windows) -> dict[str, Ratio]:

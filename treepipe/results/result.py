@@ -14,7 +14,7 @@ from treepipe.core.errors import UserError
 from treepipe.files.outputs import STANDARD_OUTPUT, write_file, write_standard_output
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.estimates import Estimates, critical_path, observe, target_intervals
-from treepipe.results.metrics import UNITS
+from treepipe.results.metrics import METRICS
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
 
@@ -26,12 +26,12 @@ Source: TypeAlias = Literal["simulation", "execution", "theory"]
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MetricValue:
     """A figure with its 95 % confidence interval; ``low`` and ``high`` are None where one
     observation gives none.
 
-    >>> from treepipe import Metric
-    >>> Metric("time_between_tokens_ms", 25.0, 24.0, 26.5, "ms").to_json()
+    >>> from treepipe import MetricValue
+    >>> MetricValue("time_between_tokens_ms", 25.0, 24.0, 26.5, "ms").to_json()
     {'mean': 25.0, 'low': 24.0, 'high': 26.5, 'unit': 'ms'}
     """
 
@@ -42,9 +42,9 @@ class Metric:
     unit: str
 
     @classmethod
-    def of(cls, name: str, interval: Interval) -> Metric:
+    def of(cls, name: str, interval: Interval) -> MetricValue:
         """The metric in the unit that ``metrics.py`` gives it."""
-        return cls(name, interval.mean, interval.low, interval.high, UNITS[name])
+        return cls(name, interval.mean, interval.low, interval.high, METRICS[name].unit)
 
     def to_json(self) -> dict[str, Any]:
         """The metric's entry in the result file, where the name is its key."""
@@ -131,7 +131,7 @@ class Result:
     runs: int
     intervals_over: str | None
     warmup_requests: int
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, MetricValue]
     utilization: Mapping[str, Interval]
     sessions: tuple[Session, ...]
     lossless: bool
@@ -140,7 +140,7 @@ class Result:
     memory: Mapping[str, int] | None = None
     closed_form: Terms | None = None
     failure: str | None = None
-    targets: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
+    targets: Mapping[str, Mapping[str, MetricValue]] = field(default_factory=dict)
     critical_path: CriticalPath | None = None
     traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
 
@@ -292,14 +292,14 @@ def make_result(
         len(traces),
         estimates.over,
         estimates.warmup,
-        {name: Metric.of(name, interval) for name, interval in metrics.items()},
+        {name: MetricValue.of(name, interval) for name, interval in metrics.items()},
         shares,
         _sessions(traces[0]) if traces else (),
         lossless,
         tuple(sorted({*(w for trace in traces for w in trace.warnings), *estimates.warnings})),
         memory=memory,
         targets={
-            target: {name: Metric.of(name, interval) for name, interval in each.items()}
+            target: {name: MetricValue.of(name, interval) for name, interval in each.items()}
             for target, each in target_intervals(traces, estimates.warmup).items()
         },
         critical_path=critical_path(traces, estimates.warmup)
@@ -360,8 +360,8 @@ def make_theory_result(
         None,
         0,
         {
-            name: Metric.of(name, Interval(metrics[name], None, None))
-            for name in UNITS
+            name: MetricValue.of(name, Interval(metrics[name], None, None))
+            for name in METRICS
             if name in metrics
         },
         {name: Interval(share, None, None) for name, share in utilization.items()},

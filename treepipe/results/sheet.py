@@ -1,4 +1,4 @@
-"""A study's table: numbers once, shown on a terminal, in Markdown, and as CSV."""
+"""A table: its cells once, shown on a terminal, on a page, in Markdown, and as CSV."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ CellValue: TypeAlias = str | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading with its unit, and how a number below it is shown (a format specification)."""
+    """A heading with its unit, and how a number below it is shown.
+
+    Attributes:
+        shown: a format specification.
+        right: whether cells stand to the right; None: unless some of them are words.
+    """
 
     name: str
     unit: str = ""
     shown: str = ".1f"
+    right: bool | None = None
 
     @property
     def heading(self) -> str:
@@ -37,6 +43,16 @@ class Column:
         return cell if isinstance(cell, str) else format(cell, self.shown)
 
 
+def words(*names: str) -> list[Column]:
+    """Columns of words."""
+    return [Column(name, right=False) for name in names]
+
+
+def figures(*names: str) -> list[Column]:
+    """Columns of figures that are shown as they are given, as texts."""
+    return [Column(name, right=True) for name in names]
+
+
 @dataclass(slots=True)
 class Sheet:
     """Rows of cells under columns. ``name`` is its file's; None is an empty cell."""
@@ -46,6 +62,11 @@ class Sheet:
     columns: Sequence[Column]
     rows: list[tuple[CellValue, ...]] = field(default_factory=list)
 
+    @classmethod
+    def untitled(cls, *columns: Column) -> Sheet:
+        """A sheet for a terminal alone."""
+        return cls("", "", columns)
+
     def add(self, *cells: CellValue) -> None:
         """Append a row; raises ``ValueError`` if it has another number of cells."""
         if len(cells) != len(self.columns):
@@ -54,13 +75,31 @@ class Sheet:
 
     def rich(self) -> Table:
         """The table for a terminal; numbers stand to the right."""
-        table = Table(title=self.title)
-        for place, column in enumerate(self.columns):
-            words = any(isinstance(row[place], str) for row in self.rows)
-            table.add_column(column.heading, justify="left" if words else "right")
-        for texts in self._texts():
+        table = Table(title=self.title or None)
+        for column, right in zip(self.columns, self.right, strict=True):
+            table.add_column(column.heading, justify="right" if right else "left")
+        for texts in self.texts:
             table.add_row(*texts)
         return table
+
+    @property
+    def right(self) -> list[bool]:
+        """Whether each column's cells stand to the right."""
+        cells = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
+        return [
+            not any(isinstance(cell, str) for cell in own) if column.right is None else column.right
+            for column, own in zip(self.columns, cells, strict=True)
+        ]
+
+    @property
+    def filled(self) -> Sheet:
+        """The same without columns that hold nothing, its cells as texts."""
+        texts = list(zip(*self.texts, strict=True))
+        kept = [place for place, own in enumerate(texts) if any(own)]
+        right = self.right
+        columns = [Column(self.columns[i].heading, right=right[i]) for i in kept]
+        rows = list(zip(*(texts[i] for i in kept), strict=True))
+        return Sheet(self.name, self.title, columns, rows)
 
     def markdown(self) -> str:
         """A Markdown table under its title in bold.
@@ -75,7 +114,7 @@ class Sheet:
         <BLANKLINE>
         """
         heads = [column.heading for column in self.columns]
-        lines = [heads, *self._texts()]
+        lines = [heads, *self.texts]
         # A bar inside a cell would begin another one.
         cells = ([text.replace("|", "\\|") for text in line] for line in lines)
         shown = ["| " + " | ".join(line) + " |" for line in cells]
@@ -90,7 +129,9 @@ class Sheet:
         writer.writerows(self.rows)
         return file.getvalue()
 
-    def _texts(self) -> list[list[str]]:
+    @property
+    def texts(self) -> list[list[str]]:
+        """The cells of every row as they are shown."""
         return [
             [column.text(cell) for column, cell in zip(self.columns, row, strict=True)]
             for row in self.rows

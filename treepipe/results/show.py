@@ -16,6 +16,7 @@ from rich.table import Table
 
 from treepipe.files.outputs import Faults
 from treepipe.results.result import Result, Terms, write_json
+from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.trace import Trace, write_chrome_trace
 from treepipe.results.where import NAMES, Shares, picture_beside, shares
 
@@ -116,31 +117,34 @@ def number(value: float, digits: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if places > 0 else text
 
 
-def print_table(shown: Console, table: Table) -> None:
+def print_sheet(shown: Console, sheet: Sheet) -> None:
     """Print a table whose words and numbers stay whole however narrow the terminal is.
 
     Where its cells do not fit side by side, they are broken between words; where that is not
     enough, its frame is left out; then every row becomes a sentence.
     """
-    if _fit(table, shown.width, frame=True) or _fit(table, shown.width, frame=False):
+    texts, table = sheet.texts, sheet.rich()
+    headings = [column.heading for column in sheet.columns]
+    columns = [list(column) for column in zip(headings, *texts, strict=True)]
+    if _fit(table, columns, shown.width, frame=True) or _fit(
+        table, columns, shown.width, frame=False
+    ):
         shown.print(table)
         return
-    headings = [str(column.header) for column in table.columns]
-    shown.print(table.title, style="italic")
-    for row in zip(*(column.cells for column in table.columns), strict=True):
+    shown.print(sheet.title, style="italic")
+    for row in texts:
         cells = [f"{head} {cell}" for head, cell in zip(headings[1:], row[1:], strict=True) if cell]
         shown.print(f"{row[0]}: {', '.join(cells)}", highlight=False)
 
 
-def _fit(table: Table, width: int, *, frame: bool) -> bool:
+def _fit(table: Table, columns: list[list[str]], width: int, *, frame: bool) -> bool:
     """Give every column the width of its longest word or more; whether there is room for that."""
-    texts = [[str(column.header), *map(str, column.cells)] for column in table.columns]
-    least = [max(cell_len(word) for text in cells for word in text.split(" ")) for cells in texts]
-    most = [max(map(cell_len, cells)) for cells in texts]
+    least = [max(cell_len(word) for text in cells for word in text.split(" ")) for cells in columns]
+    most = [max(map(cell_len, cells)) for cells in columns]
     if not frame:
         table.box, table.padding = None, (0, 1, 0, 0)
         table.pad_edge = False
-    spare = width - sum(least) - (3 * len(texts) + 1 if frame else len(texts) - 1)
+    spare = width - sum(least) - (3 * len(columns) + 1 if frame else len(columns) - 1)
     if spare < 0:
         return False
     for column, low, high in zip(table.columns, least, most, strict=True):
@@ -179,20 +183,17 @@ def show_result(
             for sentence in result.critical_path.sentences if result.critical_path else ():
                 console().print(sentence, highlight=False)
             if where:
-                print_table(console(), shares_table(found))
+                print_sheet(console(), shares_table(found))
 
 
-def shares_table(found: Shares) -> Table:
+def shares_table(found: Shares) -> Sheet:
     """A row per thing that a worker can be at, a column per worker."""
-    table = Table(title="where time goes, % of wall time")
-    table.add_column("")
-    for device in found:
-        table.add_column(device, justify="right")
+    sheet = Sheet("", "where time goes, % of wall time", [*words(""), *figures(*found)])
     for kind, label in NAMES.items():
         parts = [each.get(kind, 0.0) for each in found.values()]
         if any(parts):
-            table.add_row(label, *(f"{100 * part:.1f}" for part in parts))
-    return table
+            sheet.add(label, *(f"{100 * part:.1f}" for part in parts))
+    return sheet
 
 
 def show_theory(result: Result, json: str | None, quiet: bool) -> None:
@@ -201,17 +202,15 @@ def show_theory(result: Result, json: str | None, quiet: bool) -> None:
         faults.attempt(show_result, result, json, None, None, quiet)
         form = result.closed_form
         if form is not None and form.terms and not quiet and json != "-":
-            print_table(console(), terms_table(form))
+            print_sheet(console(), terms_table(form))
 
 
-def terms_table(form: Terms) -> Table:
+def terms_table(form: Terms) -> Sheet:
     """A closed form's own quantities."""
-    table = Table(title=form.source)
-    table.add_column("term (its unit in its name)")
-    table.add_column("value", justify="right")
+    sheet = Sheet("", form.source, [*words("term (its unit in its name)"), *figures("value")])
     for name, value in form.terms.items():
-        table.add_row(name, number(value))
-    return table
+        sheet.add(name, number(value))
+    return sheet
 
 
 def show_versus(
@@ -253,44 +252,40 @@ def _write_files(
 def print_result(result: Mapping[str, Any], shown: Console) -> None:
     """A result's tables and warnings."""
     for table in result_tables(result):
-        print_table(shown, table)
+        print_sheet(shown, table)
     if not result["lossless"]:
         shown.print(NOT_LOSSLESS)
     for warning in result["warnings"]:
         shown.print(f"warning: {warning}", highlight=False)
 
 
-def result_tables(result: Mapping[str, Any]) -> list[Table]:
+def result_tables(result: Mapping[str, Any]) -> list[Sheet]:
     """A result's figures, times in the unit that suits each; and those of several targets."""
-    table = Table(title=f"{result['scenario']} ({result['source']}, {_basis(result)})")
-    table.add_column("metric")
-    table.add_column("mean", justify="right")
-    table.add_column("95 % interval", justify="right")
-    table.add_column("unit")
+    title = f"{result['scenario']} ({result['source']}, {_basis(result)})"
+    sheet = _metrics_sheet(title, "metric")
     for name, value in result["metrics"].items():
-        scale = Scale.of(value["unit"], value["mean"])
-        mean = number(value["mean"] / scale.size)
-        table.add_row(scale.name(name), mean, _interval(value, scale), scale.unit)
+        _add_metric(sheet, "", name, value)
     for device, value in result["utilization"].items():
         share = f"{value['mean']:.3f}"
-        table.add_row(f"utilization {device}", share, _interval(value, SHARE), SHARE.unit)
-    return [table, *([_targets_table(result["targets"])] if "targets" in result else [])]
-
-
-def _targets_table(targets: Mapping[str, Any]) -> Table:
-    """A row per target and metric."""
-    table = Table(title="by target")
-    table.add_column("target, metric")
-    table.add_column("mean", justify="right")
-    table.add_column("95 % interval", justify="right")
-    table.add_column("unit")
-    for target, metrics in targets.items():
+        sheet.add(f"utilization {device}", share, _interval(value, SHARE), SHARE.unit)
+    if "targets" not in result:
+        return [sheet]
+    by_target = _metrics_sheet("by target", "target, metric")
+    for target, metrics in result["targets"].items():
         for name, value in metrics.items():
-            scale = Scale.of(value["unit"], value["mean"])
-            mean = number(value["mean"] / scale.size)
-            named = f"{target} {scale.name(name)}"
-            table.add_row(named, mean, _interval(value, scale), scale.unit)
-    return table
+            _add_metric(by_target, f"{target} ", name, value)
+    return [sheet, by_target]
+
+
+def _metrics_sheet(title: str, first: str) -> Sheet:
+    columns = [*words(first), *figures("mean", "95 % interval"), *words("unit")]
+    return Sheet("", title, columns)
+
+
+def _add_metric(sheet: Sheet, of: str, name: str, value: Mapping[str, Any]) -> None:
+    scale = Scale.of(value["unit"], value["mean"])
+    mean = number(value["mean"] / scale.size)
+    sheet.add(f"{of}{scale.name(name)}", mean, _interval(value, scale), scale.unit)
 
 
 def _basis(result: Mapping[str, Any]) -> str:
@@ -313,27 +308,23 @@ def _interval(value: Mapping[str, Any], scale: Scale, digits: int = 4) -> str:
 
 def print_versus(versus: Mapping[str, Any], shown: Console) -> None:
     """A comparison's table and warnings."""
-    print_table(shown, versus_table(versus))
+    print_sheet(shown, versus_table(versus))
     for sentence in versus_warnings(versus):
         shown.print(sentence, highlight=False)
 
 
-def versus_table(versus: Mapping[str, Any]) -> Table:
+def versus_table(versus: Mapping[str, Any]) -> Sheet:
     """Every figure of both, and the difference."""
     a, b = versus["a"], versus["b"]
-    table = Table(title=f"A: {a['scenario']}, B: {b['scenario']} (simulation, {_basis(a)})")
-    table.add_column("metric")
-    for heading in ("A", "B", "B - A", "95 % interval"):
-        table.add_column(heading, justify="right")
-    table.add_column("unit")
-    for heading in ("relative", "paired off"):
-        table.add_column(heading, justify="right")
+    columns = [*words("metric"), *figures("A", "B", "B - A", "95 % interval"), *words("unit")]
+    columns += figures("relative", "paired off")
+    sheet = Sheet("", f"A: {a['scenario']}, B: {b['scenario']} (simulation, {_basis(a)})", columns)
     for name, each in versus["differences"].items():
         scale = Scale.of(each["unit"], each["a"], each["b"])
-        table.add_row(scale.name(name), *_difference_cells(each, scale))
+        sheet.add(scale.name(name), *_difference_cells(each, scale))
     for device, each in versus["utilization_differences"].items():
-        table.add_row(f"utilization {device}", *_difference_cells(each, SHARE))
-    return table
+        sheet.add(f"utilization {device}", *_difference_cells(each, SHARE))
+    return sheet
 
 
 def versus_warnings(versus: Mapping[str, Any]) -> list[str]:

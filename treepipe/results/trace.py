@@ -11,7 +11,7 @@ import json
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any, Literal, TypeAlias
@@ -101,10 +101,6 @@ class Trace:
         moment counts by how long it lasts."""
         times = gauges_ms(self.spans)
         return harmonic_mean(times) if times else None
-
-    def dumps(self) -> str:
-        """The whole trace as JSON text; equal runs give equal text, byte for byte."""
-        return json.dumps(asdict(self), sort_keys=True)
 
 
 def gauges_ms(spans: Iterable[Span]) -> list[float]:

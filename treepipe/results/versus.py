@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from treepipe.core.errors import UserError
 from treepipe.results.estimates import UNSETTLED, Estimates, find_warmup, observe, possible_batches
-from treepipe.results.metrics import UNITS, Floats, range_of
+from treepipe.results.metrics import METRICS, Floats
 from treepipe.results.result import Result, data_frame, html_table, make_result
 from treepipe.results.statistics import SHARE, Interval, Paired, Range
 from treepipe.results.trace import Trace
@@ -186,7 +186,9 @@ def make_comparison(a: Side, b: Side) -> Comparison:
         first.over,
         warmup,
         {
-            name: _difference(ours, theirs, batched, range_of(name), UNITS[name], shared)
+            name: _difference(
+                ours, theirs, batched, METRICS[name].range, METRICS[name].unit, shared
+            )
             for name, ours, theirs in _common(first.metrics, second.metrics)
         },
         {

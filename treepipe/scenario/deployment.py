@@ -17,7 +17,7 @@ from treepipe.core.cache_room import CacheRoom
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Draft
 from treepipe.core.front_desk import ArrivalQueue, Dispatcher, FrontDesk, Policy, ServiceLevels
-from treepipe.core.messages import Beat, Close, Flight, Message, Through
+from treepipe.core.messages import Flight, Message
 from treepipe.core.protocol import Schedule, Started
 from treepipe.core.requests import Objectives
 from treepipe.core.stage_desk import Place, StageDesk
@@ -31,10 +31,6 @@ from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.scale import Estimated
 
-HEADER_BYTES = 64
-"""Size that a message's header is counted with, on top of its rows."""
-ROW_BYTES = 8
-"""Size of a row's token id and place."""
 SWITCH = "switch"
 """Name of the process that lets transfers wait for each other; no device of a deployment."""
 
@@ -405,17 +401,3 @@ class Deployment:
             self.arrivals_ms,
         )
         return FrontDesk(dispatcher, [len(request.prompt) for request in self.requests])
-
-
-def message_bytes(message: Message, row_bytes: int) -> int:
-    """Bytes on a link: ids and hidden states per row, or one index per retained node.
-
-    Args: ``row_bytes``: of the sender's rows.
-    """
-    if isinstance(message, Flight):
-        return HEADER_BYTES + message.rows * (row_bytes + ROW_BYTES)
-    if isinstance(message, Beat):
-        return HEADER_BYTES + 4 * sum([len(word.retained or ()) for word in message.words])
-    if isinstance(message, Close | Through):
-        return HEADER_BYTES
-    return HEADER_BYTES + message.rows * ROW_BYTES + message.state_rows * row_bytes

@@ -130,19 +130,6 @@ class Gamma(Section):
         return np.cumsum(rng.gamma(shape, 1e3 / self.rate_per_s / shape, count))
 
 
-class Bursts(Section):
-    """``burst`` requests come at once, the bursts independently of each other."""
-
-    process: Literal["bursts"]
-    rate_per_s: Rate = Field(description="of requests, not of bursts")
-    burst: Several
-
-    def times_ms(self, rng: np.random.Generator, count: int) -> Floats:
-        gap_ms = 1e3 * self.burst / self.rate_per_s
-        times = np.cumsum(rng.exponential(gap_ms, -(-count // self.burst)))
-        return np.repeat(times, self.burst)[:count]
-
-
 class ArrivalTrace(Section):
     """Requests of a CSV file with the columns arrival_s, prompt_tokens, new_tokens."""
 
@@ -150,6 +137,4 @@ class ArrivalTrace(Section):
     file: str
 
 
-Arrivals: TypeAlias = Annotated[
-    Poisson | Gamma | Bursts | ArrivalTrace, Field(discriminator="process")
-]
+Arrivals: TypeAlias = Annotated[Poisson | Gamma | ArrivalTrace, Field(discriminator="process")]

@@ -37,7 +37,7 @@ from treepipe.profiles.schema import (
     Origin,
 )
 from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
-from treepipe.profiles.shapes import BYTES, compute_dtype, widened_name
+from treepipe.profiles.shapes import BYTES, compute_dtype
 from treepipe.scenario.computing import FULL, Compute, computed_in
 from treepipe.scenario.deployment import Placed
 from treepipe.scenario.footprint import Footprint
@@ -187,7 +187,7 @@ class _Placing:
         """Args: ``role``: the server's name; ``key``: of its section in the file."""
         device = self._device(draft.device, f"{key}.device")
         if isinstance(device, Device):
-            times = self._device_times(device, role, draft.model, f"{key}.model")
+            times = _device_times(device)
         else:
             times = self._draft_times(device, draft, key)
         times = self._in_place(times, draft.host)
@@ -207,7 +207,7 @@ class _Placing:
             at, role = f"{key}.stages.{index}.device", f"{name}.stage{number}"
             device, target = self._device(stage.device, at), self._scenario.target
             if isinstance(device, Device):
-                times = self._device_times(device, role, target, "target")
+                times = _device_times(device)
             else:
                 verifies = number == len(sections) and self._ends == "pipeline"
                 times = self._stage_times(device, stage.device, at, count, verifies)
@@ -232,19 +232,6 @@ class _Placing:
             evaluate=Factor(profile.evaluate_factor).over(times.evaluate),
             # The factor is by rows, from passes over committed tokens, too: it has what they spare.
             project=None if profile.draft_factor else times.project,
-        )
-
-    def _device_times(self, device: Device, role: str, model: Model, key: str) -> DeviceTimes:
-        """Args: ``key``: of the model in the file; such times do not depend on it."""
-        if model.widen > 1:
-            sentence = f"times are a whole role's, which key {key}.widen = {model.widen} leaves"
-            self._remarks.append((role, f"{sentence} as they are"))
-        return DeviceTimes(
-            TimeTable(device.stage_ms),
-            TimeTable(device.draft_ms),
-            TimeTable(device.evaluate_ms),
-            device.decide_ms,
-            device.prune_ms,
         )
 
     def _stage_times(
@@ -351,8 +338,7 @@ class _Placing:
             profile = load_model(checkpoint_directory(name, role, base) / "config.json")
         else:
             return None
-        shape = profile.widened(section.widen)
-        return ServedModel(widened_name(name, section.widen), shape, section.dtype or dtype)
+        return ServedModel(name, profile, section.dtype or dtype)
 
     def _all_layers(self, opened: int | None) -> int | None:
         """The target's layers, wherever they are said; ``UserError`` if twice and differently."""
@@ -383,6 +369,17 @@ def host_profiles(scenario: Scenario) -> dict[str, HostProfile]:
         for name, host in scenario.hosts.items()
         if host.profile is not None
     }
+
+
+def _device_times(device: Device) -> DeviceTimes:
+    """Times of a whole role, which do not depend on its model."""
+    return DeviceTimes(
+        TimeTable(device.stage_ms),
+        TimeTable(device.draft_ms),
+        TimeTable(device.evaluate_ms),
+        device.decide_ms,
+        device.prune_ms,
+    )
 
 
 def host_times(profile: HostProfile) -> HostTimes:

@@ -144,13 +144,6 @@ class Scenario(Section):
             assign_key(data, key, copy.deepcopy(value), key)
         return type(self).of(data, self._path)
 
-    def with_settings(self, settings: Sequence[str]) -> Self:
-        """The same, changed as ``--set`` does: ``dotted.key=value``; raises ``UserError``."""
-        data = self.content
-        for setting in settings:
-            override_key(data, setting)
-        return type(self).of(data, self._path)
-
     def number_at(self, key: str) -> float | None:
         """The number that it has at a dotted key, its defaults included; None if there is none.
 

@@ -156,9 +156,6 @@ class Model(Section):
         description="of weights and states; default: the profile's, of a checkpoint float32",
     )
     checkpoint: str | None = Field(None, description='a directory, or "reference"')
-    widen: Annotated[int, Field(ge=1, le=1024)] = Field(
-        1, description="so many times as wide feed-forward layers that say the same: a weight"
-    )
     layers: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("dealt")] = None
     hidden_size: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("width")] = None
     layer_mib: Annotated[Positive | None, Beside("kv_kib"), ReadIf("memory")] = Field(
@@ -173,15 +170,6 @@ class Model(Section):
     tied: Annotated[bool | None, Beside("embedding_mib"), ReadIf("memory")] = Field(
         None, description="the output projection is the embedding (beside embedding_mib)"
     )
-
-    @model_validator(mode="after")
-    def _weighed_once(self) -> Model:
-        if self.widen > 1 and self.layer_mib is not None:
-            raise ValueError(
-                f"key layer_mib cannot stand beside widen = {self.widen}; a widened layer's "
-                f"weights follow from the sizes of the checkpoint or the profile"
-            )
-        return self
 
 
 class HostSection(Section):

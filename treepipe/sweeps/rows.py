@@ -8,7 +8,6 @@ from typing import Any
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.results.estimates import find_warmup, observe
-from treepipe.results.metrics import UNITS
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
@@ -17,7 +16,6 @@ from treepipe.sweeps.grid import changed, hashed
 
 OWN = ("scenario_index", "scenario_hash", "replication", "error", "warnings", "utilization")
 """Columns that are neither keys nor metrics."""
-METRICS = tuple(UNITS)
 
 
 def scenario_rows(

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
-from treepipe.files.folder import claim
 from treepipe.files.json_file import read_json
-from treepipe.files.outputs import write_file
-from treepipe.results.metrics import UNITS
+from treepipe.files.outputs import claim_results, write_file
+from treepipe.results.metrics import METRICS
 from treepipe.sim.points import ROOMS, fingerprint
 from treepipe.sweeps.columns import KeyColumns
 from treepipe.sweeps.grid import Sweep
-from treepipe.sweeps.rows import METRICS, OWN
+from treepipe.sweeps.rows import OWN
 
 SCHEMA = "treepipe.sweep/1"
 MANIFEST = "_sweep.json"
@@ -33,17 +32,6 @@ BATCHES = 100
 """A sweep's files, unless they would hold more than ``MOST_TOGETHER`` scenarios each."""
 MOST_TOGETHER = 100
 LIBRARIES = ("treepipe", "numpy", "scipy", "pyarrow")
-
-
-def need_parquet() -> None:
-    """Raises ``UserError`` if the extra 'sweep' is not installed."""
-    try:
-        import pyarrow  # noqa: F401
-    except ModuleNotFoundError:
-        raise UserError(
-            "treepipe sweep needs the extra 'sweep' (pyarrow is not installed): "
-            "pip install 'treepipe[sweep]'"
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,7 @@ class Store:
         Raises:
             UserError: it holds something else.
         """
-        claim(out, MANIFEST, "sweep")
+        claim_results(out, MANIFEST, "sweep")
         store = cls(out, sweep, _manifest(sweep))
         fault = store._difference()
         if fault is not None and not force:
@@ -170,7 +158,8 @@ def parquet_bytes(keys: KeyColumns, rows: Sequence[Mapping[str, Any]]) -> bytes:
     fields = [pyarrow.field(name, own[name]) for name in OWN]
     fields += [pyarrow.field(name, types[kind]) for name, kind in keys.kinds.items()]
     fields += [
-        pyarrow.field(name, pyarrow.float64(), metadata={"unit": UNITS[name]}) for name in METRICS
+        pyarrow.field(name, pyarrow.float64(), metadata={"unit": METRICS[name].unit})
+        for name in METRICS
     ]
     table = pyarrow.Table.from_pylist(list(rows), schema=pyarrow.schema(fields))
     file = io.BytesIO()

@@ -14,11 +14,12 @@ from typing import Any
 
 from joblib import delayed  # type: ignore[import-untyped]
 
+from treepipe.extras import need_parquet
 from treepipe.sim.engine import carried_out
 from treepipe.sweeps.columns import KeyColumns
 from treepipe.sweeps.grid import Sweep
 from treepipe.sweeps.rows import scenario_rows
-from treepipe.sweeps.store import Store, need_parquet, parquet_bytes
+from treepipe.sweeps.store import Store, parquet_bytes
 
 
 @dataclass(frozen=True)

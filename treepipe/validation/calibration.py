@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.launch import Launch
 from treepipe.executor.measure.calibration import Texts, record_acceptance
 from treepipe.executor.measure.source_calibration import recorder_of
@@ -121,9 +121,7 @@ def _pair(case: Prepared) -> _Pair:
     found = set()
     for role in case.launch.roles:
         if role.kind == "draft":
-            # As it is stored, since a widened model says the same, and takes longer.
-            model = role.source.model and CheckpointSource(role.source.model.directory)
-            found.add(replace(role.source, model=model, sampling=sampling, remembers=False, seed=0))
+            found.add(replace(role.source, sampling=sampling, remembers=False, seed=0))
     if len(found) > 1:
         raise UserError(
             f"{scenario.path}: key acceptance is missing; the draft servers differ, and only equal "

@@ -1,8 +1,9 @@
 """Systems on emulated clusters, predicted and run: one mechanism, in three sizes.
 
 The demonstration is a few cells, the study ``all-schedules`` every system's, the standard grid
-(``grid.py``) a balanced fraction of systems x settings. Law of this file: a cell is a system at one
-level of each factor; a size says how many prompts and tokens it gets, and nothing else.
+(``studies/workshop/grid.py``) a balanced fraction of systems x settings. Law of this file: a cell
+is a system at one level of each factor; a size says how many prompts and tokens it gets, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ EXTRA: Mapping[str, Mapping[str, Any]] = {
     "starsd": {"pipelines.0.count": 2, "workload.concurrency": 2},  # with one target it is chain
 }
 """What a system needs besides its name to be none of the others."""
+STAGES = (2, 4, 8)
+LATENCIES_MS = (0.2, 5.0, 20.0)
+STAGE_MS = (10.0, 20.0)
+"""Of a pass of up to 16 tokens. Eight stages, a draft and their messages need about 10 ms of this
+machine's two cores for each step; faster devices than that could not be emulated on them."""
 PREDICTED_TOKENS = 2500
 """In all runs of a prediction together: enough to know its mean to about 2 %."""
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from treepipe.files.folder import claim
-from treepipe.files.outputs import Faults, write_file
+from treepipe.files.outputs import Faults, claim_results, write_file
 from treepipe.report.page import Report
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
-from treepipe.results.show import Say, console, print_table
+from treepipe.results.show import Say, console, print_sheet
 from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
 from treepipe.scenario.schema import ScheduleName
@@ -69,7 +68,7 @@ def _cases(schedules: Sequence[ScheduleName], size: Size) -> list[Case]:
 
 def claim_folder(out: Path) -> None:
     """Make the folder; refuse one that holds something other than an earlier demonstration."""
-    claim(out, "demo.json", "demonstration")
+    claim_results(out, "demo.json", "demonstration")
 
 
 def _row_content(row: Row) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
     """Print the demonstration's table, and put the same text into the folder."""
     title = "Time between tokens: predicted before the run, then measured"
     times = row_sheet("demo", title, {row.schedule: row for row in rows})
-    tables = [times.rich(), _utilization_sheet(rows).rich()]
+    tables = [times, _utilization_sheet(rows)]
     text = io.StringIO()
     for table in tables:
         Console(file=text, width=130, markup=False, emoji=False).print(table)
@@ -100,7 +99,7 @@ def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
         if not quiet:
             shown = console()
             for table in tables:
-                print_table(shown, table)
+                print_sheet(shown, table)
             shown.print(f"pictures, traces and figures: {out}/", highlight=False)
 
 

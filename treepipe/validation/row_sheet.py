@@ -23,7 +23,7 @@ def times(row: Row) -> tuple[float | None, ...]:
     return value.mean, half, row.measured, row.error, row.duration_error
 
 
-def row_sheet(name: str, title: str, rows: Mapping[str, Row], head: str = "schedule") -> Sheet:
+def row_sheet(name: str, title: str, rows: Mapping[str, Row]) -> Sheet:
     """A line per row: times, tokens per round as run, the draft's utilization, and the text."""
     further = [
         Column("tokens per round", shown=".2f"),
@@ -31,7 +31,7 @@ def row_sheet(name: str, title: str, rows: Mapping[str, Row], head: str = "sched
         Column("measured", shown=".2f"),
         Column("text = plain greedy"),
     ]
-    sheet = Sheet(name, title, [Column(head), *TIMES, *further])
+    sheet = Sheet(name, title, [Column("schedule"), *TIMES, *further])
     for label, row in rows.items():
         shares = row.predicted_utilization["draft0"], row.utilization["draft0"]
         sheet.add(label, *times(row), row.tokens_per_round, *shares, row.lossless)

@@ -15,7 +15,7 @@ from treepipe.core.errors import RunError, UserError
 from treepipe.files.outputs import Faults, check_outputs, claim_folder
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
-from treepipe.results.show import Progress, Scale, console, print_table
+from treepipe.results.show import Progress, Scale, console, print_sheet
 from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
 from treepipe.scenario.scenario import Scenario
@@ -252,12 +252,12 @@ def write_timelines(row: Row, path: Path) -> None:
 def _show(content: Mapping[str, Any]) -> None:
     shown = console()
     for scenario in content["scenarios"]:
-        print_table(shown, metrics_sheet(scenario).rich())
-        print_table(shown, utilization_sheet(scenario).rich())
+        print_sheet(shown, metrics_sheet(scenario))
+        print_sheet(shown, utilization_sheet(scenario))
         for sentence in explain(scenario):
             shown.print(sentence, highlight=False)
     if len(content["scenarios"]) > 1:
-        print_table(shown, summary_sheet(content["summary"]).rich())
+        print_sheet(shown, summary_sheet(content["summary"]))
         correlation = content["summary"]["pearson_r"]
         if correlation is not None:
             shown.print(f"predicted and measured: Pearson's r = {correlation:.4f}")

@@ -19,7 +19,7 @@ import numpy as np
 from treepipe.core.errors import UserError
 from treepipe.files.reading import UNREADABLE, read_text, reading_fault
 from treepipe.results.estimates import summarize
-from treepipe.results.metrics import UNITS, utilization
+from treepipe.results.metrics import METRICS, utilization
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
 from treepipe.validation.judgement import METRIC, Row
@@ -60,7 +60,7 @@ class BusyShares:
 def metric_errors(row: Row) -> dict[str, MetricErrors]:
     """The errors of all metrics that prediction, run and replay have."""
     found = {}
-    for name, unit in UNITS.items():
+    for name, metric in METRICS.items():
         if all(name in each for each in (row.metrics, row.measured_metrics, row.replayed_metrics)):
             predicted, replayed = row.metrics[name].mean, row.replayed_metrics[name]
             measured = row.measured_metrics[name]
@@ -68,7 +68,7 @@ def metric_errors(row: Row) -> dict[str, MetricErrors]:
             errors = [each / measured if measured else None for each in apart]
             ends = [row.of_a_run[name].low, row.of_a_run[name].high]
             values = predicted, replayed, measured
-            found[name] = MetricErrors(*values, unit, *errors, *ends)
+            found[name] = MetricErrors(*values, metric.unit, *errors, *ends)
     return found
 
 
@@ -202,8 +202,8 @@ def load_validation(path: Path, key: str) -> dict[str, Any]:
 
 def _intervals(metrics: Mapping[str, Interval]) -> dict[str, Any]:
     return {
-        name: {**metrics[name].as_dict(), "unit": unit}
-        for name, unit in UNITS.items()
+        name: {**metrics[name].as_dict(), "unit": metric.unit}
+        for name, metric in METRICS.items()
         if name in metrics
     }
 

@@ -30,9 +30,7 @@ def validation_report(
     names = [each["scenario"] for each in content["scenarios"]]
     chapters = [_scenario(each, rows[each["scenario"]]) for each in content["scenarios"]]
     if len(names) > 1:
-        chapters.insert(
-            0, Chapter("All scenarios", tables=[summary_sheet(content["summary"]).rich()])
-        )
+        chapters.insert(0, Chapter("All scenarios", tables=[summary_sheet(content["summary"])]))
     if "against" in content:
         chapters.append(Chapter("Since the earlier validation", changes(content["against"])))
     warnings = [w for each in content["scenarios"] for w in each["warnings"]]
@@ -88,5 +86,5 @@ def _scenario(entry: Mapping[str, Any], row: Row) -> Chapter:
         timelines_figure(traces, row.label),
         f"{row.label}: what every device did, simulated and run",
     )
-    tables = [metrics_sheet(entry).rich(), utilization_sheet(entry).rich()]
+    tables = [metrics_sheet(entry), utilization_sheet(entry)]
     return Chapter(row.label, said, tables, [picture])

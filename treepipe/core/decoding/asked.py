@@ -1,4 +1,5 @@
-"""The draft pass whose answer a request waits for, and those whose answers are of no use any more.
+"""The draft pass whose answer a request waits for, and those whose answers are of no use any more;
+and what the draft holds by then of the request.
 
 Law of this file: every pass is answered once; an answer that nothing waits for is an error and
 changes nothing.
@@ -6,14 +7,19 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.scratch import Scratch
 
 
 class Asked:
     """At most one pass is under way at a time, besides abandoned ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps: bool = False) -> None:
+        """Args: ``keeps``: the draft need not read accepted tokens that it has drafted from."""
+        self._scratch = Scratch[None]() if keeps else None
         self._order: DraftPass | None = None
         self._abandoned: set[int] = set()
 
@@ -24,8 +30,15 @@ class Asked:
 
     def ask(self, order: DraftPass) -> DraftPass:
         """A pass is ordered."""
+        if self._scratch is not None:
+            self._scratch.follow(order)
         self._order = order
         return order
+
+    def held(self, unread: Sequence[int]) -> tuple[int, ...]:
+        """Scratch nodes that hold the first of these committed tokens, all but the last one: the
+        draft reads that one to answer for it."""
+        return () if self._scratch is None else self._scratch.along(unread[:-1])
 
     def abandon(self) -> None:
         """The answer to the pass under way, if there is one, is of no use any more."""

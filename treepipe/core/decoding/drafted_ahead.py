@@ -71,8 +71,8 @@ class DraftedAhead(StaticTree):
         if guess.draft is None:
             if event.log_probs[0][0] == -inf:
                 return []  # it guesses nothing
-            growth = self._parameters.growth(self._pace, self._request.wanted - len(guess.path) - 1)
-            guess.draft = TreeDraft(int(event.tokens[0][0]), (), growth, len(guess.path) + 1)
+            token, growth = int(event.tokens[0][0]), self._parameters.growth
+            guess.draft = TreeDraft(token, (), growth, len(guess.path) + 1)
         else:
             guess.draft.absorb(event)
         return [] if guess.draft.complete else [self._next_pass(guess.draft)]

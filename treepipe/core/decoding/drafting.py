@@ -60,17 +60,23 @@ class TreeDraft:
     """
 
     def __init__(
-        self, root_token: int, catch_up: Sequence[int], growth: Growth, behind: int = 0
+        self,
+        root_token: int,
+        unread: Sequence[int],
+        growth: Growth,
+        behind: int = 0,
+        held: tuple[int, ...] = (),
     ) -> None:
         """Args:
-        catch_up: committed tokens to read first, the root last; empty if ``behind`` is given.
+        unread: committed tokens to read first, the root last; empty if ``behind`` is given.
         behind: how many scratch nodes, one below the other, end in the root: a token that the
             draft guessed, and is to read first.
+        held: scratch nodes of the round before that hold the first of ``unread``.
         """
         self.tokens: list[int] = [root_token]
         self.parents: list[int] = [NO_PARENT]
         self._scores: list[Scores] = [[0.0]]  # by layer
-        self._catch_up = tuple(catch_up)
+        self._unread, self._held = unread, held
         self.growth, self.behind = growth, behind
         self._pass = 0
         self._passes = len(growth.children)
@@ -142,7 +148,8 @@ class TreeDraft:
             if self.behind:
                 root, parent = (self.tokens[0],), (self.behind - 2,)
                 return DraftPass(ticket, (), root, parent, False, top_k, drawn=growth.drawn)
-            return DraftPass(ticket, self._catch_up, (), (), True, top_k, drawn=growth.drawn)
+            unread, held = self._unread, self._held
+            return DraftPass.over_committed(ticket, unread, top_k, held, drawn=growth.drawn)
         layer = self._layer
         self._asked, self._asked_scores = list(layer), self._layer_scores
         if growth.frontier is not None and len(layer) > 1:

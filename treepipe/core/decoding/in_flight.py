@@ -37,7 +37,8 @@ class TreeInFlight:
     Attributes:
         tree: the live nodes; node 0 is the root.
         fed: how many of its nodes were fed.
-        unread: committed tokens that the draft has not been given to read.
+        unread: committed tokens that the draft has not been given to read as such; it may hold
+            some of them as scratch nodes.
         outstanding: segments in the pipeline that are of use, in the order they were fed.
         cancelled: tickets of those that are of no use any more.
         rounds: what was done in each finished round.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
-from treepipe.core.pace import Pace
 from treepipe.core.system import Block, Ends, Load, Parameters, Seat, key
 
 TREES = ((20, 4), (48, 5), (80, 6))
@@ -45,9 +44,7 @@ class SegmentKeys(TreeKeys):
     @property
     def tree(self) -> TreeParameters:
         """The tree of a round."""
-        return TreeParameters(
-            self.tree_size, self.segment_tokens, self.score_order, Always(self.growth)
-        )
+        return TreeParameters(self.tree_size, self.segment_tokens, self.score_order, self.growth)
 
 
 @dataclass(frozen=True)
@@ -60,22 +57,13 @@ class ChainKeys(Parameters):
         return {"gamma": self.gamma}
 
 
-@dataclass(frozen=True, slots=True)
-class Always:
-    """The same growth for every round, whatever the draft server has learned."""
-
-    growth: Growth
-
-    def __call__(self, pace: Pace, wanted: int) -> Growth:
-        return self.growth
-
-
 def fixed_tree(
     branching: Sequence[int], chunk: int, seat: Seat, kind: type[StaticTree] = StaticTree
 ) -> StaticTree:
     """A schedule whose rounds all have one tree, in one batch; so many children at each depth."""
     growth = Growth(tuple(branching), None, seat.drawn)
-    parameters = TreeParameters(growth.nodes, growth.nodes + 1, False, Always(growth))
+    nodes = growth.nodes
+    parameters = TreeParameters(nodes, nodes + 1, False, growth, keeps=seat.keeps)
     return kind(seat.session, chunk, parameters, 1)
 
 

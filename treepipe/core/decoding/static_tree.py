@@ -10,16 +10,11 @@ from __future__ import annotations
 
 from treepipe.core.decoding.drafting import TreeDraft
 from treepipe.core.decoding.tree_schedule import TreeSchedule
-from treepipe.core.protocol import Command, Judged, Returned
+from treepipe.core.protocol import Command, Returned
 
 
 class StaticTree(TreeSchedule):
     """Evaluates once per round; the stages run free within it."""
-
-    _layers = 0  # that were drafted for the round's tree
-
-    def _drafted_round(self, draft: TreeDraft) -> None:
-        self._layers = draft.layers
 
     def _step_of(self, index: int) -> int | None:
         return None
@@ -34,10 +29,7 @@ class StaticTree(TreeSchedule):
             return []
         walk = flying.walk()
         assert walk is not None  # the root came back, so at least it is verified
-        judged: list[Command] = []
-        if self._parameters.judges:
-            judged = [Judged(len(walk.accepted) - 1, self._layers)]
-        return judged + self._end_round(walk, lock_step=False)
+        return self._end_round(walk, lock_step=False)
 
     def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:
         raise AssertionError("a static tree is not drafted again within a round")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from treepipe.core.decoding.asked import Asked
 from treepipe.core.decoding.in_flight import TreeInFlight
 from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
+from treepipe.core.gauge import Gauge
 from treepipe.core.messages import Segment
-from treepipe.core.pace import UNKNOWN
 from treepipe.core.protocol import (
     Command,
     Drafted,
@@ -31,11 +32,12 @@ from treepipe.core.protocol import (
 class TreeDecoding(ABC):
     """A request, its tree in flight, and the events of both."""
 
-    def __init__(self, session: int, prefill_chunk: int) -> None:
+    def __init__(self, session: int, prefill_chunk: int, *, keeps: bool = False) -> None:
+        """Args: ``keeps``: as in ``Asked``."""
         self._request = RequestState(session, prefill_chunk)
         self._flying = TreeInFlight(self._request)
-        self._asked = Asked()
-        self._pace = UNKNOWN  # of the draft server when a segment came back last
+        self._asked = Asked(keeps=keeps)
+        self._seen: Any = None  # by the gauge when a segment came back last
 
     @property
     def done(self) -> bool:
@@ -44,6 +46,10 @@ class TreeDecoding(ABC):
     @property
     def listens(self) -> bool:
         return False
+
+    @property
+    def gauge(self) -> type[Gauge]:
+        return Gauge
 
     @property
     def in_step(self) -> bool:
@@ -79,7 +85,7 @@ class TreeDecoding(ABC):
 
     def _prefilled(self, event: Returned) -> list[Command]:
         token = self._request.prefilled(event)
-        self._pace = event.pace
+        self._seen = event.seen
         if token is None:
             return []
         commands = self._request.emit((token,))

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from treepipe.core.decoding.drafting import Growth, TreeDraft
 from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.tree_decoding import TreeDecoding
-from treepipe.core.pace import Pace
 from treepipe.core.protocol import (
     Command,
     Drafted,
@@ -33,16 +31,15 @@ class TreeParameters:
         size: nodes below the root (``L``).
         segment: most tokens per segment (``l_max``).
         score_order: cut the tree in descending score; False: in tree order.
-        growth: how the tree grows, asked anew for every round; told what the draft server has
-            learned, and how many tokens are still wanted.
-        judges: the draft server is told what each round accepted.
+        growth: how the tree grows.
+        keeps: the draft need not read accepted tokens that it has drafted from.
     """
 
     size: int
     segment: int
     score_order: bool
-    growth: Callable[[Pace, int], Growth]
-    judges: bool = False
+    growth: Growth
+    keeps: bool = False
 
 
 class TreeSchedule(TreeDecoding):
@@ -52,22 +49,11 @@ class TreeSchedule(TreeDecoding):
         self, session: int, prefill_chunk: int, parameters: TreeParameters, parts: int
     ) -> None:
         """Args: ``parts``: how many segments a round's tree is cut into."""
-        super().__init__(session, prefill_chunk)
+        super().__init__(session, prefill_chunk, keeps=parameters.keeps)
         self._parameters = parameters
         self._parts = parts
         self._draft: TreeDraft | None = None
         self._waiting: deque[Returned] = deque()
-
-    @property
-    def outstanding(self) -> frozenset[int]:
-        """Tickets of the segments that are in the pipeline and of use."""
-        fed = {segment.ticket for segment in self._flying.outstanding}
-        return frozenset(self._request.prefill) | fed
-
-    @property
-    def cancelled(self) -> frozenset[int]:
-        """Tickets of segments that are of no use any more; answers to them are ignored."""
-        return frozenset(self._flying.cancelled)
 
     # --- what the families decide ----------------------------------------------------------------
 
@@ -101,7 +87,7 @@ class TreeSchedule(TreeDecoding):
     def _returned(self, event: Returned) -> list[Command]:
         if not self._flying.take(event):
             return []
-        self._pace = event.pace
+        self._seen = event.seen
         if self._draft is not None and not self.listens:
             self._waiting.append(event)
             return []
@@ -116,15 +102,20 @@ class TreeSchedule(TreeDecoding):
     def _begin(self, root_token: int) -> list[Command]:
         """A new round: a tree of nothing but its root, and the draft that extends it."""
         self._flying.open_round(root_token)
-        return self._start_draft(self._parameters.growth(self._pace, self._request.wanted))
+        return self._start_draft(self._growth())
+
+    def _growth(self) -> Growth:
+        """How the next round's tree grows."""
+        return self._parameters.growth
 
     def _start_draft(self, growth: Growth) -> list[Command]:
         """Draft a new tree below the root, reading the committed tokens not read so far; one that
         is under way is given up."""
         flying = self._flying
         self._asked.abandon()
-        self._draft = TreeDraft(flying.tree.tokens[0], flying.unread, growth)
-        flying.unread = []
+        unread, flying.unread = flying.unread, []
+        held = self._asked.held(unread)
+        self._draft = TreeDraft(flying.tree.tokens[0], unread, growth, held=held)
         return [self._next_pass(self._draft)]
 
     def _next_pass(self, draft: TreeDraft) -> DraftPass:

@@ -25,10 +25,10 @@ class ChainAhead(TreeDecoding):
 
     listens = True
 
-    def __init__(self, session: int, prefill_chunk: int, gamma: int, *, drawn: bool) -> None:
-        """Args: ``gamma``: tokens per window; ``drawn``: as in ``DraftPass``."""
-        super().__init__(session, prefill_chunk)
-        self._gamma, self._drawn = gamma, drawn
+    def __init__(self, seat: Seat, prefill_chunk: int, gamma: int) -> None:
+        """Args: ``gamma``: tokens per window."""
+        super().__init__(seat.session, prefill_chunk, keeps=seat.keeps)
+        self._gamma, self._drawn = gamma, seat.drawn
         self._restart()
 
     def _restart(self) -> None:
@@ -90,8 +90,9 @@ class ChainAhead(TreeDecoding):
         ticket, flying = self._request.ticket(), self._flying
         if not self._read:
             self._read = True
-            unread, flying.unread = tuple(flying.unread), []
-            return DraftPass(ticket, unread, (), (), True, 1, drawn=self._drawn)
+            unread, flying.unread = flying.unread, []
+            held = self._asked.held(unread)
+            return DraftPass.over_committed(ticket, unread, 1, held, drawn=self._drawn)
         committed = min(self._used, self._slots)
         keep = tuple(range(self._slots)) if committed else None
         self._chain, self._used = self._chain[committed:], self._used - committed
@@ -103,8 +104,7 @@ class ChainAhead(TreeDecoding):
 
 
 def _make(parameters: ChainKeys, seat: Seat) -> ChainAhead:
-    chunk = parameters.prefill_chunk
-    return ChainAhead(seat.session, chunk, parameters.gamma, drawn=seat.drawn)
+    return ChainAhead(seat, parameters.prefill_chunk, parameters.gamma)
 
 
 def _tree_tokens(parameters: ChainKeys, stages: int) -> int:

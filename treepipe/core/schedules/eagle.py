@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treepipe.core.decoding.keys import Always, TreeKeys, scratch_of_tree, tree_grid
+from treepipe.core.decoding.keys import TreeKeys, scratch_of_tree, tree_grid
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
 from treepipe.core.system import Seat, System
@@ -10,7 +10,7 @@ from treepipe.core.system import Seat, System
 
 def _make(parameters: TreeKeys, seat: Seat) -> StaticTree:
     size = parameters.tree_size
-    tree = TreeParameters(size, size + 1, False, Always(parameters.growth))
+    tree = TreeParameters(size, size + 1, False, parameters.growth, keeps=seat.keeps)
     return StaticTree(seat.session, parameters.prefill_chunk, tree, 1)
 
 

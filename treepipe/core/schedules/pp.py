@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
+from treepipe.core.gauge import Gauge
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import (
     Command,
@@ -25,6 +26,7 @@ class Autoregressive:
 
     listens = False
     in_step = False
+    gauge = Gauge
 
     def __init__(self, session: int, prefill_chunk: int) -> None:
         self._request = RequestState(session, prefill_chunk)

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
-from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.keys import Always, ChainKeys, chain_grid
+from treepipe.core.decoding.drafting import Growth, TreeDraft
+from treepipe.core.decoding.in_flight import Walk
+from treepipe.core.decoding.keys import ChainKeys, chain_grid
+from treepipe.core.decoding.pace import UNKNOWN, Pace, PaceBook
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
-from treepipe.core.pace import Pace
+from treepipe.core.gauge import Gauge
+from treepipe.core.protocol import Command, Judged
 from treepipe.core.system import Block, Load, Seat, System, key
 
 
@@ -105,7 +108,7 @@ class AdaptiveDepth:
     keys: StarKeys
     drawn: bool = False
 
-    def __call__(self, pace: Pace, wanted: int) -> Growth:
+    def growth(self, pace: Pace, wanted: int) -> Growth:
         """The next round's tree."""
         return self.keys.growth(self.depth(pace, wanted), drawn=self.drawn)
 
@@ -138,16 +141,40 @@ def expected_tokens(levels: Sequence[tuple[float, float]], depth: int) -> list[f
     return [*accumulate(accumulate(shares, mul), initial=1.0)]
 
 
+class AdaptiveTree(StaticTree):
+    """A static tree per round, each as deep as what the draft server has learned by then says."""
+
+    _layers = 0  # that were drafted for the round's tree
+
+    def __init__(
+        self, session: int, prefill_chunk: int, tree: TreeParameters, chosen: AdaptiveDepth
+    ) -> None:
+        """Args: ``tree``: of the deepest round; ``chosen``: chooses each round's depth."""
+        super().__init__(session, prefill_chunk, tree, 1)
+        self._chosen = chosen
+
+    @property
+    def gauge(self) -> type[Gauge]:
+        return PaceBook
+
+    def _growth(self) -> Growth:
+        return self._chosen.growth(self._seen or UNKNOWN, self._request.wanted)
+
+    def _drafted_round(self, draft: TreeDraft) -> None:
+        self._layers = draft.layers
+
+    def _end_round(self, walk: Walk, *, lock_step: bool) -> list[Command]:
+        judged = Judged(len(walk.accepted) - 1, self._layers)
+        return [judged, *super()._end_round(walk, lock_step=lock_step)]
+
+
 def _make(parameters: StarKeys, seat: Seat) -> StaticTree:
-    depth, adaptive = parameters.depth, parameters.adaptive_depth
-    size = parameters.nodes(depth)
-    growth = (
-        AdaptiveDepth(parameters, seat.drawn)
-        if adaptive
-        else Always(parameters.growth(depth, drawn=seat.drawn))
-    )
-    tree = TreeParameters(size, size + 1, False, growth, adaptive)
-    return StaticTree(seat.session, parameters.prefill_chunk, tree, 1)
+    depth, chunk = parameters.depth, parameters.prefill_chunk
+    size, growth = parameters.nodes(depth), parameters.growth(depth, drawn=seat.drawn)
+    tree = TreeParameters(size, size + 1, False, growth, seat.keeps)
+    if parameters.adaptive_depth:
+        return AdaptiveTree(seat.session, chunk, tree, AdaptiveDepth(parameters, seat.drawn))
+    return StaticTree(seat.session, chunk, tree, 1)
 
 
 def _tokens(parameters: StarKeys, stages: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from treepipe.executor.reference.training.corpus import KINDS
+from treepipe.studies.workshop.training.corpus import KINDS
 
 SEED = 20261120
 WEIGHTS = {"code": 0.5, "prose": 0.35, "arithmetic": 0.15}

@@ -1,7 +1,7 @@
 """Cuts the prompts that ship with the reference pair: ``prompts.json``, and more of them in
 ``validation_prompts.json``.
 
-    python -m treepipe.executor.reference.training.prompts --out executor/reference
+    python -m treepipe.studies.workshop.training.prompts --out executor/reference
 
 From held-out texts only. Calibration and held-out prompts come from different texts, and no prompt
 occurs word for word in the training texts.
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from treepipe.executor.reference.training.corpus import KINDS, texts, unseen
+from treepipe.studies.workshop.training.corpus import KINDS, texts, unseen
 
 SEED = 20261121
 COUNTS = {"calibration": 40, "heldout": 20}

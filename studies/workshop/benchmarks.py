@@ -1,6 +1,6 @@
 """Benchmarks of our own: how good the prediction is, what the executor adds, how fast we are.
 
-    python -m treepipe.studies.benchmarks --out bench/results.json
+    python -m treepipe.studies.workshop.benchmarks --out bench/results.json
 
 Every figure is a median; rates that depend on the machine come with a yardstick measured in the
 same run.
@@ -17,17 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
-from treepipe.results.show import Progress, console
+from treepipe.results.sheet import Sheet, words
+from treepipe.results.show import Progress, console, print_sheet
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
-from treepipe.studies.message_cost import curve_cost, message_cost, step_cost
 from treepipe.studies.real_speed import generate_rate, whole_model
-from treepipe.studies.regret import regret_figures
-from treepipe.studies.simulator_speed import Figure, figure, simulator_memory, simulator_speed
+from treepipe.studies.workshop.message_cost import curve_cost, message_cost, step_cost
+from treepipe.studies.workshop.regret import regret_figures
+from treepipe.studies.workshop.simulator_speed import (
+    Figure,
+    figure,
+    simulator_memory,
+    simulator_speed,
+)
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.demo import run_demo
 from treepipe.validation.judgement import Row
@@ -140,14 +145,10 @@ def _launch(changes: Mapping[str, Any]) -> Launch:
 
 
 def _print(figures: list[Figure]) -> None:
-    table = Table(title="Benchmarks (medians)")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    table.add_column("unit")
-    table.add_column("aim")
+    sheet = Sheet("", "Benchmarks (medians)", words("figure", "value", "unit", "aim"))
     for each in figures:
-        table.add_row(each["name"], f"{each['value']:.4g}", each["unit"], each["aim"])
-    console(110).print(table)
+        sheet.add(each["name"], f"{each['value']:.4g}", each["unit"], each["aim"])
+    print_sheet(console(110), sheet)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Writes ``MODEL_CARD.md`` from ``metrics.json`` and the checkpoints beside it; measures nothing.
 
-python -m treepipe.executor.reference.training.card --out executor/reference
+python -m treepipe.studies.workshop.training.card --out executor/reference
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from treepipe.executor.reference.training.corpus import KINDS
+from treepipe.studies.workshop.training.corpus import KINDS
 
 ROLES = ("target", "draft")
 
@@ -19,7 +19,7 @@ HEAD = """\
 
 A small target and a draft distilled from it, for tests, demonstrations and studies of speculative
 decoding on a machine without downloads. Neither is a useful language model. This file is written by
-`treepipe.executor.reference.training.card` from `metrics.json`.
+`treepipe.studies.workshop.training.card` from `metrics.json`.
 """
 
 CORPUS = """\
@@ -88,7 +88,7 @@ EAGLE = """\
 
 `eagle/` holds a head for the target in the layout of the published EAGLE-1 and EAGLE-2 heads (`fc`,
 one decoder layer; embedding and output projection are the target's), trained by
-`treepipe.executor.reference.training.train_eagle`
+`treepipe.studies.workshop.training.train_eagle`
 for {steps:,} steps{clock}.
 
 How often the target's greedy choice is among its 1 and 4 most probable tokens, by how many tokens
@@ -98,7 +98,7 @@ above were read from the head's own guesses instead of the target's states:
 REPRODUCTION = """\
 ## Reproduction
 
-    python -m treepipe.executor.reference.training.train \\
+    python -m treepipe.studies.workshop.training.train \\
         --target-steps {target} --draft-steps {draft} --out DIRECTORY
 
 These weights were made with Python {python} and torch {torch}. Tokenizer, order of the training

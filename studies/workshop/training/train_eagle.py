@@ -1,6 +1,6 @@
 """Trains an EAGLE head for the bundled target. Run as a module; takes about ten minutes.
 
-    python -m treepipe.executor.reference.training.train_eagle --steps 700
+    python -m treepipe.studies.workshop.training.train_eagle --steps 700
 
 As the published heads are (EAGLE-1, section 4.2): the head predicts the target's final state at the
 next position (smooth L1) and through the target's projection its distribution (cross entropy, 0.1
@@ -28,11 +28,11 @@ from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import EagleHead
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.prompts import load_texts, tokenize
-from treepipe.executor.reference.training.corpus import KINDS, texts
-from treepipe.executor.reference.training.descent import SEED, Descent
-from treepipe.executor.reference.training.measure import rows
+from treepipe.profiles.library import REFERENCE
+from treepipe.studies.workshop.training.corpus import KINDS, texts
+from treepipe.studies.workshop.training.descent import SEED, Descent
+from treepipe.studies.workshop.training.measure import rows
 
-HERE = Path(__file__).parents[1]
 PEAK_RATE, NOISE, TOKEN_WEIGHT = 2e-3, 0.1, 0.1
 DEPTHS = 4
 UNROLL = 2
@@ -42,12 +42,12 @@ UNROLL = 2
 def main() -> None:
     """Train a head and save it in the published layout."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=HERE / "eagle")
+    parser.add_argument("--out", type=Path, default=REFERENCE / "eagle")
     parser.add_argument("--steps", type=int, default=700)
     arguments = parser.parse_args()
     torch.manual_seed(SEED)
     torch.set_num_threads(2)
-    target = LlamaForCausalLM.from_pretrained(HERE / "target", dtype=torch.float32).eval()
+    target = LlamaForCausalLM.from_pretrained(REFERENCE / "target", dtype=torch.float32).eval()
     target.requires_grad_(False)
     target.config._attn_implementation = "sdpa"
     head = EagleHead(target.config, bias=True, input_norm=False)
@@ -60,7 +60,7 @@ def main() -> None:
 
 def train(head: EagleHead, target: Any, steps: int) -> None:
     """Train the head towards the target, which stays as it is."""
-    tokenizer = Tokenizer.from_file(str(HERE / "target" / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(REFERENCE / "target" / "tokenizer.json"))
     data = {kind: rows(tokenizer, texts(kind, held_out=False)) for kind in KINDS}
     descent = Descent(steps, PEAK_RATE, clip=0.5, weight_decay=0.01)
     descent.run(head, data, lambda window: head_loss(head, target, window))
@@ -73,12 +73,13 @@ def head_loss(head: EagleHead, target: Any, window: torch.Tensor) -> torch.Tenso
         wanted = target.lm_head(features).log_softmax(-1)
         embedded = target.model.embed_tokens(window)
     length = window.shape[1] - 1
-    positions = torch.arange(length).expand(len(window), length)
+    rotary = head.rotary(embedded, torch.arange(length)[None])
     mask = torch.ones((1, 1, length, length), dtype=torch.bool).tril()
     given = features[:, :-1] + NOISE * (2 * torch.rand_like(features[:, :-1]) - 1)
     loss = torch.zeros(())
     for _ in range(UNROLL):
-        predicted = head(embedded[:, 1:], given, positions, mask)
+        inputs = torch.cat((embedded[:, 1:], given), -1)
+        predicted = head(inputs, attention_mask=mask, position_embeddings=rotary)
         logits = target.lm_head(predicted).log_softmax(-1)
         tokens = -(wanted[:, 1:].exp() * logits).sum(-1).mean()
         loss = loss + functional.smooth_l1_loss(predicted, features[:, 1:]) + TOKEN_WEIGHT * tokens
@@ -93,8 +94,8 @@ def agreement(directory: Path) -> dict[str, dict[str, float]]:
     Along the target's greedy continuations, of 40 tokens, of all held-out prompts: at every fifth
     token the head has true states up to there and follows the text from its own guesses.
     """
-    checkpoint = Checkpoint.open(HERE / "target")
-    texts = load_texts("reference:heldout", HERE)
+    checkpoint = Checkpoint.open(REFERENCE / "target")
+    texts = load_texts("reference:heldout", REFERENCE)
     whole, seen = WholeModel(checkpoint, 1024), dict[int, list[int]]()
     draft = EagleDraft(CheckpointSource(directory), checkpoint, 1024)
     for prompt in tokenize(checkpoint, texts):
@@ -127,7 +128,7 @@ def agreement(directory: Path) -> dict[str, dict[str, float]]:
 def save(head: EagleHead, out: Path) -> None:
     """``config.json`` and ``model.safetensors``; embedding and projection are the target's."""
     out.mkdir(parents=True, exist_ok=True)
-    content = json.loads((HERE / "target" / "config.json").read_text(encoding="utf-8"))
+    content = json.loads((REFERENCE / "target" / "config.json").read_text(encoding="utf-8"))
     content |= {"num_hidden_layers": 1, "bias": True}
     (out / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     tensors = {name: tensor.half().contiguous() for name, tensor in head.state_dict().items()}

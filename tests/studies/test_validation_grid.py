@@ -12,9 +12,8 @@ import pytest
 
 from tests.worlds.written_studies import say
 from treepipe.profiles.library import REFERENCE
-from treepipe.validation import grid as validation_grid
-from treepipe.validation.cells import SCENARIO, SYSTEMS, Cell, Size
-from treepipe.validation.grid import (
+from treepipe.studies.workshop import grid as validation_grid
+from treepipe.studies.workshop.grid import (
     KINDS,
     LATENCIES_MS,
     SIZE,
@@ -23,7 +22,8 @@ from treepipe.validation.grid import (
     grid_cells,
     run_grid,
 )
-from treepipe.validation.grid_report import FACTORS, aims, write_report
+from treepipe.studies.workshop.grid_report import FACTORS, aims, write_report
+from treepipe.validation.cells import SCENARIO, SYSTEMS, Cell, Size
 
 LEVELS = {
     "schedule": SYSTEMS,

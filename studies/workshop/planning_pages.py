@@ -1,6 +1,6 @@
 """Runs the commands of the pages about planning, and puts what they print behind them.
 
-    python -m treepipe.studies.planning_pages docs/planning
+    python -m treepipe.studies.workshop.planning_pages docs/planning
 
 Law of this file: a page's answers are what its commands print; only long tables are cut, and the
 cut is marked.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-STUDIES = Path(__file__).parent
+STUDIES = Path(__file__).parents[1]
 ROWS = 6
 """Plans that a table keeps."""
 ANSWERED = re.compile(r"(?<=```sh\n)(?P<commands>[^`]*)```\n\n```text\n(?P<answer>.*?)```\n", re.S)

@@ -1,13 +1,18 @@
 """What a draft server learns while it serves: how long things take, and what is accepted.
 
-Law of this file: all of it comes from the draft desk, so it is the same in both worlds; a schedule
-sees of it only the ``Pace`` in an event that it is told.
+It is for schedules that choose their depth on line (``schedules/starsd.py``). Law of this file: all
+of it comes from the draft desk, so it is the same in both worlds; a schedule sees of it only the
+``Pace`` in an event that it is told.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from treepipe.core.draft_work import Begin, Draft, Work
+from treepipe.core.gauge import Gauge
+from treepipe.core.messages import Flight
+from treepipe.core.protocol import Command, Feed, Judged
 from treepipe.core.records import record
 
 MEMORY = 50
@@ -80,7 +85,7 @@ class _Line:
 
 
 @dataclass(slots=True)
-class PaceBook:
+class PaceBook(Gauge):
     """What a draft server notes of its turns, its draft passes and its segments under way.
 
     Times are read where the desk is asked what to do next: then the last thing is over, and what it
@@ -97,54 +102,48 @@ class PaceBook:
     _drafting: tuple[float, _Line] | None = None
     _fed: dict[int, tuple[int, _Line]] = field(default_factory=dict)
     _under_way: dict[int, tuple[int, _Line, float]] = field(default_factory=dict)
-    _reading: set[int] = field(default_factory=set)
+    _reading: set[int] = field(default_factory=set)  # sessions of which the draft has read nothing
 
-    def look(self, now_ms: float) -> None:
-        """What was given out last is over."""
+    def given(self, work: Work | None, now_ms: float) -> None:
         if self._drafting is not None:
             since_ms, line = self._drafting
             line.note(0, now_ms - since_ms)
             self._drafting = None
-        if self._fed:
-            for session, (rows, line) in self._fed.items():
-                self._under_way[session] = rows, line, now_ms
-            self._fed.clear()
+        for session, (rows, line) in self._fed.items():
+            self._under_way[session] = rows, line, now_ms
+        self._fed.clear()
+        if isinstance(work, Draft):
+            self._draft([session for session, _ in work.passes], now_ms)
+        elif work is not None:
+            self._turn_ms = now_ms
+            if isinstance(work, Begin):
+                self._reading.add(work.session)
 
-    def turn(self, now_ms: float) -> None:
-        """A turn begins."""
-        self._turn_ms = now_ms
-
-    def drafting(self, sessions: list[int], now_ms: float) -> None:
+    def _draft(self, sessions: list[int], now_ms: float) -> None:
         """Draft passes of these sessions begin."""
         since_ms, self._turn_ms = self._turn_ms, None
-        if self._reading and not self._reading.isdisjoint(sessions):
+        if not self._reading.isdisjoint(sessions):
             self._reading.difference_update(sessions)
         elif since_ms is None:
             self._drafting = now_ms, self._further
         else:
             self._drafting = since_ms, self._first
 
-    def fed(self, session: int, rows: int, *, prompt: bool) -> None:
-        """A segment goes out when the server looks up next."""
-        self._fed[session] = rows, self._prompt_back if prompt else self._back
+    def arrived(self, flight: Flight, now_ms: float) -> None:
+        for segment in flight.segments:
+            if segment.session in self._under_way:
+                rows, line, since_ms = self._under_way.pop(segment.session)
+                line.note(rows, now_ms - since_ms)
 
-    def back(self, session: int, now_ms: float) -> None:
-        """The session's newest segment came back."""
-        if session in self._under_way:
-            rows, line, since_ms = self._under_way.pop(session)
-            line.note(rows, now_ms - since_ms)
+    def commanded(self, session: int, command: Command) -> None:
+        if isinstance(command, Feed):
+            segment = command.segment
+            line = self._prompt_back if segment.committed else self._back
+            self._fed[session] = len(segment.tokens), line
+        elif isinstance(command, Judged):
+            self._judge(command.accepted, command.drafted)
 
-    def open(self, session: int) -> None:
-        """The draft has read nothing of a session yet."""
-        self._reading.add(session)
-
-    def close(self, session: int) -> None:
-        """A session is over."""
-        self._reading.discard(session)
-        self._fed.pop(session, None)
-        self._under_way.pop(session, None)
-
-    def judged(self, accepted: int, drafted: int) -> None:
+    def _judge(self, accepted: int, drafted: int) -> None:
         """A round is verified; its first rejected level is the last one that was tried."""
         levels = [*self.levels, *[(0.0, 0.0)] * (drafted - len(self.levels))]
         keep = 1 - 1 / LEVEL_MEMORY
@@ -153,11 +152,15 @@ class PaceBook:
             levels[level] = keep * hits + (level < accepted), keep * tried + 1
         self.levels = tuple(levels)
 
-    def pace(self, targets: int) -> Pace:
-        """What a schedule is told."""
+    def left(self, session: int) -> None:
+        self._reading.discard(session)
+        self._fed.pop(session, None)
+        self._under_way.pop(session, None)
+
+    def seen(self, requests: int) -> Pace:
         back = self._back if self._back.known else self._prompt_back
         row_ms = self._back.per_row_ms
         base_ms = back.mean_ms if back is self._prompt_back else back.base_ms
         first_ms = self._first.mean_ms if self._first.known else None
         pass_ms = self._further.mean_ms if self._further.known else self._first.mean_ms
-        return Pace(targets, first_ms, pass_ms, base_ms, row_ms, self.levels)
+        return Pace(requests, first_ms, pass_ms, base_ms, row_ms, self.levels)

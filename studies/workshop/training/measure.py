@@ -1,6 +1,6 @@
 """Measures the reference pair: perplexity on held-out texts, and how often the draft agrees.
 
-    python -m treepipe.executor.reference.training.measure --out executor/reference
+    python -m treepipe.studies.workshop.training.measure --out executor/reference
 
 The checkpoints are read back from their folders and used in float32, as the executor uses them.
 The result is kept in ``metrics.json`` under "measured", and the card is written again.
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from treepipe.executor.reference.training import card
-from treepipe.executor.reference.training.corpus import KINDS, unseen
+from treepipe.studies.workshop.training import card
+from treepipe.studies.workshop.training.corpus import KINDS, unseen
 
 CONTINUATION = 64
 RANKS = (1, 4, 8)

@@ -1,7 +1,7 @@
 """Trains the reference pair: tokenizer, target, draft. Run as a module; takes about half an hour on
 two CPU cores.
 
-    python -m treepipe.executor.reference.training.train --out executor/reference
+    python -m treepipe.studies.workshop.training.train --out executor/reference
 
 The target learns to predict the corpus; the draft to give the target's own distribution. Then the
 prompts are cut and the pair is measured: ``metrics.json`` keeps the figures, the steps among them,
@@ -25,10 +25,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from treepipe.executor.reference.training import prompts
-from treepipe.executor.reference.training.corpus import KINDS, texts
-from treepipe.executor.reference.training.descent import SEED, Descent
-from treepipe.executor.reference.training.measure import perplexity, record, rows
+from treepipe.studies.workshop.training import prompts
+from treepipe.studies.workshop.training.corpus import KINDS, texts
+from treepipe.studies.workshop.training.descent import SEED, Descent
+from treepipe.studies.workshop.training.measure import perplexity, record, rows
 
 VOCABULARY = 2048
 END = "<|end|>"

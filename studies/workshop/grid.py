@@ -1,6 +1,6 @@
 """The standard grid of the validation: what is predicted and run, a balanced fraction of all cells.
 
-    python -m treepipe.validation.grid docs
+    python -m treepipe.studies.workshop.grid docs
 
 Factors: every schedule, 2, 4 and 8 stages, links of 0.2, 5 and 20 ms, stages of 10 and 20 ms, code
 and prose. Every pair of levels of two factors occurs. Law of this file: acceptance is calibrated on
@@ -24,17 +24,20 @@ from typing import Any
 
 from treepipe.profiles.library import REFERENCE
 from treepipe.results.show import Progress, Say
-from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
+from treepipe.studies.workshop.grid_report import aims, write_report
+from treepipe.validation.cells import (
+    LATENCIES_MS,
+    STAGE_MS,
+    STAGES,
+    SYSTEMS,
+    Cell,
+    Size,
+    cases_of,
+)
 from treepipe.validation.comparison import Case, compare
-from treepipe.validation.grid_report import aims, write_report
 from treepipe.validation.validate import changes, write_timelines
 from treepipe.validation.validation import against, entry, load_validation
 
-STAGES = (2, 4, 8)
-LATENCIES_MS = (0.2, 5.0, 20.0)
-STAGE_MS = (10.0, 20.0)
-"""Of a pass of up to 16 tokens. Eight stages, a draft and their messages need about 10 ms of this
-machine's two cores for each step; faster devices than that could not be emulated on them."""
 KINDS = ("code", "prose")
 STEP = 5
 """Coprime to the 36 cells without the schedule, which are gone through in steps of so many."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.command_line import call
-from treepipe.studies.planning_pages import ANSWERED, ROWS, answered, commands, shortened
+from treepipe.studies.workshop.planning_pages import ANSWERED, ROWS, answered, commands, shortened
 
 pytestmark = pytest.mark.long
 

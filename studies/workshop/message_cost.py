@@ -25,7 +25,7 @@ from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.launch import Launch
 from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox
 from treepipe.results.trace import BUSY, Trace
-from treepipe.studies.simulator_speed import Figure, figure
+from treepipe.studies.workshop.simulator_speed import Figure, figure
 
 ROWS, WIDTH, TIMES = 81, 192, 500
 SIZES = {"64 B": 64, "64 KiB": 2**16, "1 MiB": 2**20}

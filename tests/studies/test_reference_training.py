@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from treepipe.executor.reference.training.card import card
-from treepipe.executor.reference.training.corpus import KINDS
-from treepipe.executor.reference.training.descent import SEED, Descent, window
 from treepipe.profiles.library import REFERENCE
+from treepipe.studies.workshop.training.card import card
+from treepipe.studies.workshop.training.corpus import KINDS
+from treepipe.studies.workshop.training.descent import SEED, Descent, window
 
 DATA = {kind: torch.arange(2000) % 7 for kind in KINDS}
 

@@ -1,0 +1,96 @@
+"""Checkpoints of roles on other hosts: found there by the folder's name, and compared by a digest.
+
+The user copies the folders. What belongs here is how a worker finds its own copy, and how both
+sides know that it holds what the coordinator's folder holds.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from treepipe.core.errors import UserError
+from treepipe.executor.checkpoint import shards_of
+from treepipe.files.outputs import cache_folder
+from treepipe.profiles.library import REFERENCE
+
+CHUNK_BYTES = 2**20
+"""Read and hashed at once."""
+DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class NeededCheckpoint:
+    """A checkpoint's folder on the coordinator's host, of which a worker needs a copy."""
+
+    directory: Path
+    digest: str
+
+    def __post_init__(self) -> None:
+        if self.directory.name in ("", ".."):
+            raise ValueError("a checkpoint's folder has a name")
+
+    @classmethod
+    def of(cls, directory: Path) -> NeededCheckpoint:
+        """Raises ``UserError`` as ``digest_of`` does."""
+        return cls(Path(os.path.normpath(directory.absolute())), digest_of(directory))
+
+    def copy(self, models: Path | None, worker: str) -> Path:
+        """The folder on this host that holds the same: a bundled one, or one of its name.
+
+        Args:
+            models: this host's folder of checkpoints, if it has one.
+            worker: this host's address, as the scenario gives it.
+
+        Raises:
+            UserError: there is none; the sentence says which command copies it.
+        """
+        bundled = REFERENCE / self.directory.name
+        if self._fault(bundled) is None:
+            return bundled
+        here = (models or Path("FOLDER")) / self.directory.name
+        fault = self._fault(here) if models else "it has no folder of checkpoints (--models FOLDER)"
+        if fault is None:
+            return here
+        host = worker.rpartition(":")[0]
+        command = shlex.join(["rsync", "-aL", f"{self.directory}/", f"{host}:{here}/"])
+        raise UserError(f"worker {worker}: {fault}; copy the coordinator's: {command}")
+
+    def _fault(self, folder: Path) -> str | None:
+        try:
+            same = digest_of(folder) == self.digest
+        except (OSError, UserError) as error:
+            return str(error)
+        return None if same else f"{folder} holds another checkpoint than the coordinator has"
+
+
+def digest_of(directory: Path) -> str:
+    """BLAKE2b's digest of a checkpoint's configuration and weights, in hexadecimal digits.
+
+    It is remembered in the user's cache folder as long as the files' sizes and times are the same.
+    Raises ``UserError`` if a file is missing or is none of weights.
+    """
+    config = directory / "config.json"
+    if not config.is_file():
+        raise UserError(f"{directory}: holds no {config.name}")
+    files = [config, *sorted(set(shards_of(directory).values()))]
+    stats = [(str(file.absolute()), file.stat()) for file in files]
+    stamps = [(name, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats]
+    memory = cache_folder() / "digests" / blake2b(repr(stamps).encode(), digest_size=16).hexdigest()
+    with suppress(OSError):
+        if len(known := memory.read_text()) == 2 * DIGEST_BYTES:  # else its writer was interrupted
+            return known
+    whole = blake2b(digest_size=DIGEST_BYTES)
+    for file, (_, size, *_times) in zip(files, stamps, strict=True):
+        whole.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as opened:
+            while chunk := opened.read(CHUNK_BYTES):
+                whole.update(chunk)
+    with suppress(OSError):  # then it is read again the next time
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        memory.write_text(whole.hexdigest())
+    return whole.hexdigest()
