@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
-from treepipe.core.recovery import Committed, FaultKind, Held
+from treepipe.core.losses import FaultKind
+from treepipe.core.recovery import Committed, Held
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.codec import Codec
 from treepipe.executor.copies import NeededCheckpoint

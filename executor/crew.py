@@ -14,7 +14,9 @@ from functools import partial
 from math import inf
 from multiprocessing.process import BaseProcess
 
-from treepipe.core.recovery import Committed, FaultKind, Journal
+from treepipe.core.failover import Spare, take_spare
+from treepipe.core.losses import FaultKind
+from treepipe.core.recovery import Committed, Journal
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import (
     Become,
@@ -47,7 +49,7 @@ class Crew:
         journal: what draft servers told of the open requests.
         given_up: pipelines that lost a worker.
         back_ms: of the draft servers that are away, when each is back by itself.
-        replaced: losses before any run, each of which took a spare.
+        replaced: losses before any run, and the spare that each of them took.
     """
 
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
@@ -59,7 +61,8 @@ class Crew:
         self._renew_secrets()
         self.journal, self.given_up = Journal(), set[int]()
         self.back_ms: dict[str, float | None] = {}
-        self.replaced = list[LostWorkerError]()
+        self.replaced = dict[LostWorkerError, Spare]()
+        self._spares = [*deployment.faults.all_spares]
         self._homes: dict[str, Placed] = {}  # of draft servers whose host is gone
         self.lines = ControlLines(
             roles[0].timeout_ms,
@@ -105,16 +108,17 @@ class Crew:
 
     def _replaced(self, lost: LostWorkerError) -> str | None:
         """Take a spare for a worker that is lost before any run."""
-        faults = self.deployment.faults
-        spares = self.spares() if faults.spare_workers else [None]
-        if len(self.replaced) >= faults.spares or not spares:
+        spare = take_spare(self._spares, self.waiting())
+        if spare is None:
             raise lost
-        self.replaced.append(lost)
-        return spares[0]
+        self.replaced[lost] = spare
+        return spare.address
 
-    def spares(self) -> list[str]:
-        """Addresses of the workers that wait to take a lost one's place, and answer."""
-        return self._fleet.spares(self.lines.watch.timeout_ms)
+    def waiting(self) -> list[Spare]:
+        """What can take a lost worker's place now: workers that wait and answer, or a new process
+        on its own host."""
+        named = self._fleet.spares(self.lines.watch.timeout_ms)
+        return [*map(Spare, named), Spare()]
 
     def start_anew(self, lost: LostWorkerError | None = None, spare: str | None = None) -> None:
         """End all workers at once, and start them again; sessions with other hosts go on.
@@ -161,16 +165,16 @@ class Crew:
         """See which hosts that did not answer do so again."""
         self._fleet.look()
 
-    def reaches(self, draft: str) -> bool:
-        """Whether the host that a draft server was on answers."""
-        home = self._homes.get(draft)
-        return home is None or self._fleet.answers(home.worker)
+    @property
+    def unreached(self) -> set[str]:
+        """The draft servers whose hosts do not answer."""
+        return {d for d, home in self._homes.items() if not self._fleet.answers(home.worker)}
 
     def is_back(self, draft: str) -> bool:
         """Whether what a draft server was lost by is over: its host's silence, or a fault."""
         at_ms = self.back_ms.get(draft)
         over = draft in self._homes or (at_ms is not None and at_ms <= now_ms())
-        return over and self.reaches(draft)
+        return over and draft not in self.unreached
 
     def return_to(self, draft: str, spare: str | None) -> None:
         """A draft server is where it was (or at a spare of this address) from the next start on."""

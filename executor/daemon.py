@@ -22,7 +22,7 @@ from typing import Any
 import zmq
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.recovery import MOST_BEAT_MS
+from treepipe.core.losses import MOST_BEAT_MS
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.descriptors import Descriptors

@@ -11,16 +11,12 @@ from typing import TypeAlias
 
 import torch
 
+from treepipe.core.draft_book import DraftBook
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp
 from treepipe.core.messages import Beat, Close, Flight, Segment, Through, Verified
 from treepipe.core.protocol import DraftPass, Offer
 from treepipe.core.recovery import Committed, Teller
-from treepipe.core.requests import (
-    RUN_ENDED,
-    OpenRequest,
-    OpenRequests,
-    RequestTrace,
-)
+from treepipe.core.requests import RUN_ENDED, RequestTrace
 from treepipe.core.words import NodeNotes
 from treepipe.executor.computing import DTYPES, Ferry
 from treepipe.executor.control import ANSWERS, Finished, Open
@@ -70,24 +66,20 @@ class DraftWorker:
             self._verifier = Verifier(self._ends, section, seed, remembers)
         observe: Observe | None = getattr(self._source, "observe", None)
         self._observe = observe
-        self._open = OpenRequests[Features]()
         self._recorder, self._teller = Recorder(), Teller()
+        self._book = DraftBook[Features](self._desk, self._teller, self._finish, self._say)
 
     @property
     def open_sessions(self) -> int:
         """Requests that are not finished."""
-        return len(self._open.by_session)
+        return len(self._book.by_session)
 
     def open(self, order: Open) -> None:
         """Take a request into the queue."""
-        session, assignment = order.held.session, order.held.assignment
         self._station.clock.wake(order.now_ms)
-        pipeline = assignment.pipeline
-        stages = len(self._stages[pipeline])
+        stages = len(self._stages[order.held.assignment.pipeline])
         asked, make = order.spec.started, order.new_schedule
-        request = OpenRequest[Features](session, make, stages, assignment, asked)
-        self._open.open(order.held.opened(request))
-        self._desk.open(session, pipeline, request.schedule, request.started, order.now_ms)
+        self._book.open(order.held, asked, make, stages, order.now_ms)
 
     def lose(self, pipeline: int, worker: str) -> None:
         """A pipeline is gone: its requests end with what they have."""
@@ -102,7 +94,7 @@ class DraftWorker:
         self._teller.end()
         heard, now = self._recorder.recording.requests, self._station.clock.now_ms()
         found = []
-        for request in self._open.by_session.values():
+        for request in self._book.by_session.values():
             trace = request.trace(now, RUN_ENDED)
             answers = heard[trace.session].answers if trace.session in heard else []
             recorded = RecordedRequest(trace.prompt_tokens, trace.tokens, answers)
@@ -135,7 +127,7 @@ class DraftWorker:
 
     def _begin(self, work: Begin) -> None:
         """Caches are made, the request is begun (or begun again with what was emitted)."""
-        request = self._open.begin(work.session)
+        request = self._book.begin(work.session)
         request.own = NodeNotes()
         self._source.open(work.session)
         if self._verifier is not None:
@@ -162,7 +154,7 @@ class DraftWorker:
 
     def _draft(self, work: Draft) -> None:
         session, rows = work.passes[0][0], work.rows
-        duration = self._station.settings.placed.draft_ms(work, self._open.parts(work))
+        duration = self._station.settings.placed.draft_ms(work, self._book.parts(work))
         with self._station.work("draft", session, rows, duration):
             drafts = self._source.draft_batch(work.passes)
         answers = []
@@ -186,7 +178,7 @@ class DraftWorker:
         if self._observe is not None and hidden is not None:
             self._note_features(flight, hidden, self._observe)
         segments = self._rows(flight, hidden)
-        open_ = self._open.by_session
+        open_ = self._book.by_session
         rows = sum(len(states) for segment, states in segments if segment.session in open_)
         answers: list[tuple[int, ...]] = [() for _ in segments]
         if rows:
@@ -228,7 +220,7 @@ class DraftWorker:
     def _note(
         self, segment: Segment, features: Sequence[torch.Tensor | None], observe: Observe
     ) -> None:
-        request = self._open.by_session.get(segment.session)
+        request = self._book.by_session.get(segment.session)
         if request is None or not features:
             return
         if segment.committed:
@@ -239,7 +231,7 @@ class DraftWorker:
     def _announced(self, beat: Beat, observe: Observe) -> None:
         """Tell the draft the states of what the words accept."""
         for word in beat.words:
-            request = self._open.by_session.get(word.session)
+            request = self._book.by_session.get(word.session)
             accepted = request.own.announce(word) if request is not None else []
             if accepted:
                 states = [each for each in accepted if each is not None]
@@ -249,7 +241,7 @@ class DraftWorker:
     def _answers(
         self, verifier: Verifier, segment: Segment, hidden: torch.Tensor
     ) -> tuple[int, ...]:
-        request = self._open.by_session.get(segment.session)
+        request = self._book.by_session.get(segment.session)
         if request is None or not len(hidden):
             return ()
         offers: list[Offer | None] = []
@@ -281,17 +273,7 @@ class DraftWorker:
             self._source.close(session)
             if self._verifier is not None:
                 self._verifier.close(session)
-        if orders.emitted:
-            self._teller.emitted(now, orders.emitted)
-        finished, again = self._open.carry_out(orders, now)
-        for each in again:
-            self._desk.reopen(each.session, each.assignment.pipeline, each.schedule, each.started)
-        for trace in finished:
-            self._teller.over(trace.session)
-            self._finish(trace)
-        for told in self._teller.due(now):
-            self._say(told)
-        self._desk.admit(now)
+        self._book.carry_out(orders, now)
 
     def _finish(self, trace: RequestTrace) -> None:
         self._recorder.finished(trace.session, trace.prompt_tokens, trace.tokens)

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from treepipe.core.errors import RunError
-from treepipe.core.recovery import FaultKind, beat_ms
+from treepipe.core.losses import FaultKind, beat_ms
 from treepipe.executor.clock import now_ms
 
 START_MS = 60_000.0

@@ -1,28 +1,40 @@
-"""What becomes of a run that loses a worker; the rule itself is ``core/recovery.py``.
+"""A run goes on without the workers that it loses.
 
-Law of this file: a spare comes first, then a stand-in for a draft server, then the lost stage's
-layers go to its pipeline's others, then its pipeline is given up; only where none of it can be, the
-run ends. A draft server that is away drafts again as soon as it can.
+Law of this file: it carries out what ``core/failover.py`` decides; the open requests go on by the
+rule of ``core/recovery.py``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.recovery import drafts_again
+from treepipe.core.failover import (
+    DealLayers,
+    DecodePlainly,
+    DraftAgain,
+    EndRun,
+    Failover,
+    GiveUp,
+    Replace,
+    Spare,
+    take_spare,
+)
+from treepipe.core.losses import drafts_again
 from treepipe.executor import clock
 from treepipe.executor.control import Finished, Lose
 from treepipe.executor.crew import Crew
 from treepipe.executor.injection import Injection
 from treepipe.executor.pulse import LostWorkerError, WorkerError
 from treepipe.executor.run_requests import RunRequests
-from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.redeal import shares_of
 
 LOOK_MS = 200.0
 """Between two looks for a draft server that is away."""
+HERE = Spare()
+"""Whoever starts anew does so on the host that it was on."""
 
 
 class Recovery:
@@ -34,7 +46,8 @@ class Recovery:
 
     def __init__(self, crew: Crew, run: RunRequests) -> None:
         self._crew, self._run = crew, run
-        self._spares = run.deployment.faults.spares - len(crew.replaced)
+        spares = Counter(run.deployment.faults.all_spares) - Counter(crew.replaced.values())
+        self._failover = Failover(run.deployment, run.front, spares.elements())
         self.injection = Injection(crew, run.deployment, run.trace.faults)
         self._over = list[Finished]()  # requests that ended before the run knew of it
         self._next_look_ms = 0.0
@@ -66,27 +79,30 @@ class Recovery:
             self._next_look_ms = min([self._run.now_ms + LOOK_MS, *later])
 
     def lose(self, death: LostWorkerError) -> None:
-        """Go on with a spare, with plain decoding instead of a draft, with a lost stage's layers at
-        the others, or without its pipeline if there is another; raises the loss itself if there is
-        nothing to go on with."""
-        if self._spares_left:
-            spare = self._take_spare()
-            where = "" if spare is None else f" at {spare}"
-            stood_in = death.name in self._run.deployment.plain
-            if stood_in and (spare is not None or self._crew.reaches(death.name)):
-                self._regain(death.name)
-            self._take_up(death, f"a spare{where} took its place", spare)
-            return
-        if self._decode_plainly(death.name):
-            self._take_up(death, "its requests are decoded plainly until it is back")
-            return
-        if self._deal_anew(death.name):
-            self._take_up(death, shares_of(self._run.deployment, death.name))
-            return
+        """Go on without a worker; raises the loss itself if there is nothing to go on with."""
+        crew, run, name = self._crew, self._run, death.name
+        order = self._failover.lost(name, crew.waiting(), crew.unreached)
+        self._follow()
+        if isinstance(order, GiveUp | EndRun) and order.refused is not None:
+            run.trace.warnings.append(f"no layers were dealt anew: {order.refused}")
+        match order:
+            case Replace(spare):
+                self._take_up(death, f"a spare{_at(spare)} took its place", spare)
+            case DecodePlainly():
+                over_ms = self.injection.over_ms(name)
+                crew.back_ms[name] = None if over_ms is None else over_ms + run.start_ms
+                self._next_look_ms = 0.0
+                self._take_up(death, "its requests are decoded plainly until it is back")
+            case DealLayers():
+                self._take_up(death, shares_of(run.deployment, name))
+            case GiveUp(pipeline):
+                self._give_up(death, pipeline)
+            case EndRun():
+                raise death
+
+    def _give_up(self, death: LostWorkerError, pipeline: int) -> None:
+        """Go on without the pipeline of a lost stage."""
         crew, run = self._crew, self._run
-        pipeline = run.deployment.pipeline_of(death.name)
-        if pipeline is None or not run.front.lose(pipeline):
-            raise death
         crew.give_up(pipeline)
         self.injection.noticed(death, run.now_ms, None)
         for draft in crew.drafts:
@@ -98,12 +114,10 @@ class Recovery:
 
     def end(self) -> None:
         """All requests are over: take what the workers noted."""
-        self.injection.no_more()
+        self.injection.resume()
         try:
             self._crew.collect(self._run.trace, self._run.start_ms)
         except LostWorkerError as death:
-            if not (self._spares_left or self._stands_in_for(death.name)):
-                raise
             self.lose(death)
         self.injection.end()
 
@@ -116,23 +130,12 @@ class Recovery:
         self._run.trace.requests += [self._run.note(found) for found in self._over]
         self._run.salvage()
 
-    @property
-    def _spares_left(self) -> bool:
-        """Whether a lost worker can be replaced; of spares that have addresses, one must answer."""
-        named = self._run.deployment.faults.spare_workers
-        return self._spares > 0 and (not named or bool(self._crew.spares()))
-
-    def _take_spare(self) -> str | None:
-        """One spare less is left; returns its address, if it has one."""
-        self._spares -= 1
-        return next(iter(self._crew.spares()), None)
-
-    def _take_up(self, death: LostWorkerError, how: str, spare: str | None = None) -> None:
+    def _take_up(self, death: LostWorkerError, how: str, spare: Spare = HERE) -> None:
         """Go on with the committed texts, all workers started anew.
 
         Args:
             how: without the lost one.
-            spare: address of the worker that takes its place.
+            spare: takes its place.
         """
         crew, run = self._crew, self._run
         noticed_ms = run.now_ms
@@ -140,7 +143,7 @@ class Recovery:
         if death.name in crew.drafts:
             run.recording.complete = False  # it lacks what that draft had answered
         try:
-            recovered_ms = self._restart(partial(crew.start_anew, death, spare))
+            recovered_ms = self._restart(partial(crew.start_anew, death, spare.address))
         except UserError as refused:  # the spare lacks what the lost one had
             crew.lines.close()
             raise RunError(f"{death}, and nothing took its place: {refused}") from None
@@ -164,10 +167,11 @@ class Recovery:
         lost_again = list[tuple[LostWorkerError, float]]()
 
         def replaced(lost: LostWorkerError) -> str | None:
-            if not self._spares_left:
+            spare = take_spare(self._failover.spares, crew.waiting())
+            if spare is None:
                 raise lost
             lost_again.append((lost, run.now_ms))
-            return self._take_spare()
+            return spare.address
 
         crew.persist(start, replaced)
         recovered_ms = run.now_ms
@@ -188,53 +192,36 @@ class Recovery:
         for found in over:
             self._run.finished(found)
 
-    def _make_anew(self, deployment: Deployment) -> None:
-        self._run.deployment = deployment
-        self._crew.make_anew(deployment)
+    def _follow(self, spare: Spare = HERE) -> None:
+        """Have the crew start its workers as it is decided. Args: ``spare``: the place of a draft
+        server that drafts again."""
+        before, after = self._run.deployment, self._failover.deployment
+        self._run.deployment = after
+        if (before.plain, before.layers) != (after.plain, after.layers):
+            self._crew.make_anew(after)
+        for draft in before.plain - after.plain:
+            self._crew.return_to(draft, spare.address)
 
     # --- a draft server that is away -------------------------------------------------------------
 
-    def _stands_in_for(self, lost: str) -> Deployment | None:
-        """The deployment with a stand-in for a draft server; None: the run cannot go on so."""
-        return None if self._run.front.lost else self._run.deployment.without_draft(lost)
-
-    def _decode_plainly(self, lost: str) -> bool:
-        """Let a stand-in take a lost draft server's place; returns whether it does."""
-        plain, over_ms = self._stands_in_for(lost), self.injection.over_ms(lost)
-        if plain is None:
-            return False
-        self._crew.back_ms[lost] = None if over_ms is None else over_ms + self._run.start_ms
-        self._next_look_ms = 0.0
-        self._make_anew(plain)
-        return True
-
     def _look(self) -> None:
         """Let one draft server draft again that is back, or has a spare now."""
-        crew, run = self._crew, self._run
+        crew = self._crew
         crew.look()
-        if run.front.lost or self.injection.fails:
-            return  # once a pipeline was given up nothing is made anew; and one loss at a time
-        for draft in sorted(run.deployment.plain):
-            if crew.is_back(draft):
-                self._draft_again(draft, "was back")
-                return
-            placed = crew.reaches(draft) or run.deployment.faults.spare_workers
-            if placed and self._spares_left:
-                spare = self._take_spare()
-                where = "" if spare is None else f" at {spare}"
-                self._draft_again(draft, f"was replaced by a spare{where}", spare)
-                return
+        if self.injection.fails:
+            return  # one loss at a time
+        returned = {draft for draft in self._run.deployment.plain if crew.is_back(draft)}
+        again = self._failover.back(returned, crew.waiting(), crew.unreached)
+        if again is not None:
+            self._draft_again(again)
 
-    def _regain(self, draft: str, spare: str | None = None) -> None:
-        self._make_anew(self._run.deployment.with_draft(draft))
-        self._crew.return_to(draft, spare)
-
-    def _draft_again(self, draft: str, how: str, spare: str | None = None) -> None:
+    def _draft_again(self, again: DraftAgain) -> None:
         """Go on with the committed texts and a draft server that drafts; if it does not start, it
         is lost once more."""
-        crew, run = self._crew, self._run
+        crew, run, draft, spare = self._crew, self._run, again.draft, again.spare
+        how = "was back" if spare is None else f"was replaced by a spare{_at(spare)}"
         back_ms = run.now_ms
-        self._regain(draft, spare)
+        self._follow(spare or HERE)
         try:
             recovered_ms = self._restart(crew.start_anew)
         except (LostWorkerError, UserError) as error:
@@ -250,16 +237,7 @@ class Recovery:
         )
         self._finish()
 
-    # --- layers ----------------------------------------------------------------------------------
 
-    def _deal_anew(self, lost: str) -> bool:
-        """Deal a lost stage's layers over the others; returns whether they are."""
-        run = self._run
-        if run.deployment.redeal is None or run.front.lost:
-            return False
-        try:
-            self._make_anew(run.deployment.redeal(run.deployment, lost))
-        except UserError as refused:
-            run.trace.warnings.append(f"no layers were dealt anew: {refused}")
-            return False
-        return True
+def _at(spare: Spare) -> str:
+    """Where a spare is, in words."""
+    return "" if spare.address is None else f" at {spare.address}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from treepipe.core.errors import UserError
-from treepipe.core.recovery import FaultKind
+from treepipe.core.losses import FaultKind
 from treepipe.executor.clock import set_ahead
 from treepipe.executor.control import (
     ANSWERS,

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from treepipe.core.accepted_rows import AcceptedRows
+from treepipe.core.draft_book import DraftBook
 from treepipe.core.draft_work import Begin, Draft, Orders, Turn, WarmUp
 from treepipe.core.messages import Close, Flight, Message, Segment, Through, Verified
 from treepipe.core.recovery import Committed, Held, Teller
-from treepipe.core.requests import OpenRequest, OpenRequests, RequestTrace
+from treepipe.core.requests import OpenRequest, RequestTrace
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Send
 from treepipe.physics.host import HostTimes
@@ -304,16 +305,17 @@ class DraftServer(Role):
         self._desk, self._new_schedule = deployment.draft_desk(draft), deployment.schedule_of(draft)
         self._stages = [[stage.name for stage in stages] for stages in deployment.pipelines]
         self._by_context = self._placed.times.draft.last_context is not None
-        self._open = OpenRequests[Oracle]()
         self._inbox: deque[tuple[Flight | Verified | Through, float]] = deque()
         self._losses: deque[tuple[int, str]] = deque()
         self._alarm = False
-        self._teller = Teller() if deployment.faults.injected else None
+        name, teller = self._placed.name, Teller() if deployment.faults.injected else None
+        said = partial(world.finished, name), partial(world.told, name)
+        self._book = DraftBook[Oracle](self._desk, teller, *said)
 
     @property
     def state(self) -> str:
         """What this server waits for, as the report of a deadlock says it."""
-        return f"{self._placed.name} waits for segments of requests {sorted(self._open.by_session)}"
+        return f"{self._placed.name} waits for segments of requests {sorted(self._book.by_session)}"
 
     @property
     def turns(self) -> list[Turn]:
@@ -326,18 +328,13 @@ class DraftServer(Role):
     @property
     def requests(self) -> Iterable[OpenRequest[Oracle]]:
         """The open ones."""
-        return self._open.by_session.values()
+        return self._book.by_session.values()
 
     def open(self, held: Held) -> None:
         """Take a request into the queue."""
-        deployment, assignment, session = self._deployment, held.assignment, held.session
-        asked = deployment.requests[assignment.request].started
-        pipeline, make = assignment.pipeline, self._new_schedule
-        stages = len(self._stages[pipeline])
-        request = held.opened(OpenRequest[Oracle](session, make, stages, assignment, asked))
-        self._open.open(request)
-        now = self._world.clock.now
-        self._desk.open(session, pipeline, request.schedule, request.started, now)
+        asked = self._deployment.requests[held.assignment.request].started
+        stages = len(self._stages[held.assignment.pipeline])
+        self._book.open(held, asked, self._new_schedule, stages, self._world.clock.now)
         self._wake()
 
     def lose(self, pipeline: int, worker: str) -> None:
@@ -379,7 +376,7 @@ class DraftServer(Role):
                 return
             if isinstance(work, Draft):
                 rows = work.rows
-                parts = self._open.parts(work) if self._by_context else None
+                parts = self._book.parts(work) if self._by_context else None
                 duration = self._placed.draft_ms(work, parts)
                 duration *= self._place.next_cold()
                 self._place.work(duration, partial(self._drafted, work, rows))
@@ -391,7 +388,7 @@ class DraftServer(Role):
                 self._place.work(self._placed.times.draft(1), self._warmed)
                 return
             if isinstance(work, Begin):
-                request = self._open.begin(work.session)
+                request = self._book.begin(work.session)
                 request.own = self._source.open(work.session, request.prompt_tokens)
                 if self._carry_out(desk.began(work), 1):
                     return
@@ -419,7 +416,7 @@ class DraftServer(Role):
 
     def _drafted(self, work: Draft, rows: int, event: object) -> None:
         self._spent("draft", work.passes[0][0], rows)
-        requests = self._open.by_session
+        requests = self._book.by_session
         answers = [(session, requests[session].own.draft(order)) for session, order in work.passes]
         if not self._carry_out(self._desk.drafted(answers), rows):
             self._go_on(event)
@@ -441,7 +438,7 @@ class DraftServer(Role):
         return tuple([self._answers(segment) for segment in flight.segments])
 
     def _answers(self, segment: Segment) -> tuple[int, ...]:
-        request = self._open.by_session.get(segment.session)
+        request = self._book.by_session.get(segment.session)
         if request is None:
             return ()
         never_misses, prompt = self._deployment.never_misses, request.prompt_tokens
@@ -455,14 +452,14 @@ class DraftServer(Role):
             if not orders.nothing:
                 for receivers, message in self._letters(orders):
                     self._world.send(self._placed.name, receivers, message)
-                self._finish(orders)
+                self._book.carry_out(orders, self._world.clock.now)
         else:
             self._place.work(costs.desk(rows), partial(self._decided, orders, costs))
         return costs is not None
 
     def _decided(self, orders: Orders, costs: HostTimes, event: object) -> None:
         self._spent("desk", 0, 0)
-        self._finish(orders)
+        self._book.carry_out(orders, self._world.clock.now)
         each = [(name, message) for names, message in self._letters(orders) for name in names]
         self._post(deque(each), costs, event)
 
@@ -471,19 +468,3 @@ class DraftServer(Role):
         for pipeline, message in orders.messages:
             stages = self._stages[pipeline]
             yield stages[:1] if isinstance(message, Flight) else stages, message
-
-    def _finish(self, orders: Orders) -> None:
-        now, teller = self._world.clock.now, self._teller
-        finished, again = self._open.carry_out(orders, now)
-        for each in again:
-            self._desk.reopen(each.session, each.assignment.pipeline, each.schedule, each.started)
-        if teller is not None:
-            teller.emitted(now, orders.emitted)
-        for request in finished:
-            if teller is not None:
-                teller.over(request.session)
-            self._world.finished(self._placed.name, request)
-        if teller is not None:
-            for said in teller.due(now):
-                self._world.told(self._placed.name, said)
-        self._desk.admit(now)

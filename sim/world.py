@@ -1,8 +1,9 @@
 """The simulated world: the same schedules and desks as executed, with times from profiles.
 
 Law of this file: it decides nothing. What is computed, pruned and fed follows from the schedules
-and the desks, and what is taken up after a fault from ``core/recovery.py``; messages move in
-``life.py``, and ``roles.py`` lets time pass.
+and the desks, what becomes of a run that loses a worker from ``core/failover.py``, and what it
+takes up then from ``core/recovery.py``; messages move in ``life.py``, and ``roles.py`` lets time
+pass.
 """
 
 from __future__ import annotations
@@ -12,15 +13,10 @@ from functools import partial
 
 from simpy.core import EmptySchedule
 
-from treepipe.core.errors import RunError, UserError
-from treepipe.core.recovery import (
-    Committed,
-    Fault,
-    Held,
-    Journal,
-    drafts_again,
-    noticed_after_ms,
-)
+from treepipe.core.errors import RunError
+from treepipe.core.failover import DealLayers, DecodePlainly, EndRun, Failover, GiveUp
+from treepipe.core.losses import Fault, drafts_again, noticed_after_ms
+from treepipe.core.recovery import Committed, Held, Journal
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.results.critical_path import ARRIVALS, edges
 from treepipe.results.trace import Trace
@@ -48,8 +44,8 @@ class Simulation(FrontOffice):
         # What a fault cuts short released nothing, so there are no paths across it.
         untold = record_paths and bool(deployment.faults.injected)
         self.clock = ListeningClock() if record_paths and not untold else Clock()
-        self.deployment, self._source = deployment, source
-        self._front = deployment.front_desk()
+        self._source, self._front = source, deployment.front_desk()
+        self._failover = Failover(deployment, self._front, deployment.faults.all_spares)
         self.trace = Trace(
             deployment.devices,
             machines=deployment.machines,
@@ -63,8 +59,7 @@ class Simulation(FrontOffice):
         self._journal, self._restarting = Journal(), False
         self._planned = deployment.faults.planned()
         self._failing: Injected | None = None
-        self._back: list[str] = []  # draft servers that may draft again
-        self._spares, self._over = deployment.faults.spares, False
+        self._returned, self._over = set[str](), False
 
     def run(self) -> Trace:
         """Raises ``RunError`` if everything waits and nothing moves, or a fault ends the run."""
@@ -84,6 +79,11 @@ class Simulation(FrontOffice):
         self._keep_turns()
         self.trace.requests.sort(key=lambda request: request.session)
         return self.trace
+
+    @property
+    def deployment(self) -> Deployment:
+        """What is simulated now: a fault may have changed it."""
+        return self._failover.deployment
 
     @property
     def events(self) -> int:
@@ -160,78 +160,40 @@ class Simulation(FrontOffice):
         self.clock.after(after, partial(self._notice, planned))
 
     def _notice(self, planned: Injected, _: object) -> None:
-        """The loss takes a spare, or the pipeline that lacks the worker."""
-        if self._spares:
-            self._take_spare(planned.worker)
-        elif not self._decode_plainly(planned):
-            why = self._deal_anew(planned.worker)
-            if why is not None:
-                self._give_up(planned, why)
-                return
-        self._restart(partial(self._recover, planned, self.clock.now))
-
-    def _take_spare(self, lost: str) -> None:
-        """The next spare takes a lost worker's place, at its own links if it has an address."""
-        named = self.deployment.faults.spare_workers
-        if named:
-            self.deployment = self.deployment.at_spare(lost, named[-self._spares])
-        self._spares -= 1
-
-    def _decode_plainly(self, planned: Injected) -> bool:
-        """Let a stand-in take a lost draft server's place; returns whether it does."""
         lost, now = planned.worker, self.clock.now
-        plain = self.deployment.without_draft(lost)
-        if plain is None or self._front.lost:
-            return False
-        self.deployment = plain
+        if self._front.done:
+            return  # it is lost at the very end, which nobody notices
+        match self._failover.lost(lost, self._failover.spares):
+            case DecodePlainly():
+                self._warn_of_plain_decoding(lost)
+                if planned.over_ms is not None:
+                    self.clock.after(
+                        max(0.0, planned.over_ms - now), partial(self._come_back, lost)
+                    )
+            case DealLayers():
+                shares = shares_of(self.deployment, lost)
+                self.trace.warnings.append(f"{lost} fails, and no spare is left; {shares}")
+            case GiveUp(pipeline):
+                self._give_up(planned, pipeline)
+                return
+            case EndRun(refused):
+                raise RunError(
+                    f"{lost} fails {planned.at_ms:.0f} ms after the run began (faults, kind "
+                    f"{planned.kind!r}), and no spare is left "
+                    f"({refused or f'faults.spares = {self.deployment.faults.spares}'}): the run "
+                    f"would end"
+                )
+        self._restart(partial(self._recover, planned, now))
+
+    def _warn_of_plain_decoding(self, lost: str) -> None:
+        plain_ms = self.clock.now + self.deployment.faults.restart_ms
         self.trace.warnings.append(
             f"{lost} fails, and no spare is left; its requests are decoded plainly from "
-            f"{now + self.deployment.faults.restart_ms:.0f} ms on"
+            f"{plain_ms:.0f} ms on"
         )
-        if planned.over_ms is not None:
-            self.clock.after(max(0.0, planned.over_ms - now), partial(self._come_back, lost))
-        return True
 
-    def _come_back(self, draft: str, _: object) -> None:
-        """What a draft server was lost by is over: it drafts again when nobody else is lost."""
-        self._back.append(draft)
-        self._let_draft()
-
-    def _let_draft(self) -> None:
-        if not self._back or self._failing is not None or self._restarting or self._front.lost:
-            return
-        draft = self._back.pop(0)
-        self.deployment = self.deployment.with_draft(draft)
-        self._restart(partial(self._draft_again, draft))
-
-    def _draft_again(self, draft: str, _: object) -> None:
-        now = self.clock.now
-        self._take_up()
-        drafts_again(self.trace.faults, draft, now)
-        self.trace.warnings.append(f"{draft} was back, and drafted again from {now:.0f} ms on")
-        self._let_draft()
-
-    def _deal_anew(self, lost: str) -> str | None:
-        """Deal a lost stage's layers over the others; returns why not if they are not dealt."""
-        if self.deployment.redeal is None or self._front.lost:
-            return f"faults.spares = {self.deployment.faults.spares}"
-        try:
-            dealt = self.deployment.redeal(self.deployment, lost)
-        except UserError as refused:
-            return str(refused)
-        self.deployment = dealt
-        self.trace.warnings.append(f"{lost} fails, and no spare is left; {shares_of(dealt, lost)}")
-        return None
-
-    def _give_up(self, planned: Injected, why: str) -> None:
-        """Go on without the pipeline of a lost stage, if there is another. Args: ``why``: its
-        layers are not dealt anew."""
-        pipeline = self.deployment.pipeline_of(planned.worker)
-        if pipeline is None or not self._front.lose(pipeline):
-            raise RunError(
-                f"{planned.worker} fails {planned.at_ms:.0f} ms after the run began (faults, kind "
-                f"{planned.kind!r}), and no spare is left ({why}): the run would end"
-            )
+    def _give_up(self, planned: Injected, pipeline: int) -> None:
+        """Go on without the pipeline of a lost stage."""
         self._life.mute.update(stage.name for stage in self.deployment.pipelines[pipeline])
         for draft in self._life.drafts:
             draft.lose(pipeline, planned.worker)
@@ -242,6 +204,26 @@ class Simulation(FrontOffice):
             f"other pipelines go on"
         )
         self._made_good(planned, now, None)
+
+    def _come_back(self, draft: str, _: object) -> None:
+        """What a draft server was lost by is over: it drafts again when nobody else is lost."""
+        self._returned.add(draft)
+        self._let_draft()
+
+    def _let_draft(self) -> None:
+        if self._failing is not None or self._restarting:
+            return
+        again = self._failover.back(self._returned, self._failover.spares)
+        if again is not None:
+            self._returned.discard(again.draft)
+            self._restart(partial(self._draft_again, again.draft))
+
+    def _draft_again(self, draft: str, _: object) -> None:
+        now = self.clock.now
+        self._take_up()
+        drafts_again(self.trace.faults, draft, now)
+        self.trace.warnings.append(f"{draft} was back, and drafted again from {now:.0f} ms on")
+        self._let_draft()
 
     def _restart(self, begin: Callable[[object], None]) -> None:
         """The draft servers that are left tell what they committed; all roles end, and begin anew

@@ -211,7 +211,7 @@ def test_workers_that_die_while_all_start_take_the_spares_that_there_are(
     monkeypatch.setattr(Crew, "_start_all", start)
     with pytest.raises(LostWorkerError, match=NAMES[1]) if spares < 2 else nullcontext():
         crew.start()
-    assert crew.replaced == losses[:spares]
+    assert [*crew.replaced] == losses[:spares]
     assert len(secrets) == spares + 1, "each attempt has its own"
     crew.close()
 

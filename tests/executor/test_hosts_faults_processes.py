@@ -18,7 +18,7 @@ import pytest
 from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.hosts import as_it_is, at, daemon_process, free_port, roles_at
 from tests.worlds.tiny_models import greedy
-from treepipe.core.recovery import FaultKind
+from treepipe.core.losses import FaultKind
 from treepipe.executor import fleet
 from treepipe.executor.controller import Controller, RunEndedError
 from treepipe.executor.keys import KeyPair
@@ -133,8 +133,9 @@ def test_a_spare_that_is_there_only_later_takes_a_place(
     plan = FaultPlan(spares=1, spare_workers=(f"127.0.0.1:{port}",))
     deployment = replace(small_deployment("pp", clients=2), requests=ASKED, faults=plan)
     roles, late = worker_roles(pair, deployment, emulate=False), list[int]()
+    awaited = {*plan.all_spares}
     with ExitStack() as stack, Controller(roles, deployment) as running:
-        assert not running.crew.spares()
+        assert not awaited & {*running.crew.waiting()}
 
         def once() -> None:
             if late:
@@ -142,7 +143,7 @@ def test_a_spare_that_is_there_only_later_takes_a_place(
             late.append(port)
             stack.enter_context(_host(pair[0].parent, port=port))
             until = time.monotonic() + 30
-            while not running.crew.spares():
+            while not awaited & {*running.crew.waiting()}:
                 assert time.monotonic() < until
                 time.sleep(0.02)
             running.crew.lines.processes[AWAY[0]].kill()

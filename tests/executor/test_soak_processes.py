@@ -21,7 +21,7 @@ from tests.worlds.any_section import SCHEDULES
 from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.examples import THOROUGH
 from tests.worlds.tiny_models import greedy
-from treepipe.core.recovery import Fault, FaultKind, noticed_after_ms
+from treepipe.core.losses import Fault, FaultKind, noticed_after_ms
 from treepipe.core.schedules import systems
 from treepipe.executor.controller import Controller
 from treepipe.scenario.deployment import RequestSpec

@@ -12,7 +12,7 @@ from tests.worlds.command_line import assert_sentence, call
 from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
-from treepipe.core.recovery import noticed_after_ms
+from treepipe.core.losses import noticed_after_ms
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan
 from treepipe.planner.break_even import axis_of, break_even

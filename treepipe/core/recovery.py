@@ -2,13 +2,9 @@
 
 A draft server tells now and then what it committed; whoever hears that knows all open requests
 without it. When a worker is lost, draft servers that are left tell the rest, all workers of the
-deployment start anew (one in the place of the lost one), and every open request is opened again as
-a preempted one is: its prompt and its committed text are fed first. Requests that are asked for
-meanwhile wait at the front desk.
-
-Where nothing takes the place of a lost draft server, a stand-in without a draft does: it keeps the
-requests' books and has them decoded plainly. When the draft is back, at once, all workers start
-anew once more, by the same rule, and it drafts again.
+deployment start anew (as ``failover.py`` decides), and every open request is opened again as a
+preempted one is: its prompt and its committed text are fed first. Requests that are asked for
+meanwhile wait at the front desk. When a draft server that was away is back, the same is done again.
 
 Law of this file: what a draft server has told is committed, whatever becomes of it; what it has
 not told, nobody has seen. So no token is lost, and none comes twice.
@@ -18,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 from treepipe.core.requests import (
     LIVES,
@@ -34,65 +29,6 @@ MOST_LIVES = 2**10
 """A request is preempted less often than this between two losses."""
 TELL_MS = 100.0
 """A draft server tells what it committed at most so often."""
-
-
-FaultKind: TypeAlias = Literal["kill", "stop", "cut"]
-"""A worker ends, stands still, or is cut off: its links are cut, or its host loses power."""
-
-
-BEATS = 10
-"""So often a worker shows itself within the time after which it counts as silent, at least."""
-MOST_BEAT_MS, LEAST_BEAT_MS = 500.0, 100.0
-"""Between two signs of life."""
-
-
-def beat_ms(timeout_ms: float) -> float:
-    """Time between two signs of a worker's life, and between two looks for them."""
-    return max(LEAST_BEAT_MS, min(MOST_BEAT_MS, timeout_ms / BEATS))
-
-
-def noticed_after_ms(kind: FaultKind, timeout_ms: float) -> float:
-    """What passes on average until a fault is noticed: nothing if the worker's end is heard. Else
-    it is named two looks before its time is up; its last sign came half a beat before the fault,
-    and was seen half a look after that. Who is cut off shows itself once more."""
-    if kind == "kill":
-        return 0.0
-    return timeout_ms - (1 if kind == "cut" else 2) * beat_ms(timeout_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A worker failed; times from the run's start, in ms.
-
-    Attributes:
-        at_ms: None where nobody knows.
-        detected_ms: when it was noticed; None if it was over before.
-        recovered_ms: when all open requests were handed over again; None if they were not.
-        plain_from_ms: since when those of a draft server were decoded plainly; None: they were not.
-        plain_until_ms: when it drafted again; None: it did not.
-    """
-
-    worker: str
-    kind: FaultKind
-    at_ms: float | None
-    detected_ms: float | None
-    recovered_ms: float | None = None
-    plain_from_ms: float | None = None
-    plain_until_ms: float | None = None
-
-
-def drafts_again(faults: list[Fault], draft: str, at_ms: float) -> None:
-    """Note in a run's faults that a draft server drafts from now on.
-
-    >>> faults = [Fault("draft0", "stop", 1.0, 2.0, 3.0, plain_from_ms=3.0)]
-    >>> drafts_again(faults, "draft0", 9.0)
-    >>> faults[0].plain_until_ms
-    9.0
-    """
-    for place, fault in enumerate(faults):
-        is_away = fault.plain_from_ms is not None and fault.plain_until_ms is None
-        if fault.worker == draft and is_away:
-            faults[place] = replace(fault, plain_until_ms=at_ms)
 
 
 @dataclass(frozen=True, slots=True)

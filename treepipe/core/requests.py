@@ -1,15 +1,14 @@
 """Requests as the server that serves them sees them: open ones, and what is left of finished ones.
 
-Law of this file: both worlds keep a request's book here, so a trace says the same of it in both.
+Only the records belong here; ``draft_book.py`` keeps the open ones of a draft server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from treepipe.core.draft_work import Draft, Orders
 from treepipe.core.protocol import RoundRecord, Schedule, Started
 from treepipe.core.scratch import Scratch
 
@@ -192,55 +191,3 @@ class OpenRequest(Generic[Own]):
             preemptions=self.preemptions,
             recomputed_tokens=self.recomputed_tokens,
         )
-
-
-class OpenRequests(Generic[Own]):
-    """The open requests of one draft server, by session."""
-
-    def __init__(self) -> None:
-        self._open: dict[int, OpenRequest[Own]] = {}
-
-    @property
-    def by_session(self) -> Mapping[int, OpenRequest[Own]]:
-        """The open requests; not to be written to."""
-        return self._open
-
-    def open(self, request: OpenRequest[Own]) -> None:
-        """A request was taken into the queue."""
-        self._open[request.session] = request
-
-    def begin(self, session: int) -> OpenRequest[Own]:
-        """Its schedule is told now, for which the world gets ready."""
-        request = self._open[session]
-        request.begun = True
-        if request.preemptions:
-            request.recomputed_tokens += len(request.started.prompt)
-        return request
-
-    def parts(self, work: Draft) -> list[tuple[int, int]]:
-        """Rows of each pass of a batch, and the tokens that the draft holds before it: what its
-        time depends on. To be asked once per batch, since it follows the passes."""
-        found = []
-        for session, order in work.passes:
-            scratch = self._open[session].scratch
-            scratch.follow(order)
-            found.append((order.rows, scratch.cached - order.rows))
-        return found
-
-    def carry_out(
-        self, orders: Orders, now_ms: float
-    ) -> tuple[list[RequestTrace], list[OpenRequest[Own]]]:
-        """Note what the orders emit, and close what they finish or preempt; returns the finished
-        ones, and the preempted ones as they are to be opened again."""
-        for session, tokens in orders.emitted:
-            request = self._open[session]
-            request.emitted.append((now_ms, len(tokens)))
-            request.tokens += tokens
-        if not (orders.preempted or orders.finished):
-            return [], []
-        again = [self._open.pop(session).reopened() for session in orders.preempted]
-        self._open |= {request.session: request for request in again}
-        finished = [
-            self._open.pop(session).trace(now_ms, reason) for session, reason in orders.finished
-        ]
-        return finished, again

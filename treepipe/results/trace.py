@@ -17,8 +17,8 @@ from statistics import harmonic_mean
 from typing import Any, Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
+from treepipe.core.losses import Fault
 from treepipe.core.records import record
-from treepipe.core.recovery import Fault
 from treepipe.core.requests import Objectives, RequestTrace
 from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart

@@ -13,7 +13,8 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from treepipe.core.errors import UserError
-from treepipe.core.recovery import FaultKind
+from treepipe.core.failover import Spare
+from treepipe.core.losses import FaultKind
 from treepipe.files.section import ReadIf, Section
 from treepipe.scenario.schema import WorkerAddress
 
@@ -142,6 +143,12 @@ class FaultPlan:
     restart_ms: float = START_MS
     injected: tuple[Injected, ...] = ()
     spare_workers: tuple[str, ...] = ()
+
+    @property
+    def all_spares(self) -> tuple[Spare, ...]:
+        """The spares of a run, the one to be used first at the front."""
+        named = tuple(Spare(address) for address in self.spare_workers)
+        return named or (Spare(),) * self.spares
 
     def planned(self) -> Iterator[Injected]:
         """The faults of a run, in the order of time."""
