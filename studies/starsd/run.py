@@ -8,27 +8,29 @@ linearly with N. From N = 5 on nothing is fitted. Times are in milliseconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from treepipe.results.plots import BLUE, GREY
 from treepipe.results.sheet import Sheet
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
-from treepipe.studies.page import result
+from treepipe.sim.theory.starsd import Cycle
+from treepipe.studies.plots import PUBLISHED, Line, Panel, line_figure, shaded
 from treepipe.studies.reproduction import (
+    Reproduction,
     ScoreSheet,
     calibrated,
-    comparison_sheet,
     predicted,
     published,
     score,
 )
 from treepipe.studies.starsd.counting import UNITS, as_counted, figures, linear
-from treepipe.studies.starsd.figures import Blur, packing_figure, targets_figure, transition_figure
 from treepipe.studies.starsd.fit import Calibration, Column, Effort, calibrate, columns
-from treepipe.studies.starsd.packing import RESERVE_MIB, gains_of_sharing, packing_sheet
 from treepipe.studies.starsd.testbed import (
     BESIDE,
     COLD_AT_MS,
@@ -45,6 +47,7 @@ from treepipe.studies.study import Entry, Measuring, StudyResult
 NAME = "starsd-threshold"
 PAGE = Path(__file__).with_name("page.md")
 FULL_LOAD = 0.95
+PREDICTED = {"color": BLUE, "label": "predicted"}
 MEASURED_TARGETS = (1, 2, 3, 4, 5, 6)
 SLOW_MOTION = 4.0
 """Two cores keep up with a draft process and six targets whose times are so many times as long."""
@@ -95,35 +98,34 @@ def study(settings: Settings, say: Say) -> StudyResult:
     _predict(found, given, settings, say)
     _leave_out(found, given, settings, say)
     blur = _blur(found.calibration.bed, settings, say)
-    entries = [*_entries(found, given), *_thresholds(found)]
     tests = _test_entries(found, given)
-    study = result(
-        NAME,
-        PAGE,
-        [*entries, *tests],
-        _fields(found, given, blur),
-        [
-            comparison_sheet(f"{NAME}-figures", "N targets: calibrated up to 4", entries),
-            _scores(found, given, tests),
-            comparison_sheet(
-                f"{NAME}-left-out", "Each column predicted from the others (of N = 1..3)", tests
-            ),
-            packing_sheet(f"{NAME}-packing"),
-        ],
-        {
-            NAME: targets_figure(
-                found.values,
-                {n: figures(column) for n, column in given.items()},
-                found.seen,
-                alone_tokens_s(),
-            ),
-            f"{NAME}-transition": transition_figure(blur),
-            f"{NAME}-packing": packing_figure(),
-        },
-    )
+    made = Reproduction(NAME, PAGE)
+    entries = [*_entries(found, given), *_thresholds(found)]
+    made.add(entries, "figures", "N targets: calibrated up to 4")
+    made.table(_scores(found, tests))
+    made.add(tests, "left-out", "Each column predicted from the others (of N = 1..3)")
+    pictures = {NAME: _targets_figure(found, given), f"{NAME}-transition": _transition_figure(blur)}
+    result = made.result(_fields(found, given, blur), pictures)
     if settings.measuring is not None:
-        measure_targets(study, found.calibration.bed, MEASURED_TARGETS, settings.measuring, say)
-    return study
+        measure_targets(result, found.calibration.bed, MEASURED_TARGETS, settings.measuring, say)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Blur:
+    """Even targets, simulated by Z's coefficient of variation and by N, and the closed form."""
+
+    cycle: Cycle
+    seen: Mapping[float, Mapping[int, Simulated]]
+    n_full: int
+
+    @property
+    def losses(self) -> str | None:
+        """How far simulated rates are below the closed form's at N_full, by the jitter."""
+        known = {cv: seen[self.n_full] for cv, seen in self.seen.items() if self.n_full in seen}
+        rate = self.cycle.draft_rounds(self.n_full)
+        found = [f"{1 - s.rounds.mean / rate:.1%} at CV {cv:.2g}" for cv, s in known.items() if cv]
+        return " and ".join(found) or None
 
 
 def measure_targets(
@@ -174,7 +176,6 @@ def _fields(found: Found, given: Mapping[int, Column], blur: Blur) -> dict[str, 
         "growth": {5: None, 6: None, **growth},
         "full_load": FULL_LOAD,
         "blur": blur,
-        "packed": gains_of_sharing(),
         "bed": found.calibration.bed,
         "yields": found.calibration.yields,
         "given": given,
@@ -185,7 +186,6 @@ def _fields(found: Found, given: Mapping[int, Column], blur: Blur) -> dict[str, 
         "cold_ms": (COLD_FROM_MS, COLD_AT_MS),
         "step_rise_ms": given[4].t_s_ms - given[3].t_s_ms,
         "missed": (min(missed), max(missed)),
-        "reserve_gib": RESERVE_MIB / 1024,
     }
 
 
@@ -264,7 +264,7 @@ def _test_entries(found: Found, given: Mapping[int, Column]) -> list[Entry]:
     ]
 
 
-def _scores(found: Found, given: Mapping[int, Column], tests: Sequence[Entry]) -> Sheet:
+def _scores(found: Found, tests: Sequence[Entry]) -> Sheet:
     sheet = ScoreSheet(f"{NAME}-scores", "Error of columns predicted from the others")
     trivial = {
         _test_key(n, metric): value
@@ -347,3 +347,66 @@ def _blur(bed: Testbed, settings: Settings, say: Say) -> Blur:
     seen = simulate(beds, max(2, settings.runs // 2), say, "blurring")
     by_jitter = {cv: {n: seen[f"{n}/{cv}"] for n in settings.blurred} for cv in settings.jitters}
     return Blur(bed.cycle(), by_jitter, math.ceil(bed.return_ms / bed.service_ms) + 1)
+
+
+# --- plots ------------------------------------------------------------------------------------
+
+
+def _targets_figure(found: Found, given: Mapping[int, Column]) -> Figure:
+    """Every metric against N."""
+    panels = {
+        "throughput_tokens_s": "throughput of all targets (tokens/s)",
+        "per_target_tokens_s": "throughput of a target (tokens/s)",
+        "draft_rounds_s": "rounds per second of the draft",
+        "draft_idle_ms": "draft idle (ms per turn)",
+        "draft_wait_ms": "waiting for the draft (ms per turn)",
+    }
+    lines = {
+        metric: [
+            Line({n: v[metric] for n, v in found.values.items()}, PREDICTED),
+            Line({n: getattr(column, metric) for n, column in given.items()}, PUBLISHED),
+        ]
+        for metric in panels
+    }
+    alone = dict.fromkeys(found.values, alone_tokens_s())
+    style = {"color": GREY, "ls": ":", "label": "a target that decodes alone"}
+    lines["per_target_tokens_s"].append(Line(alone, style))
+    return line_figure(
+        "StarSD: one draft for N targets, calibrated on the published columns, N = 1 to 4",
+        "N: targets that share the draft",
+        [Panel(label, lines[metric]) for metric, label in panels.items()],
+        columns=2,
+    )
+
+
+def _transition_figure(blur: Blur) -> Figure:
+    """Sharp by the closed form, blurred by jitter: rounds, idling and waiting against N."""
+    numbers, cycle = list(next(iter(blur.seen.values()))), blur.cycle
+    panels: dict[str, tuple[Callable[[int], float], Callable[[Simulated], Interval]]] = {
+        "draft's rounds per second": (cycle.draft_rounds, lambda seen: seen.rounds),
+        "draft idle (ms per turn)": (lambda n: cycle.idle_ms(n) / n, lambda seen: seen.idle),
+        "waiting (ms per turn)": (cycle.wait_ms, lambda seen: seen.wait),
+    }
+    closed = {"color": GREY, "ls": "--", "label": "closed form, no jitter"}
+    return line_figure(
+        "The transition to full load, sharp and blurred",
+        f"N: even targets on one server (dotted: ceil(Z/S) + 1 = {blur.n_full})",
+        [
+            Panel(
+                label,
+                [
+                    Line({n: form(n) for n in numbers}, closed),
+                    *shaded(
+                        {
+                            f"simulated, jitter of Z: CV {cv:.2g}": {
+                                n: counted(each) for n, each in seen.items()
+                            }
+                            for cv, seen in blur.seen.items()
+                        }
+                    ),
+                ],
+            )
+            for label, (form, counted) in panels.items()
+        ],
+        at=blur.n_full,
+    )
