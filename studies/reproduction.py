@@ -21,7 +21,7 @@ from scipy import stats
 
 from treepipe.files.toml_file import read_toml
 from treepipe.results.metrics import METRICS
-from treepipe.results.sheet import Column, Sheet
+from treepipe.results.sheet import CellValue, Column, Sheet
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
@@ -176,17 +176,27 @@ def cells(value: Interval) -> tuple[float, float | None, float | None]:
 
 
 def comparison_sheet(name: str, title: str, entries: Sequence[Entry]) -> Sheet:
-    """Published, predicted with its interval, error, and which of them were fitted; without the
-    published figures where there are none."""
-    columns = [Column("figure"), Column("unit"), *estimate("predicted", shown=".4g")]
-    known = [Column("published", shown=".4g"), Column("error", shown="+.1%"), Column("role")]
-    if not any(entry.published for entry in entries):
-        known = []
-    sheet = Sheet(name, title, [*columns, *known])
+    """Predicted with its interval, measured, published, error, and which of them were fitted; each
+    where some entry has it."""
+    kinds = {
+        "predicted": [*estimate("predicted", shown=".4g")],
+        "measured": [Column("measured", shown=".4g")],
+        "published": [
+            Column("published", shown=".4g"),
+            Column("error", shown="+.1%"),
+            Column("role"),
+        ],
+    }
+    known = [kind for kind in kinds if any(getattr(e, kind) is not None for e in entries)]
+    columns = [Column("figure"), Column("unit"), *(each for kind in known for each in kinds[kind])]
+    sheet = Sheet(name, title, columns)
     for entry in entries:
-        beside = entry.published, relative_error(entry), entry.role
-        values = entry.key, entry.unit, entry.predicted, entry.low, entry.high
-        sheet.add(*values, *beside[: len(known)])
+        cells: dict[str, tuple[CellValue, ...]] = {
+            "predicted": (entry.predicted, entry.low, entry.high),
+            "measured": (entry.measured,),
+            "published": (entry.published, relative_error(entry), entry.role),
+        }
+        sheet.add(entry.key, entry.unit, *(each for kind in known for each in cells[kind]))
     return sheet
 
 

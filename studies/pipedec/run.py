@@ -121,7 +121,6 @@ def _trivial() -> dict[str, float]:
 def _fields(found: Found, now: Mapping[str, float], requests: int) -> dict[str, Any]:
     """What the page says beyond the entries."""
     fewest, *_, most = sorted({k for k, _ in found.together})
-    cards = published()["pipedec"]["14_stage_cards"]
     return {
         "longer": now["21-stage/over_pp/mean"] / now["14-stage/over_pp/mean"] - 1,
         "slower": {
@@ -133,8 +132,6 @@ def _fields(found: Found, now: Mapping[str, float], requests: int) -> dict[str, 
         "fewest_together": fewest,
         "most_together": most,
         "stochastic": STOCHASTIC,
-        "layers": sum(card.layers for card in found.cluster.cards),
-        "counted_layers": 6 * cards["6_layers"] + 5 * cards["5_layers"],
         "requests": requests,
         **shared_fields(found.levels),
     }

@@ -72,7 +72,6 @@ class Found:
     cases: Mapping[str, Mapping[str, Outcome]]
     grid: Mapping[tuple[int, int], Outcome]
     together: Mapping[tuple[int, str], Outcome]
-    cluster: CardCluster
 
     def times(self, name: str) -> list[Interval]:
         """Time between tokens at each of the six levels."""
@@ -117,7 +116,6 @@ def find(settings: Settings, say: Say) -> Found:
         by_level,
         {pair: outcomes[str(pair)] for pair in grid},
         {pair: outcomes[str(pair)] for pair in together},
-        cluster,
     )
 
 

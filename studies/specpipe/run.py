@@ -137,13 +137,6 @@ def _fields(found: Found) -> dict[str, Any]:
         "losses": listed(
             {f"at {w}": f"{found.time_ms(w) / found.time_ms(best) - 1:+.0%}" for w in widths}
         ),
-        "if_even": listed(
-            {
-                f"at {w}": f"{found.level_ms(w) / found.level_ms(LEAP) - 1:+.0%}"
-                for w in widths
-                if w < LEAP
-            }
-        ),
         "stage_1_ms": found.cluster.slowest_ms(1),
         "stage_leap_ms": found.cluster.slowest_ms(LEAP),
         "wider": wider,

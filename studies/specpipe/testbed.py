@@ -118,11 +118,6 @@ class Found:
         bound = (1 + FLAT) * self.time_ms(self.best_width)
         return [width for width in self.widths if self.time_ms(width) <= bound]
 
-    def level_ms(self, width: int) -> float:
-        """Time between tokens if a stage took as long for ``width`` rows as for one."""
-        one, all_rows = (self.cluster.slowest_ms(rows) + PRUNE_MS for rows in (1, width))
-        return self.time_ms(width) * one / all_rows
-
     def equation_ms(self, width: int) -> float:
         """SpecPipe's equation 2 with the simulated hit rate (a miss loses N - 1 steps)."""
         step = self.cluster.slowest_ms(width) + PRUNE_MS

@@ -7,8 +7,7 @@ linearly with N. From N = 5 on nothing is fitted. Times are in milliseconds.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from treepipe.results.plots import BLUE, GREY
 from treepipe.results.sheet import Sheet
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
-from treepipe.sim.theory.starsd import Cycle
-from treepipe.studies.plots import PUBLISHED, Line, Panel, line_figure, shaded
+from treepipe.studies.plots import PUBLISHED, Line, Panel, line_figure
 from treepipe.studies.reproduction import (
     Reproduction,
     ScoreSheet,
@@ -36,7 +34,6 @@ from treepipe.studies.starsd.testbed import (
     COLD_AT_MS,
     COLD_FROM_MS,
     LAYERS,
-    SecondServer,
     Simulated,
     Testbed,
     simulate,
@@ -55,13 +52,11 @@ SLOW_MOTION = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done: numbers of targets, runs, and the jitter (CV) of the transition's plot."""
+    """How much is done: numbers of targets, runs."""
 
     targets: Sequence[int] = tuple(range(1, 13))
     runs: int = 3
     left_out: Sequence[int] = (1, 2, 3, 4)
-    jitters: Sequence[float] = (0.0, 0.1, 0.3)
-    blurred: Sequence[int] = tuple(range(1, 9))
     turns: int = 2000
     effort: Effort = field(default_factory=Effort)
     measuring: Measuring | None = None
@@ -97,35 +92,16 @@ def study(settings: Settings, say: Say) -> StudyResult:
     found = Found(calibrate(list(given.values()), say, settings.effort))
     _predict(found, given, settings, say)
     _leave_out(found, given, settings, say)
-    blur = _blur(found.calibration.bed, settings, say)
     tests = _test_entries(found, given)
     made = Reproduction(NAME, PAGE)
     entries = [*_entries(found, given), *_thresholds(found)]
     made.add(entries, "figures", "N targets: calibrated up to 4")
     made.table(_scores(found, tests))
     made.add(tests, "left-out", "Each column predicted from the others (of N = 1..3)")
-    pictures = {NAME: _targets_figure(found, given), f"{NAME}-transition": _transition_figure(blur)}
-    result = made.result(_fields(found, given, blur), pictures)
+    result = made.result(_fields(found, given), {NAME: _targets_figure(found, given)})
     if settings.measuring is not None:
         measure_targets(result, found.calibration.bed, MEASURED_TARGETS, settings.measuring, say)
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class Blur:
-    """Even targets, simulated by Z's coefficient of variation and by N, and the closed form."""
-
-    cycle: Cycle
-    seen: Mapping[float, Mapping[int, Simulated]]
-    n_full: int
-
-    @property
-    def losses(self) -> str | None:
-        """How far simulated rates are below the closed form's at N_full, by the jitter."""
-        known = {cv: seen[self.n_full] for cv, seen in self.seen.items() if self.n_full in seen}
-        rate = self.cycle.draft_rounds(self.n_full)
-        found = [f"{1 - s.rounds.mean / rate:.1%} at CV {cv:.2g}" for cv, s in known.items() if cv]
-        return " and ".join(found) or None
 
 
 def measure_targets(
@@ -167,7 +143,7 @@ def fewest(loads: Mapping[int, float]) -> int | None:
     return min((n for n, share in loads.items() if share >= FULL_LOAD), default=None)
 
 
-def _fields(found: Found, given: Mapping[int, Column], blur: Blur) -> dict[str, Any]:
+def _fields(found: Found, given: Mapping[int, Column]) -> dict[str, Any]:
     """What the page says beyond the entries."""
     rates = {n: each["throughput_tokens_s"].mean for n, each in found.values.items()}
     missed = [1 - column.attended for column in given.values() if column.n > 1]
@@ -175,7 +151,6 @@ def _fields(found: Found, given: Mapping[int, Column], blur: Blur) -> dict[str, 
     return {
         "growth": {5: None, 6: None, **growth},
         "full_load": FULL_LOAD,
-        "blur": blur,
         "bed": found.calibration.bed,
         "yields": found.calibration.yields,
         "given": given,
@@ -336,19 +311,6 @@ def _thresholds(found: Found) -> list[Entry]:
     ]
 
 
-def _blur(bed: Testbed, settings: Settings, say: Say) -> Blur:
-    """Even targets on one server, a draft that idling does not slow: what jitter alone does."""
-    plain = replace(bed, cold=1.0, uneven_ms=0.0, second=SecondServer(), turns=settings.turns)
-    beds = {}
-    for cv in settings.jitters:
-        scale = cv / replace(plain, jitter_ms=1.0).jitter_cv
-        for n in settings.blurred:
-            beds[f"{n}/{cv}"] = replace(plain, jitter_ms=scale), n
-    seen = simulate(beds, max(2, settings.runs // 2), say, "blurring")
-    by_jitter = {cv: {n: seen[f"{n}/{cv}"] for n in settings.blurred} for cv in settings.jitters}
-    return Blur(bed.cycle(), by_jitter, math.ceil(bed.return_ms / bed.service_ms) + 1)
-
-
 # --- plots ------------------------------------------------------------------------------------
 
 
@@ -376,37 +338,4 @@ def _targets_figure(found: Found, given: Mapping[int, Column]) -> Figure:
         "N: targets that share the draft",
         [Panel(label, lines[metric]) for metric, label in panels.items()],
         columns=2,
-    )
-
-
-def _transition_figure(blur: Blur) -> Figure:
-    """Sharp by the closed form, blurred by jitter: rounds, idling and waiting against N."""
-    numbers, cycle = list(next(iter(blur.seen.values()))), blur.cycle
-    panels: dict[str, tuple[Callable[[int], float], Callable[[Simulated], Interval]]] = {
-        "draft's rounds per second": (cycle.draft_rounds, lambda seen: seen.rounds),
-        "draft idle (ms per turn)": (lambda n: cycle.idle_ms(n) / n, lambda seen: seen.idle),
-        "waiting (ms per turn)": (cycle.wait_ms, lambda seen: seen.wait),
-    }
-    closed = {"color": GREY, "ls": "--", "label": "closed form, no jitter"}
-    return line_figure(
-        "The transition to full load, sharp and blurred",
-        f"N: even targets on one server (dotted: ceil(Z/S) + 1 = {blur.n_full})",
-        [
-            Panel(
-                label,
-                [
-                    Line({n: form(n) for n in numbers}, closed),
-                    *shaded(
-                        {
-                            f"simulated, jitter of Z: CV {cv:.2g}": {
-                                n: counted(each) for n, each in seen.items()
-                            }
-                            for cv, seen in blur.seen.items()
-                        }
-                    ),
-                ],
-            )
-            for label, (form, counted) in panels.items()
-        ],
-        at=blur.n_full,
     )

@@ -17,7 +17,7 @@ from treepipe.studies.reproduction import (
     relative_error,
     score,
 )
-from treepipe.studies.study import StudyResult
+from treepipe.studies.study import Entry, StudyResult
 
 ENTRIES = [
     calibrated("a", "ms", 10.0, 10.0),
@@ -56,6 +56,8 @@ def test_held_out_figures_have_no_error() -> None:
     unpublished = comparison_sheet("s", "S", ENTRIES[3:])
     assert [column.name for column in unpublished.columns][-1] == "high"
     assert unpublished.rows == [("held out", "ms", 5.0, None, None)]
+    measured = comparison_sheet("s", "S", [Entry("run", "ms", measured=3.0)])
+    assert measured.rows == [("run", "ms", 3.0)]
 
 
 def test_published_figures_have_their_units_and_source() -> None:

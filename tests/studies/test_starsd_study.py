@@ -103,8 +103,6 @@ def test_end_to_end(tmp_path: Path) -> None:
         targets=(1, 2, 4, 5),
         runs=2,
         left_out=(4,),
-        jitters=(0.0, 0.2),
-        blurred=(4,),
         turns=120,
         effort=Effort(1, 120, 1),
     )
