@@ -22,21 +22,19 @@ from typing import Any
 
 import numpy as np
 
+from treepipe.files.toml_file import read_toml
 from treepipe.physics.timing import TimeTable
 from treepipe.profiles.library import LIBRARY, find_device, find_model, shape_of
 from treepipe.profiles.schema import Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.results.metrics import METRIC, METRICS
-from treepipe.results.plots import band
-from treepipe.results.sheet import Sheet
+from treepipe.results.metrics import METRIC
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome
 from treepipe.studies.reproduction import (
+    Reproduction,
     ScoreSheet,
-    comparison_sheet,
-    predicted,
     published,
     score,
     simulated,
@@ -46,7 +44,9 @@ from treepipe.studies.reproduction import (
 from treepipe.studies.study import Entry
 
 SCENARIO = Path(__file__).with_name("layered.toml")
+CARDS = Path(__file__).with_name("layered-cards.toml")
 TARGET = "llama-3.1-70b"
+LAYERS = 80
 CONTEXT = 512
 """Tokens in the caches while the stages work; between 0 and 2,000 a pass changes by 3 %."""
 MOST_TOKENS = 2048
@@ -127,37 +127,10 @@ class CardCluster:
         ]
 
 
-def one_server() -> tuple[Card, ...]:
-    """SpecPipe's: eight RTX 3090 with ten layers each."""
-    return (Card("rtx-3090", 10),) * 8
-
-
-def two_servers() -> tuple[Card, ...]:
-    """SpecPipe's: four RTX 3090, then four RTX 4090, with ten layers each."""
-    return (*(Card("rtx-3090", 10, 0),) * 4, *(Card("rtx-4090", 10, 1),) * 4)
-
-
-def fourteen() -> tuple[Card, ...]:
-    """PipeDec's (section 4.1): RTX 3090; the two linear layers count among the five of two cards,
-    or there would be 82 layers."""
-    return (
-        Card("rtx-3090", 4, 0),
-        *(Card("rtx-3090", 6, 0),) * 7,
-        *(Card("rtx-3090", 6, 1),) * 5,
-        Card("rtx-3090", 4, 1),
-    )
-
-
-def twenty_one() -> tuple[Card, ...]:
-    """PipeDec's (section 4.1): 14 RTX 3090, 4 RTX 4090, 3 L40; linear layers as in ``fourteen``."""
-    return (
-        Card("rtx-3090", 2, 0),
-        *(Card("rtx-3090", 4, 0),) * 7,
-        *(Card("rtx-3090", 4, 1),) * 6,
-        *(Card("rtx-4090", 4, 2),) * 4,
-        *(Card("l40", 4, 3),) * 2,
-        Card("l40", 2, 3),
-    )
+def cards(name: str) -> tuple[Card, ...]:
+    """One of the clusters of ``layered-cards.toml``."""
+    rows = read_toml(CARDS)[name]
+    return tuple(Card(*card) for count, *card in rows for _ in range(count))
 
 
 def draft_table() -> dict[int, float]:
@@ -186,7 +159,7 @@ def pass_ms(device: str, layers: int, head: bool) -> Mapping[int, float]:
 
 def unscaled_ms(device: str, stages: int) -> float:
     """A token through stages with nothing added to the profiled times."""
-    layers = 80 // stages
+    layers = LAYERS // stages
     return (stages - 1) * pass_ms(device, layers, False)[1] + pass_ms(device, layers, True)[1]
 
 
@@ -285,22 +258,21 @@ def acceptance(level: float, **changes: Any) -> dict[str, Any]:
 def overhead_ms() -> float:
     """What the plain pipeline's 302.39 ms a token leave per layer of an RTX 3090."""
     wanted = published()["specpipe"]["pp_tbt_ms_humaneval_x"]
-    cards = one_server()
-    alone = plain_ms(CardCluster(cards, {"rtx-3090": 0.0}, {1: 0.0}))
-    return float((wanted - alone) / sum(card.layers for card in cards))
+    bare = CardCluster(cards("one-server"), {"rtx-3090": 0.0}, {1: 0.0})
+    return float((wanted - plain_ms(bare)) / LAYERS)
 
 
 def l40_overhead_ms() -> float:
     """The same of an L40: what the 70B model on four of them leaves of 374 ms a token."""
     computing = sum(pass_ms("l40", 20, last)[1] for last in (False, False, False, True))
-    return float((published()["specpipe"]["target_tbt_ms_4xL40"] - computing) / 80)
+    return float((published()["specpipe"]["target_tbt_ms_4xL40"] - computing) / LAYERS)
 
 
-def build(cards: tuple[Card, ...]) -> CardCluster:
+def build(name: str) -> CardCluster:
     """A cluster with the calibrated overheads; an RTX 4090's is taken to be an RTX 3090's."""
     found = overhead_ms()
     overheads = {"rtx-3090": found, "rtx-4090": found, "l40": l40_overhead_ms()}
-    return CardCluster(cards, overheads, draft_table())
+    return CardCluster(cards(name), overheads, draft_table())
 
 
 def plain_ms(cluster: CardCluster) -> float:
@@ -316,8 +288,8 @@ def _unseen(title: str, steps: int) -> None:
 def find_levels(effort: Effort, say: Say) -> Levels:
     """Levels of the six data sets, from the range of PipeDec's speed-up with 14 stages, and of
     HumanEval-X, from SpecInfer's and SpecPipe's times together."""
-    eight, fourteen_cards = build(one_server()), build(fourteen())
-    times = {
+    eight, fourteen_cards = build("one-server"), build("fourteen")
+    curves = {
         "specinfer": _curve(eight, SPECINFER, LEVELS, effort, say),
         "specpipe": _curve(eight, SPECPIPE, LEVELS, effort, say),
     }
@@ -326,12 +298,12 @@ def find_levels(effort: Effort, say: Say) -> Levels:
     plain = plain_ms(fourteen_cards)
     ends = solve(longer, plain / low), solve(longer, plain / high)
     wanted = code_times()
-    alone = {name: solve(times[name], wanted[name]) for name in times}
+    alone = {name: solve(curves[name], wanted[name]) for name in curves}
     left_out = {
-        "specinfer": smooth(times["specinfer"])(alone["specpipe"]),
-        "specpipe": smooth(times["specpipe"])(alone["specinfer"]),
+        "specinfer": smooth(curves["specinfer"])(alone["specpipe"]),
+        "specpipe": smooth(curves["specpipe"])(alone["specinfer"]),
     }
-    together = solve_all([(times[name], wanted[name]) for name in times])
+    together = solve_all([(curves[name], wanted[name]) for name in curves])
     return Levels(together, tuple(float(level) for level in np.linspace(*ends, 6)), left_out)
 
 
@@ -433,31 +405,16 @@ def with_model(entries: Sequence[Entry], levels: Levels) -> list[Entry]:
     ]
 
 
-def metric_entries(outcomes: Mapping[str, Outcome], *metrics: str) -> list[Entry]:
-    """Args: ``outcomes``: by what their entries' keys begin with."""
-    return [
-        predicted(f"{key}/{metric}", METRICS[metric].unit, outcome.metrics[metric])
-        for key, outcome in outcomes.items()
-        for metric in metrics
-    ]
-
-
-def error_sheets(
-    name: str, entries: Sequence[Entry], trivial: str, guesses: Mapping[str, float]
-) -> list[Sheet]:
+def add_errors(study: Reproduction, trivial: str, guesses: Mapping[str, float]) -> None:
     """Published beside predicted, and the errors beside those of a trivial predictor."""
-    scores = ScoreSheet(f"{name}-errors")
-    ratios = [entry for entry in entries if entry.unit != "nodes"]
+    study.show([each for each in study.entries if each.published], "published", "Published figures")
+    ratios = [entry for entry in study.entries if entry.unit != "nodes"]
+    scores = ScoreSheet(f"{study.name}-errors")
     scores.add("simulation", score(ratios))
     scores.add(trivial, score(ratios, guesses))
-    known = [each for each in entries if each.published]
-    return [
-        comparison_sheet(f"{name}-published", "Published and predicted", known),
-        scores.sheet(),
-    ]
+    study.table(scores.sheet())
 
 
-def curve(panel: Any, outcomes: Mapping[int, Outcome], metric: str, style: dict[str, Any]) -> None:
-    """A metric with its interval against the outcomes' numbers."""
-    values = [outcome.metrics[metric] for outcome in outcomes.values()]
-    band(panel, list(outcomes), values, style)
+def times(outcomes: Mapping[Any, Outcome], metric: str = METRIC) -> dict[Any, Interval]:
+    """A metric of outcomes, by the same labels."""
+    return {label: outcome.metrics[metric] for label, outcome in outcomes.items()}

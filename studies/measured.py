@@ -15,11 +15,12 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.results.metrics import METRICS
-from treepipe.results.plots import LEGEND, MEASURED, PREDICTED, REPLAYED, band, clean
+from treepipe.results.plots import MEASURED, PREDICTED, REPLAYED
 from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
+from treepipe.studies.plots import Line, Panel, line_figure
 from treepipe.studies.study import Entry, Measuring, StudyResult
 from treepipe.validation.comparison import Case, compared
 from treepipe.validation.judgement import Cut, Row, faults_of
@@ -142,25 +143,16 @@ class MeasuredColumn:
 
     def figure(self, title: str) -> Figure:
         """A panel per metric."""
-        figure = Figure(figsize=(9, 1.2 + 2.4 * len(self.metrics)), layout="constrained")
-        axes: Any = figure.subplots(len(self.metrics), 1, sharex=True, squeeze=False)[:, 0]
-        values, rows = list(self.rows), list(self.rows.values())
-        for panel, (metric, called) in zip(axes, self.metrics.items(), strict=True):
-            band(panel, values, [row.metrics[metric] for row in rows], PREDICTED)
-            panel.plot(values, [row.replayed_metrics[metric] for row in rows], **REPLAYED)
-            panel.plot(values, [row.measured_metrics[metric] for row in rows], **MEASURED)
+        panels = []
+        for metric, called in self.metrics.items():
+            seen = {value: row.metrics[metric] for value, row in self.rows.items()}
+            replayed = {value: row.replayed_metrics[metric] for value, row in self.rows.items()}
+            measured = {value: row.measured_metrics[metric] for value, row in self.rows.items()}
+            styles = (seen, PREDICTED), (replayed, REPLAYED), (measured, MEASURED)
             unit = "" if METRICS[metric].unit == "1" else f"\n({METRICS[metric].unit})"
-            panel.set_ylabel(called + unit)
-            clean(panel)
-        handles = axes[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=2, **LEGEND)
-        if self.axis.log:
-            axes[-1].set_xscale("log", base=2)
-        axes[-1].set_xticks(values, [str(value) for value in values])
-        axes[-1].minorticks_off()
-        axes[-1].set_xlabel(self.axis.name)
-        figure.suptitle(title)
-        return figure
+            lines = [Line(values, style) for values, style in styles]
+            panels.append(Panel(called + unit, lines, zero=False))
+        return line_figure(title, self.axis.name, panels, log=self.axis.log)
 
 
 def measure(

@@ -15,12 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from treepipe.files.sentences import sentences
-from treepipe.results.sheet import Sheet
-from treepipe.studies.reproduction import published
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class _Formatter(string.Formatter):
 
 
 def fill(template: Path, entries: Sequence[Entry], values: Mapping[str, Any]) -> Page:
-    """Args: ``values``: fields by their names, besides the entries' and ``paper``.
+    """Args: ``values``: fields by their names, besides the entries'; ``paper`` among them.
 
     Raises:
         KeyError: the template has a field that nobody knows.
@@ -58,7 +54,6 @@ def fill(template: Path, entries: Sequence[Entry], values: Mapping[str, Any]) ->
         "now": _Figures({entry.key: entry.predicted for entry in entries}),
         "low": _Figures({entry.key: entry.low for entry in entries}),
         "high": _Figures({entry.key: entry.high for entry in entries}),
-        "paper": published(),
         **values,
     }
     page = Page([], {})
@@ -70,26 +65,6 @@ def fill(template: Path, entries: Sequence[Entry], values: Mapping[str, Any]) ->
             except _Absent:
                 continue
     return page
-
-
-def result(
-    name: str,
-    template: Path,
-    entries: Sequence[Entry],
-    values: Mapping[str, Any],
-    tables: Sequence[Sheet],
-    figures: Mapping[str, Figure],
-) -> StudyResult:
-    """A study's result with its page's sentences; ``values`` as ``fill`` takes them."""
-    page = fill(template, entries, values)
-    return StudyResult(
-        name,
-        list(entries),
-        list(tables),
-        dict(figures),
-        page.findings,
-        sections=page.sections,
-    )
 
 
 def listed(values: Mapping[str, str]) -> str:

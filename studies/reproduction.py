@@ -16,15 +16,18 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from scipy import stats
 
 from treepipe.files.toml_file import read_toml
-from treepipe.results.sheet import Column, Sheet
+from treepipe.results.metrics import METRICS
+from treepipe.results.sheet import CellValue, Column, Sheet
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome, Point, simulate_points
-from treepipe.studies.study import Entry
+from treepipe.studies.page import fill
+from treepipe.studies.study import Entry, StudyResult
 
 PUBLISHED = Path(__file__).parent / "published.toml"
 
@@ -45,16 +48,16 @@ def predicted(
 
 def calibrated(key: str, unit: str, value: Interval | float, published: float) -> Entry:
     """A figure whose published value was used to find a parameter."""
-    interval = value if isinstance(value, Interval) else Interval(value, None, None)
-    return Entry(
-        key,
-        unit,
-        interval.mean,
-        interval.low,
-        interval.high,
-        published=published,
-        role="calibrated",
-    )
+    return replace(predicted(key, unit, value, published), role="calibrated")
+
+
+def metric_entries(outcomes: Mapping[str, Outcome], *metrics: str) -> list[Entry]:
+    """Args: ``outcomes``: by the beginning of their entries' keys."""
+    return [
+        predicted(f"{key}/{metric}", METRICS[metric].unit, outcome.metrics[metric])
+        for key, outcome in outcomes.items()
+        for metric in metrics
+    ]
 
 
 def t_spread(errors: Sequence[float]) -> float:
@@ -173,20 +176,69 @@ def cells(value: Interval) -> tuple[float, float | None, float | None]:
 
 
 def comparison_sheet(name: str, title: str, entries: Sequence[Entry]) -> Sheet:
-    """Published, predicted with its interval, error, and which of them were fitted."""
-    sheet = Sheet(
-        name,
-        title,
-        [
-            Column("figure"),
-            Column("unit"),
+    """Predicted with its interval, measured, published, error, and which of them were fitted; each
+    where some entry has it."""
+    kinds = {
+        "predicted": [*estimate("predicted", shown=".4g")],
+        "measured": [Column("measured", shown=".4g")],
+        "published": [
             Column("published", shown=".4g"),
-            *estimate("predicted", shown=".4g"),
             Column("error", shown="+.1%"),
             Column("role"),
         ],
-    )
+    }
+    known = [kind for kind in kinds if any(getattr(e, kind) is not None for e in entries)]
+    columns = [Column("figure"), Column("unit"), *(each for kind in known for each in kinds[kind])]
+    sheet = Sheet(name, title, columns)
     for entry in entries:
-        values = (entry.published, entry.predicted, entry.low, entry.high, relative_error(entry))
-        sheet.add(entry.key, entry.unit, *values, entry.role)
+        cells: dict[str, tuple[CellValue, ...]] = {
+            "predicted": (entry.predicted, entry.low, entry.high),
+            "measured": (entry.measured,),
+            "published": (entry.published, relative_error(entry), entry.role),
+        }
+        sheet.add(entry.key, entry.unit, *(each for kind in known for each in cells[kind]))
     return sheet
+
+
+class Reproduction:
+    """A study of published results that is being put together, part by part.
+
+    Every part is a table, and its entries are rows of the study's JSON file and fields of its page.
+    """
+
+    def __init__(self, name: str, template: Path) -> None:
+        """Args: ``template``: the sentences of the study's page (``page.py``)."""
+        self.name = name
+        self.entries: list[Entry] = []
+        self._template = template
+        self._tables: list[Sheet] = []
+
+    @property
+    def now(self) -> dict[str, float]:
+        """The predicted figures by key."""
+        return {e.key: e.predicted for e in self.entries if e.predicted is not None}
+
+    def add(self, entries: Sequence[Entry], part: str = "", title: str = "") -> None:
+        """Keep entries; with the ``part``'s name they are a table, too."""
+        self.entries += entries
+        if part:
+            self.show(entries, part, title)
+
+    def show(self, entries: Sequence[Entry], part: str, title: str) -> None:
+        """Put entries into a table, but not among the study's own."""
+        self.table(comparison_sheet(f"{self.name}-{part}", title, entries))
+
+    def table(self, sheet: Sheet) -> None:
+        self._tables.append(sheet)
+
+    def result(self, fields: Mapping[str, Any], figures: Mapping[str, Figure]) -> StudyResult:
+        """The study's result; ``fields`` as ``page.fill`` takes them."""
+        page = fill(self._template, self.entries, {"paper": published(), **fields})
+        return StudyResult(
+            self.name,
+            self.entries,
+            self._tables,
+            dict(figures),
+            page.findings,
+            sections=page.sections,
+        )

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.files.outputs import Faults, check_outputs, claim_results, write_file
+from treepipe.files.toml_file import read_toml
 from treepipe.report.background import made_again, not_modelled
 from treepipe.report.page import Chapter, Picture, Report, write_report
 from treepipe.results.plots import save_figure
@@ -48,66 +49,7 @@ class Study:
     measurable: bool = False
 
 
-_ALL = (
-    Study(
-        "all-schedules",
-        "every schedule on the emulated cluster, predicted and run; flowspec_free against flowspec",
-        "treepipe.studies.all_schedules",
-    ),
-    Study(
-        "coverage",
-        "how often the interval that is predicted for a run holds the run of other texts; the bias",
-        "treepipe.studies.coverage",
-        measurable=True,
-    ),
-    Study(
-        "dsd-region",
-        "DSD examined: gain over nodes and link latency, its table and region, and what adaptive "
-        "verification costs",
-        "treepipe.studies.dsd.run",
-    ),
-    Study(
-        "flowspec-table",
-        "FlowSpec's tables (2025): four models, six datasets, two temperatures, fitted to a few "
-        "cells and predicted",
-        "treepipe.studies.flowspec.run",
-        needs_executor=False,
-    ),
-    Study(
-        "pipedec-stages",
-        "PipeDec's figures: 7, 14 and 21 stages against plain pipeline and static tree, width and "
-        "candidates, requests side by side",
-        "treepipe.studies.pipedec.run",
-        needs_executor=False,
-    ),
-    Study(
-        "real-time",
-        "nothing emulated: this machine calibrated, every schedule predicted and run on it, with a "
-        "heavy and a light pair",
-        "treepipe.studies.real_time",
-    ),
-    Study(
-        "specpipe-width",
-        "SpecPipe's figures: where is the best width and why, against static trees, on one server "
-        "and two",
-        "treepipe.studies.specpipe.run",
-        needs_executor=False,
-        measurable=True,
-    ),
-    Study(
-        "starsd-threshold",
-        "StarSD reproduced: one draft for 1 to 12 targets from the paper's columns for 1 to 4",
-        "treepipe.studies.starsd.run",
-        needs_executor=False,
-        measurable=True,
-    ),
-    Study(
-        "which-system",
-        "all systems on the same clusters, each with its best parameters: who wins where",
-        "treepipe.studies.which_system.study",
-        needs_executor=False,
-    ),
-)
+_ALL = tuple(Study(**each) for each in read_toml(Path(__file__).with_name("studies.toml"))["study"])
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 
 

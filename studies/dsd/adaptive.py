@@ -34,7 +34,6 @@ class Relaxed:
         differing: share of tokens that are not the target's own choice behind the same beginning
             (each has total variation 1 from greedy decoding).
         nats: mean surprise of the target at a token of the text.
-        identical: share of texts that are exact decoding's.
     """
 
     tau_max: float
@@ -42,7 +41,6 @@ class Relaxed:
     tokens: float
     differing: float
     nats: float
-    identical: float
 
     @property
     def window_ms(self) -> float:
@@ -59,7 +57,6 @@ def emulated_window_ms() -> float:
 def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Say) -> list[Relaxed]:
     """Greedy decoding over the emulated nodes for every tau_max; the first must be 0: exact."""
     torch.set_num_threads(1)
-    exact: list[tuple[int, ...]] = []
     found = []
     for tau in taus:
         launch = _launch(tau, prompts, tokens)
@@ -70,12 +67,10 @@ def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Say) -> 
             )  # first passes
             trace, _ = controller.run(launch.deployment, lambda: say("", 1))
         texts = [tuple(request.tokens) for request in trace.requests]
-        exact = exact or texts
         metrics = run_metrics(trace)
         differing, nats = _read(launch, texts)
-        same = fmean(text == plain for text, plain in zip(texts, exact, strict=True))
         ms, per_window = metrics[METRIC], metrics["tokens_per_round"]
-        found.append(Relaxed(tau, ms, per_window, differing, nats, same))
+        found.append(Relaxed(tau, ms, per_window, differing, nats))
     return found
 
 

@@ -8,26 +8,40 @@ verification is measured on real processes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from treepipe.results.sheet import Column, Sheet
+from matplotlib.figure import Figure
+
+from treepipe.results.sheet import Sheet
 from treepipe.results.show import Say
 from treepipe.studies.dsd.adaptive import NODES, RATIO, Relaxed, emulated_window_ms, run_adaptive
-from treepipe.studies.dsd.claims import REGION_NODES, REGION_RATIO, region, table3, table3_sheet
-from treepipe.studies.dsd.figures import adaptive_figure, map_figure, ways_figure
+from treepipe.studies.dsd.claims import (
+    REGION_NODES,
+    REGION_RATIO,
+    in_region,
+    region,
+    table3,
+    table3_sheet,
+)
 from treepipe.studies.dsd.testbed import (
     Cell,
     Measured,
     Network,
     accepted_for,
-    best_window,
     simulate_cells,
 )
-from treepipe.studies.page import result
-from treepipe.studies.reproduction import ScoreSheet, calibrated, predicted, published, score
+from treepipe.studies.plots import Panel, gain_figure, line_figure, shaded
+from treepipe.studies.reproduction import (
+    Reproduction,
+    ScoreSheet,
+    calibrated,
+    predicted,
+    published,
+    score,
+)
 from treepipe.studies.study import Entry, StudyResult
 from treepipe.validation.judgement import OVERRUN
 
@@ -36,8 +50,6 @@ PAGE = Path(__file__).with_name("page.md")
 ASSUMED_AT = table3()[1].nodes, float(table3()[1].ratio)
 """N and t1/t0 at which the published speed-up is taken to hold: table 3's middle row."""
 VARYING = Network(jitter=0.25, loss=0.01)
-WINDOWS = (2, 5, 10)
-"""Lengths whose gains are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +63,6 @@ class Settings:
     taus: Sequence[float] = (0.0, 0.5, 1.0)
     prompts: int = 3
     new_tokens: int = 40
-    curve: int = 21
-    longest_window: int = 24
 
 
 FULL = Settings(runs=12, tokens=1000, taus=(0.0, 0.25, 0.5, 0.75, 1.0), prompts=12, new_tokens=60)
@@ -73,24 +83,17 @@ def study(settings: Settings, say: Say) -> StudyResult:
     shaken = [replace(cell, network=VARYING) for cell in cells]
     varied = simulate_cells(shaken, settings.runs, settings.tokens, say)
     relaxed = run_adaptive(settings.taus, settings.prompts, settings.new_tokens, say)
-    entries = _entries(cells, seen, varied, gain)
-    return result(
-        NAME,
-        PAGE,
-        [*entries, *_adaptive_entries(relaxed)],
-        _fields(cells, seen, varied, relaxed),
-        [
-            _map_sheet(cells, seen, varied),
-            table3_sheet(f"{NAME}-table3"),
-            _scores(entries, gain),
-            _adaptive_sheet(relaxed),
-        ],
-        {
-            NAME: map_figure(cells, seen, varied),
-            f"{NAME}-ways": ways_figure(_curves(cells, settings), cells, seen),
-            f"{NAME}-adaptive": adaptive_figure(relaxed),
-        },
+    made = Reproduction(NAME, PAGE)
+    made.add(_entries(cells, seen, varied, gain), "map", "Gain over plain decoding")
+    made.add(
+        _adaptive_entries(relaxed),
+        "adaptive",
+        "Adaptive verification, measured on real processes",
     )
+    made.table(table3_sheet(f"{NAME}-table3"))
+    made.table(_scores(made.entries, gain))
+    figures = {NAME: _map(cells, seen, varied), f"{NAME}-adaptive": _trade(relaxed)}
+    return made.result(_fields(cells, seen, varied, relaxed), figures)
 
 
 def _fields(
@@ -170,41 +173,6 @@ def _adaptive_entries(runs: Sequence[Relaxed]) -> list[Entry]:
     return found
 
 
-def _curves(cells: Sequence[Cell], settings: Settings) -> dict[str, list[tuple[float, float]]]:
-    """Expected gain against (N - 1) t1 / t0, for some windows and for the best one."""
-    base = Cell(2, 1.0, cells[0].beta)
-    ways = [0.1 * 10 ** (3.5 * step / (settings.curve - 1)) for step in range(settings.curve)]
-    curves = {
-        f"window of {gamma}": [(x, replace(base, ratio=x, gamma=gamma).expected_gain) for x in ways]
-        for gamma in WINDOWS
-    }
-    longest = settings.longest_window
-    best = [(x, best_window(replace(base, ratio=x), longest).expected_gain) for x in ways[::4]]
-    return {**curves, "best window": best}
-
-
-def _map_sheet(
-    cells: Sequence[Cell], seen: Mapping[str, Measured], varied: Mapping[str, Measured]
-) -> Sheet:
-    columns = [
-        Column("N", shown="d"),
-        Column("t1/t0", shown="g"),
-        Column("gain, formula", shown=".2f"),
-        Column("gain, simulated", shown=".2f"),
-        Column("low", shown=".2f"),
-        Column("high", shown=".2f"),
-        Column("gain, varying links", shown=".2f"),
-        Column("saving of communication", shown=".1%"),
-    ]
-    sheet = Sheet(f"{NAME}-map", "Gain over plain decoding", columns)
-    for cell in cells:
-        each = seen[cell.label]
-        gain = each.gain
-        values = cell.gain, gain.mean, gain.low, gain.high, varied[cell.label].gain.mean
-        sheet.add(cell.nodes, cell.ratio, *values, each.saving.mean)
-    return sheet
-
-
 def _scores(entries: Sequence[Entry], gain: float) -> Sheet:
     """Table 3's savings: ours, what the speed-up alone says, and (N - 1) / N."""
     sheet = ScoreSheet(f"{NAME}-scores", "Error on table 3's savings, share of communication")
@@ -216,19 +184,40 @@ def _scores(entries: Sequence[Entry], gain: float) -> Sheet:
     return sheet.sheet()
 
 
-def _adaptive_sheet(runs: Sequence[Relaxed]) -> Sheet:
-    columns = [
-        Column("tau_max", shown="g"),
-        Column("time between tokens", "ms"),
-        Column("speed-up", shown=".3f"),
-        Column("tokens per window", shown=".2f"),
-        Column("tokens exact decoding would not choose", shown=".1%"),
-        Column("target's surprise", "nats/token", ".3f"),
-        Column("texts that are exact", shown=".0%"),
-    ]
-    sheet = Sheet(f"{NAME}-adaptive", "Adaptive verification, measured on real processes", columns)
-    for each in runs:
-        speed = runs[0].token_ms / each.token_ms
-        row = each.tau_max, each.token_ms, speed, each.tokens
-        sheet.add(*row, each.differing, each.nats, each.identical)
-    return sheet
+# --- plots ---------------------------------------------------------------------------------------
+
+
+def _map(
+    cells: Sequence[Cell], seen: Mapping[str, Measured], varied: Mapping[str, Measured]
+) -> Figure:
+    """Gain over N and t1/t0: by the formula, simulated, and with links that vary."""
+    ways: dict[str, Callable[[Cell], float]] = {
+        "the paper's formula": lambda cell: cell.gain,
+        "simulated": lambda cell: seen[cell.label].gain.mean,
+        "simulated, links with jitter and loss": lambda cell: varied[cell.label].gain.mean,
+    }
+    places = {(f"{cell.nodes}", f"{cell.ratio:g}"): cell for cell in cells}
+    panels = {name: {at: gain(each) for at, each in places.items()} for name, gain in ways.items()}
+    frames = {(name, at): "-" for name in ways for at, each in places.items() if in_region(each)}
+    title = "DSD: gain of speculation (framed: the claimed best region)"
+    return gain_figure(title, panels, ("N, nodes", "t1 / t0"), frames)
+
+
+def _trade(runs: Sequence[Relaxed]) -> Figure:
+    """Speed-up over the exact rule, and the tokens it is paid with."""
+    base = runs[0]
+    over = {
+        "measured time": {each.tau_max: base.token_ms / each.token_ms for each in runs},
+        "tokens per window": {each.tau_max: each.tokens / base.tokens for each in runs},
+    }
+    for name, gain in zip(("least", "most"), published()["dsd"]["adaptive_gain"], strict=True):
+        over[f"claimed at {name}"] = dict.fromkeys((runs[0].tau_max, runs[-1].tau_max), gain)
+    differing = {"tokens": {each.tau_max: each.differing for each in runs}}
+    return line_figure(
+        "Adaptive verification on the bundled pair",
+        "tau_max (0: exact)",
+        [
+            Panel("over the exact rule", shaded(over)),
+            Panel("share of tokens that\nexact decoding would not choose", shaded(differing)),
+        ],
+    )

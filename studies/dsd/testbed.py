@@ -124,12 +124,6 @@ def accepted_for(gain: float, cell: Cell) -> float:
     return found
 
 
-def best_window(cell: Cell, longest: int) -> Cell:
-    """The cell with the window length of the highest expected gain; compute grows with none."""
-    windows = [replace(cell, gamma=gamma) for gamma in range(1, longest + 1)]
-    return max(windows, key=lambda each: each.expected_gain)
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A simulated cell: gain over plain decoding, and the share of communication saved."""

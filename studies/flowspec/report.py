@@ -1,7 +1,6 @@
 """What the study ``flowspec-table`` says: entries, scores beside a trivial predictor's, tables.
 
-Law of this file: nothing is simulated or fitted here. Plots are in ``figures.py``, sentences in
-``page.md``.
+Law of this file: nothing is simulated or fitted here. Sentences are in ``page.md``.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from treepipe.results.sheet import Column, Sheet
-from treepipe.studies.flowspec import figures
-from treepipe.studies.flowspec.curves import Curves
+from matplotlib.figure import Figure
+
 from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS, Fit, Rows
 from treepipe.studies.flowspec.testbed import (
     MODELS,
     PROMPT_TOKENS,
+    TEMPERATURES,
     TEMPLATE_TOKENS,
     UNPACKING,
     WITHOUT_SLIP,
@@ -28,10 +27,10 @@ from treepipe.studies.flowspec.testbed import (
     Times,
     roofline_times,
 )
-from treepipe.studies.page import result
+from treepipe.studies.plots import Panel, line_figure, published_figure, shaded
 from treepipe.studies.reproduction import (
+    Reproduction,
     ScoreSheet,
-    comparison_sheet,
     predicted,
     relative_error,
     score,
@@ -51,7 +50,7 @@ class Findings:
 
     Attributes:
         left_out: errors of Vicuna 7B's cells at temperature 0 whose dataset was not fitted to.
-        times, curves: by the models' size.
+        times: by the models' size.
         table, ablation, third, sweep: entries of Tables 1, 2, 3 and of the bandwidths.
         grid: FlowSpec's tokens per second by d0 and d_exp.
     """
@@ -59,7 +58,6 @@ class Findings:
     fit: Fit
     left_out: Mapping[tuple[str, str], float]
     times: Mapping[Size, Times]
-    curves: Mapping[Size, Curves]
     table: Sequence[Entry]
     ablation: Sequence[Entry]
     third: Sequence[Entry]
@@ -78,45 +76,79 @@ def report(found: Findings, facts: Mapping[str, Any]) -> StudyResult:
         for (d0, d_exp), value in sorted(found.grid.items())
     ]
     scores = _scores(crossed, known, rows)
-    noise = _noise_sheet(facts)
-    entries = [*found.table, *_over_naive(found.table), *found.ablation, *found.third]
-    return result(
-        NAME,
-        PAGE,
-        [*entries, *found.sweep, *grid, *_parameters(found)],
-        _fields(found, crossed, scores, noise),
-        [
-            _main_sheet(found.table),
-            scores.sheet(),
-            comparison_sheet(
-                f"{NAME}-cross-validation",
-                "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five",
-                crossed,
-            ),
-            comparison_sheet(
-                f"{NAME}-known",
-                "13B models, Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, "
-                "the rest predicted",
-                known,
-            ),
-            comparison_sheet(
-                f"{NAME}-bandwidth",
-                "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s",
-                found.sweep,
-            ),
-            noise,
-        ],
-        {
-            NAME: figures.table(found.table),
-            f"{NAME}-ablation": figures.ablation_and_sweep(found.ablation, found.sweep),
-            f"{NAME}-curves": figures.curves(found.curves),
-            f"{NAME}-depths": figures.depths(found.grid),
-        },
+    made = Reproduction(NAME, PAGE)
+    made.add(found.table, "cells", "Table 1: tokens per second (prefill included)")
+    made.add([*_over_naive(found.table), *found.ablation, *found.third])
+    made.add(
+        found.sweep,
+        "bandwidth",
+        "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s",
     )
+    made.add([*grid, *_parameters(found)])
+    made.table(scores.sheet())
+    made.show(
+        crossed,
+        "cross-validation",
+        "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five",
+    )
+    made.show(
+        known,
+        "known",
+        "13B models, Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, the rest "
+        "predicted",
+    )
+    return made.result(_fields(found, crossed, scores, _noise(facts)), _figures(found))
+
+
+def _figures(found: Findings) -> dict[str, Figure]:
+    """Table 1 and the ablation beside what is published, and throughput against bandwidth."""
+    keys = {entry.key: entry for entry in [*found.table, *found.ablation, *found.sweep]}
+    sampled = list(product(MODELS, TEMPERATURES))
+    ablated = [e.key.split("/")[2:] for e in found.ablation]
+    datasets = list(dict.fromkeys(dataset for _, dataset in ablated))
+    rates = list(dict.fromkeys(e.key.split("/")[0] for e in found.sweep))
+    swept = {
+        method: {
+            int(rate.split("=")[1]): keys[f"{rate}/{method}"].predicted or 0.0 for rate in rates
+        }
+        for method in ROWS
+    }
+    return {
+        NAME: published_figure(
+            "FlowSpec's Table 1 (T: temperature)",
+            "tokens per second",
+            {
+                f"{model}, T = {t[1:]}": {
+                    method: {d: keys[f"{model}/{t}/{method}/{d}"] for d in PROMPT_TOKENS}
+                    for method in ROWS
+                }
+                for model, t in sampled
+            },
+            columns=4,
+        ),
+        f"{NAME}-ablation": published_figure(
+            "FlowSpec's ablation, llama2-chat-7b",
+            "tokens per second",
+            {
+                f"T = {t[1:]}": {
+                    method: {d: keys[f"ablation/{t}/{method}/{d}"] for d in datasets}
+                    for method in dict.fromkeys(method for method, _ in ablated)
+                }
+                for t in TEMPERATURES
+            },
+            columns=2,
+        ),
+        f"{NAME}-bandwidth": line_figure(
+            "llama2-chat-7b, MT-bench, T = 0",
+            "link bandwidth (Mbit/s)",
+            [Panel("tokens per second", shaded(swept))],
+            log=True,
+        ),
+    }
 
 
 def _fields(
-    found: Findings, crossed: Sequence[Entry], scores: ScoreSheet, noise: Sheet
+    found: Findings, crossed: Sequence[Entry], scores: ScoreSheet, noise: float
 ) -> dict[str, Any]:
     """What the page says beyond the entries."""
     pairs = _pairs(found.table)
@@ -157,7 +189,7 @@ def _fields(
         "fitted_cells": len(ROWS) * len(PROMPT_TOKENS),
         "prompts": PROMPT_TOKENS,
         "templates": TEMPLATE_TOKENS,
-        "noise": max(float(row[-1] or 0.0) for row in noise.rows),
+        "noise": noise,
     }
 
 
@@ -230,48 +262,9 @@ def _ratio_without(rows: Rows, method: str, dataset: str) -> float:
     return rows[f"{FITTED_MODEL}/t0/naive_pp"][dataset] * exp(mean)
 
 
-# --- tables --------------------------------------------------------------------------------------
-
-
-def _main_sheet(entries: Sequence[Entry]) -> Sheet:
-    columns = [Column("model"), Column("T"), Column("dataset")]
-    for method in ROWS:
-        columns += [Column(f"{method} published", shown=".2f"), Column("predicted", shown=".2f")]
-        if method != "naive_pp":
-            columns += [Column("low", shown=".2f"), Column("high", shown=".2f")]
-            columns += [Column("error", shown="+.1%"), Column("over naive_pp", shown=".2f")]
-    columns += [
-        Column(f"{WITHOUT_SLIP} predicted", shown=".2f"),
-        Column("over pipedec", shown=".2f"),
-    ]
-    sheet = Sheet(NAME, "Table 1: tokens per second (prefill included)", columns)
-    cells = {e.key: e for e in entries}
-    for model, temperature, dataset in product(MODELS, ("t0", "t1"), PROMPT_TOKENS):
-        naive, *others = (cells[f"{model}/{temperature}/{m}/{dataset}"] for m in ROWS)
-        values = [naive.published, naive.predicted]
-        for entry in others:
-            values += [entry.published, entry.predicted, entry.low, entry.high]
-            values += [relative_error(entry), _ratio(entry.predicted, naive.predicted)]
-        right = cells[f"{model}/{temperature}/{WITHOUT_SLIP}/{dataset}"]
-        slipped = cells[f"{model}/{temperature}/pipedec/{dataset}"]
-        values += [right.predicted, _ratio(right.predicted, slipped.predicted)]
-        sheet.add(model, temperature[1:], dataset, *values)
-    return sheet
-
-
-def _noise_sheet(facts: Mapping[str, Any]) -> Sheet:
-    """The same cell where several of the paper's tables have it."""
-    samples = facts["setup"]["samples"]
-    tables = ", ".join(f"Table {n} ({samples[f'table{n}']} samples)" for n in (1, 2, 3))
-    sheet = Sheet(
-        f"{NAME}-noise",
-        f"Published sample noise: the same cell in {tables}",
-        [
-            Column("cell"),
-            *(Column(f"Table {number}", "tokens/s", ".2f") for number in (1, 2, 3)),
-            Column("largest over least", shown="+.1%"),
-        ],
-    )
+def _noise(facts: Mapping[str, Any]) -> float:
+    """How far the same cell differs between two of the paper's tables at most, as a share."""
+    spreads: list[float] = []
     for row, known in facts["table1"].items():
         model, temperature, method = row.split("/")
         for dataset, first in known.items():
@@ -281,9 +274,8 @@ def _noise_sheet(facts: Mapping[str, Any]) -> Sheet:
             if dataset == "mt_bench":
                 third = facts["table3"].get(f"{model}/{temperature}", {}).get(method)
             values = [value for value in (first, second, third) if value is not None]
-            if len(values) > 1:
-                sheet.add(f"{row}/{dataset}", first, second, third, max(values) / min(values) - 1)
-    return sheet
+            spreads.append(max(values) / min(values) - 1)
+    return max(spreads)
 
 
 def _over_naive(entries: Sequence[Entry]) -> list[Entry]:

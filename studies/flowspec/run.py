@@ -38,6 +38,7 @@ from treepipe.studies.flowspec.testbed import (
     METHODS,
     MODELS,
     PROMPT_TOKENS,
+    TEMPERATURES,
     WITHOUT_SLIP,
     Case,
     Size,
@@ -54,7 +55,6 @@ from treepipe.studies.reproduction import (
 )
 from treepipe.studies.study import Entry, StudyResult
 
-TEMPERATURES = ("t0", "t1")
 ABLATION_MODEL = SWEEP_MODEL = "llama2-chat-7b"
 """Of Table 2, and of the bandwidth sweep and the map (MT-bench, temperature 0)."""
 BANDWIDTHS = (125, 250, 500, 1000)
@@ -135,13 +135,13 @@ def study(settings: Settings, say: Say) -> StudyResult:
     }
     spread = _spread(left_out)
     missed = Missed(surrogate, forms, {"7b": spread, "13b": _spread_13b(clusters, table, spread)})
-    entries = _main_table(clusters, table, missed)
-    ablation = _ablation(clusters["7b"], facts, missed)
-    third = _third_table(clusters["7b"], facts, missed)
+    main, ablation, third = (
+        [entry for part in parts for entry in part.entries(clusters, missed)]
+        for parts in (_first_table(table), _ablation(facts), _third_table(facts))
+    )
     sweep = _sweep(settings, clusters["7b"], found, table, spread, say)
     grid = _map(settings, clusters["7b"], found, table, say)
-    curves = {size: cluster.curves for size, cluster in clusters.items()}
-    stated = Findings(found, left_out, times, curves, entries, ablation, third, sweep, grid)
+    stated = Findings(found, left_out, times, main, ablation, third, sweep, grid)
     return report(stated, facts)
 
 
@@ -190,67 +190,73 @@ def _spread_13b(
     return {method: max(half, t_spread(errors)) for method, half in spread.items()}
 
 
-def _main_table(
-    clusters: Mapping[Size, FittedTestbed],
-    table: Rows,
-    missed: Missed,
-) -> list[Entry]:
-    entries = []
-    for model, (size, _) in MODELS.items():
-        for temperature in TEMPERATURES:
-            naive = table[f"{model}/{temperature}/naive_pp"]
-            for method in TABLE_METHODS:
-                row = f"{model}/{temperature}/{method}"
-                known = table.get(row, {})
-                fitted = model == FITTED_MODEL
-                for dataset in PROMPT_TOKENS:
-                    prompt = prompt_tokens(model, dataset)
-                    value, _ = cell(clusters[size], method, naive[dataset], prompt)
-                    interval = missed.around(value, method, size, naive[dataset], prompt)
-                    fact = known.get(dataset)
-                    key = f"{row}/{dataset}"
-                    if fact is not None and (method == "naive_pp" or fitted):
-                        entries.append(calibrated(key, "tokens/s", interval, fact))
-                    else:
-                        entries.append(predicted(key, "tokens/s", interval, fact))
-    return entries
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Cells of one table for one model and temperature.
 
+    Attributes:
+        key: what the cells' keys begin with.
+        known: published tokens per second by method and dataset; naive_pp's must be there.
+        fitted: whether the times were fitted to these cells.
+    """
 
-def _ablation(cluster: FittedTestbed, facts: Mapping[str, Any], missed: Missed) -> list[Entry]:
-    entries = []
-    for temperature in TEMPERATURES:
-        known: Rows = facts[f"table2_{temperature}"]
-        for method in METHODS:
-            if method in ("pipedec", WITHOUT_SLIP):
-                continue
-            for dataset, naive in known["naive_pp"].items():
-                prompt = prompt_tokens(ABLATION_MODEL, dataset)
-                value, _ = cell(cluster, method, naive, prompt)
-                key = f"ablation/{temperature}/{method}/{dataset}"
-                if method == "naive_pp":
-                    entries.append(calibrated(key, "tokens/s", value, naive))
+    key: str
+    model: str
+    methods: Sequence[str]
+    known: Rows
+    fitted: bool = False
+
+    def entries(self, clusters: Mapping[Size, FittedTestbed], missed: Missed) -> list[Entry]:
+        """Every method's cells, with the accuracy of naive_pp's."""
+        size, found = MODELS[self.model][0], []
+        for method in self.methods:
+            for dataset, naive in self.known["naive_pp"].items():
+                prompt = prompt_tokens(self.model, dataset)
+                value, _ = cell(clusters[size], method, naive, prompt)
+                interval = missed.around(value, method, size, naive, prompt)
+                key, fact = (
+                    f"{self.key}/{method}/{dataset}",
+                    self.known.get(method, {}).get(dataset),
+                )
+                if fact is not None and (method == "naive_pp" or self.fitted):
+                    found.append(calibrated(key, "tokens/s", interval, fact))
                 else:
-                    interval = missed.around(value, method, "7b", naive, prompt)
-                    fact = known.get(method, {}).get(dataset)
-                    entries.append(predicted(key, "tokens/s", interval, fact))
-    return entries
+                    found.append(predicted(key, "tokens/s", interval, fact))
+        return found
 
 
-def _third_table(cluster: FittedTestbed, facts: Mapping[str, Any], missed: Missed) -> list[Entry]:
+def _first_table(table: Rows) -> list[Part]:
+    return [
+        Part(
+            row,
+            model,
+            TABLE_METHODS,
+            {m: table[f"{row}/{m}"] for m in ROWS if f"{row}/{m}" in table},
+            model == FITTED_MODEL,
+        )
+        for model in MODELS
+        for row in (f"{model}/{temperature}" for temperature in TEMPERATURES)
+    ]
+
+
+def _ablation(facts: Mapping[str, Any]) -> list[Part]:
+    methods = [method for method in METHODS if method not in ("pipedec", WITHOUT_SLIP)]
+    return [
+        Part(f"ablation/{t}", ABLATION_MODEL, methods, facts[f"table2_{t}"]) for t in TEMPERATURES
+    ]
+
+
+def _third_table(facts: Mapping[str, Any]) -> list[Part]:
     """Other samples of MT-bench: the same cells of Table 1, with another accuracy."""
-    entries = []
-    for row, known in facts["table3"].items():
-        model = row.split("/")[0]
-        prompt = prompt_tokens(model, "mt_bench")
-        for method in ROWS:
-            value, _ = cell(cluster, method, known["naive_pp"], prompt)
-            key = f"table3/{row}/{method}/mt_bench"
-            if method == "naive_pp":
-                entries.append(calibrated(key, "tokens/s", value, known["naive_pp"]))
-            else:
-                interval = missed.around(value, method, "7b", known["naive_pp"], prompt)
-                entries.append(predicted(key, "tokens/s", interval, known.get(method)))
-    return entries
+    return [
+        Part(
+            f"table3/{row}",
+            row.split("/")[0],
+            ROWS,
+            {method: {"mt_bench": rate} for method, rate in known.items()},
+        )
+        for row, known in facts["table3"].items()
+    ]
 
 
 # --- what is simulated on its own ----------------------------------------------------------------

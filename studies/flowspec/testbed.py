@@ -57,6 +57,8 @@ PROMPT_TOKENS = {
 }
 """Assumed: mean lengths of the tasks, without the template."""
 
+TEMPERATURES = ("t0", "t1")
+"""Of sampling, as keys name them."""
 WITHOUT_SLIP = "pipedec_without_slip"
 """PipeDec as its paper has it: the index slip of FlowSpec's code was put right."""
 METHODS: dict[str, dict[str, Any]] = {

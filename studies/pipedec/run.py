@@ -5,30 +5,38 @@ Means, the static tree, other depths, the best parameters and the throughput are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from treepipe.results.metrics import METRIC
-from treepipe.results.sheet import Column, Sheet
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
 from treepipe.studies.layered import (
     Effort,
+    add_errors,
     ends,
-    error_sheets,
-    metric_entries,
     right,
     shared_fields,
+    times,
     with_model,
 )
-from treepipe.studies.page import result
-from treepipe.studies.pipedec.figures import grid_figure, speedup_figure, together_figure
-from treepipe.studies.pipedec.testbed import STAGES, STOCHASTIC, THROUGHPUT, Found, Settings, find
+from treepipe.studies.pipedec.testbed import (
+    COMPARED,
+    METHODS,
+    STAGES,
+    STOCHASTIC,
+    Found,
+    Settings,
+    find,
+)
+from treepipe.studies.plots import Panel, line_figure, shaded
 from treepipe.studies.reproduction import (
+    Reproduction,
     calibrated,
-    cells,
-    estimate,
+    metric_entries,
     predicted,
     published,
 )
@@ -37,6 +45,8 @@ from treepipe.studies.study import Entry, StudyResult
 NAME = "pipedec-stages"
 PAGE = Path(__file__).with_name("page.md")
 TRIVIAL = "SpecPipe's speed-up in proportion to the stages"
+THROUGHPUT = "throughput_tokens_s"
+AT_CODE = "14-stage/over_pp/at_specpipe_code_level"
 
 
 def run(say: Say, full: bool) -> StudyResult:
@@ -47,156 +57,132 @@ def run(say: Say, full: bool) -> StudyResult:
 def study(settings: Settings, say: Say) -> StudyResult:
     """Calibrate, simulate everything, and write the page."""
     found = find(settings, say)
-    entries = _entries(found)
-    return result(
-        NAME,
-        PAGE,
-        entries,
-        _fields(found, entries, settings.requests),
-        [
-            *error_sheets(NAME, entries, TRIVIAL, _trivial()),
-            _stage_sheet(found),
-            _grid_sheet(found),
-            _together_sheet(found),
-        ],
-        {
-            NAME: speedup_figure(found),
-            "pipedec-parameters": grid_figure(found),
-            "pipedec-throughput": together_figure(found),
-        },
+    made = Reproduction(NAME, PAGE)
+    made.add(with_model([*_speed_ups(found), *_single(found), *_compared(found)], found.levels))
+    grid = {f"width={width}/children={n}": each for (width, n), each in found.grid.items()}
+    made.add(
+        with_model(metric_entries(grid, METRIC, "hit_rate"), found.levels),
+        "parameters",
+        "14 stages, mean of the six levels: width and candidates per node",
     )
+    together = {f"k={count}/{method}": each for (count, method), each in found.together.items()}
+    made.add(
+        with_model(metric_entries(together, THROUGHPUT), found.levels),
+        "throughput",
+        "Throughput of k requests side by side on 14 cards",
+    )
+    add_errors(made, TRIVIAL, _trivial())
+    return made.result(_fields(found, made.now, settings.requests), _figures(found))
 
 
-def _fields(found: Found, entries: Sequence[Entry], requests: int) -> dict[str, Any]:
-    """What the page says beyond the entries."""
-    now = {entry.key: entry.predicted or 0.0 for entry in entries}
-    slower = {
-        name: now[f"stochastic/{name}/{METRIC}"] / now[f"middle/{name}/{METRIC}"] - 1
-        for name in ("14-stage", "stpp")
-    }
-    ks = sorted({k for _, k in found.together})
-    cards = published()["pipedec"]["14_stage_cards"]
-    return {
-        "longer": now["21-stage/over_pp/mean"] / now["14-stage/over_pp/mean"] - 1,
-        "slower": slower,
-        "least": {m: now[f"k={ks[0]}/{m}/{THROUGHPUT}"] for m, _ in found.together},
-        "most": {m: now[f"k={ks[-1]}/{m}/{THROUGHPUT}"] for m, _ in found.together},
-        "fewest_together": ks[0],
-        "most_together": ks[-1],
-        "stochastic": STOCHASTIC,
-        "layers": sum(card.layers for card in found.cluster.cards),
-        "counted_layers": 6 * cards["6_layers"] + 5 * cards["5_layers"],
-        "requests": requests,
-        **shared_fields(found.levels),
-    }
-
-
-def _entries(found: Found) -> list[Entry]:
-    facts = published()["pipedec"]
+def _speed_ups(found: Found) -> list[Entry]:
+    """Mean, least and largest speed-up over the levels. The range over the plain pipeline with 14
+    stages is what the levels were fitted to."""
+    low, high = published()["pipedec"]["speedup_over_pp_14_stage_range"]
+    fitted = {"14-stage/over_pp/low": low, "14-stage/over_pp/high": high}
     entries = []
     for name in STAGES:
-        for key, ratios in (
-            ("over_pp", found.over_plain(name)),
-            ("over_stpp", found.over_static(name)),
-        ):
+        both = {"over_pp": found.over_plain(name), "over_stpp": found.over_static(name)}
+        for over, ratios in both.items():
             for which, value in {"mean": Interval.averaged(ratios), **ends(ratios)}.items():
-                entries.append(_speedup_entry(f"{name}/{key}/{which}", value))
+                key = f"{name}/{over}/{which}"
+                if key in fitted:
+                    entries.append(calibrated(key, "1", value, fitted[key]))
+                else:
+                    entries.append(predicted(key, "1", value))
+    return entries
+
+
+def _single(found: Found) -> list[Entry]:
+    facts = published()["pipedec"]
     width, count = found.best
-    entries += [
+    at_code = found.cases["code"]["14-stage"].metrics[METRIC].inverse(found.plain_ms)
+    return [
         predicted("gain_7_to_14", "1", found.gain),
         predicted("best_width", "nodes", width, facts["width"]),
         predicted("best_children", "nodes", count, facts["children"]),
-        predicted(
-            "14-stage/over_pp/at_specpipe_code_level",
-            "1",
-            found.cases["code"]["14-stage"].metrics[METRIC].inverse(found.plain_ms),
-            facts["speedup_over_pp_14_stage_range"][1],
-        ),
+        predicted(AT_CODE, "1", at_code, facts["speedup_over_pp_14_stage_range"][1]),
         predicted("14-stage/pp/time_between_tokens_ms", "ms", found.plain_ms),
     ]
-    cases = {
-        f"{case}/{name}": outcome
-        for case in ("middle", "stochastic")
-        for name, outcome in found.cases[case].items()
-    }
-    grid = {f"width={w}/children={count}": outcome for (w, count), outcome in found.grid.items()}
-    together = {f"k={count}/{method}": each for (method, count), each in found.together.items()}
-    entries += metric_entries(cases, METRIC)
-    entries += metric_entries(grid, METRIC, "hit_rate")
-    entries += metric_entries(together, THROUGHPUT)
-    return with_model(entries, found.levels)
 
 
-def _speedup_entry(key: str, value: Interval) -> Entry:
-    """The range over the plain pipeline with 14 stages is what the levels were fitted to."""
-    low, high = published()["pipedec"]["speedup_over_pp_14_stage_range"]
-    ends = {"14-stage/over_pp/low": low, "14-stage/over_pp/high": high}
-    return calibrated(key, "1", value, ends[key]) if key in ends else predicted(key, "1", value)
+def _compared(found: Found) -> list[Entry]:
+    cases = {f"{c}/{n}": found.cases[c][n] for c in ("middle", "stochastic") for n in COMPARED}
+    return metric_entries(cases, METRIC)
 
 
 def _trivial() -> dict[str, float]:
     """SpecPipe's speed-up on code in proportion to the stages."""
     facts = published()["specpipe"]
     ratio = facts["pp_tbt_ms_humaneval_x"] / facts["specpipe_tbt_ms_humaneval_x"]
-    return {"14-stage/over_pp/at_specpipe_code_level": ratio * 14 / facts["stages"]}
+    return {AT_CODE: ratio * 14 / facts["stages"]}
 
 
-# --- tables --------------------------------------------------------------------------------------
+def _fields(found: Found, now: Mapping[str, float], requests: int) -> dict[str, Any]:
+    """What the page says beyond the entries."""
+    fewest, *_, most = sorted({k for k, _ in found.together})
+    return {
+        "longer": now["21-stage/over_pp/mean"] / now["14-stage/over_pp/mean"] - 1,
+        "slower": {
+            name: now[f"stochastic/{name}/{METRIC}"] / now[f"middle/{name}/{METRIC}"] - 1
+            for name in COMPARED
+        },
+        "least": {method: now[f"k={fewest}/{method}/{THROUGHPUT}"] for method in METHODS},
+        "most": {method: now[f"k={most}/{method}/{THROUGHPUT}"] for method in METHODS},
+        "fewest_together": fewest,
+        "most_together": most,
+        "stochastic": STOCHASTIC,
+        "requests": requests,
+        **shared_fields(found.levels),
+    }
 
 
-def _stage_sheet(found: Found) -> Sheet:
-    sheet = Sheet(
-        "pipedec-stages-speedups",
-        "Speed-up of PipeDec over six levels of acceptance (plain pipeline and static tree: "
-        "14 cards)",
-        [
-            Column("level", shown="d"),
-            Column("first candidate right", shown=".2f"),
-            Column("static tree", "ms"),
-            *(Column(name, "ms") for name in STAGES),
-            *(Column(f"{name} over pp", shown=".2f") for name in STAGES),
-            *(Column(f"{name} over static", shown=".2f") for name in STAGES),
-        ],
-    )
-    for n, level in enumerate(found.levels.six):
-        sheet.add(
-            n + 1,
-            right(level),
-            found.times["stpp"][n].mean,
-            *(found.times[name][n].mean for name in STAGES),
-            *(found.over_plain(name)[n].mean for name in STAGES),
-            *(found.over_static(name)[n].mean for name in STAGES),
+def _figures(found: Found) -> dict[str, Figure]:
+    """Speed-ups against acceptance, the grid of parameters, and throughput."""
+    shares = [right(level) for level in found.levels.six]
+
+    def by_level(ratios: list[Interval]) -> dict[float, Interval]:
+        return dict(zip(shares, ratios, strict=True))
+
+    over_plain = {f"PipeDec, {name}": by_level(found.over_plain(name)) for name in STAGES}
+    over_plain["static tree"] = by_level(found.over_plain("stpp"))
+    over_static = {f"PipeDec, {name}": by_level(found.over_static(name)) for name in STAGES}
+    counts = sorted({count for _, count in found.grid})
+    swept = {
+        metric: {
+            f"{n} candidates": times({w: o for (w, c), o in found.grid.items() if c == n}, metric)
+            for n in counts
+        }
+        for metric in (METRIC, "hit_rate")
+    }
+    together = {
+        name: times(
+            {k: o for (k, method), o in found.together.items() if method == name}, THROUGHPUT
         )
-    return sheet
-
-
-def _grid_sheet(found: Found) -> Sheet:
-    sheet = Sheet(
-        "pipedec-stages-parameters",
-        "14 stages, mean of the six levels: width and candidates per node",
-        [
-            Column("width", shown="d"),
-            Column("candidates", shown="d"),
-            Column("hit rate", shown=".3f"),
-            *estimate("TBT", "ms"),
-        ],
-    )
-    for (width, count), outcome in found.grid.items():
-        hit = outcome.metrics["hit_rate"].mean
-        sheet.add(width, count, hit, *cells(outcome.metrics[METRIC]))
-    return sheet
-
-
-def _together_sheet(found: Found) -> Sheet:
-    sheet = Sheet(
-        "pipedec-stages-throughput",
-        "Throughput of k requests side by side on 14 cards",
-        [
-            Column("method"),
-            Column("k", shown="d"),
-            *estimate("throughput", "tokens/s"),
-        ],
-    )
-    for (method, count), outcome in found.together.items():
-        sheet.add(method, count, *cells(outcome.metrics[THROUGHPUT]))
-    return sheet
+        for name in METHODS
+    }
+    return {
+        NAME: line_figure(
+            "PipeDec on RTX 3090 (21 stages: with RTX 4090 and L40)",
+            "share of tokens that are the draft's first candidate",
+            [
+                Panel("times as fast as the plain pipeline", shaded(over_plain)),
+                Panel("times as fast as the static tree", shaded(over_static)),
+            ],
+            columns=2,
+        ),
+        "pipedec-parameters": line_figure(
+            "PipeDec, 14 stages: candidates per node and width",
+            "width w: most nodes of a tree layer",
+            [
+                Panel("time between tokens (ms)", shaded(swept[METRIC]), zero=False),
+                Panel("hit rate", shaded(swept["hit_rate"]), zero=False),
+            ],
+            log=True,
+        ),
+        "pipedec-throughput": line_figure(
+            "14 cards: PipeDec serves one request after another",
+            "requests side by side (k)",
+            [Panel("throughput (tokens/s)", shaded(together))],
+        ),
+    }

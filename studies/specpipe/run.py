@@ -11,45 +11,49 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from treepipe.results.metrics import METRIC
-from treepipe.results.sheet import Column, Sheet
+from treepipe.results.plots import BLUE, ORANGE
 from treepipe.results.show import Say
+from treepipe.results.statistics import Interval
 from treepipe.studies.layered import (
+    LAYERS,
     LEAP,
     MISSES,
     SPECPIPE,
     WIDTH,
     CardCluster,
     Effort,
-    Levels,
+    add_errors,
     code_times,
     draft_overhead_ms,
     ends,
-    error_sheets,
-    metric_entries,
     pass_ms,
     shared_fields,
     speed_ups,
+    times,
     unscaled_ms,
     with_model,
 )
-from treepipe.studies.page import listed, result
+from treepipe.studies.page import listed
+from treepipe.studies.plots import Line, Panel, line_figure, published_figure
 from treepipe.studies.reproduction import (
+    Reproduction,
     calibrated,
-    cells,
-    estimate,
+    metric_entries,
     predicted,
     published,
 )
-from treepipe.studies.specpipe.figures import batch_figure, schedule_figure, width_figure
 from treepipe.studies.specpipe.testbed import (
-    AS_CALIBRATED,
     EAGLE_PASSES,
     EAGLE_ROWS,
     FLAT,
-    INGREDIENTS,
+    LARGER_DRAFT,
+    SCHEDULES,
+    SERVERS,
+    SURE_OFF_PATH,
     Found,
-    Server,
     Settings,
     find,
 )
@@ -59,6 +63,10 @@ NAME = "specpipe-width"
 PAGE = Path(__file__).with_name("page.md")
 HUMP = (32, 57)
 """Rows between which a measured layer takes longer than it does for a few more."""
+THROUGHPUT = "throughput_tokens_s"
+FROM_PIPEDEC = f"one-server/specpipe_at_pipedec_best_level/{METRIC}"
+AS_PROFILED = f"one-server/pp_as_profiled/{METRIC}"
+FOUR_L40 = f"four-l40/pp/{METRIC}"
 
 
 def run(say: Say, full: bool, measure: bool) -> StudyResult:
@@ -70,29 +78,29 @@ def run(say: Say, full: bool, measure: bool) -> StudyResult:
 def study(settings: Settings, say: Say) -> StudyResult:
     """Calibrate, simulate everything, and write the page."""
     found = find(settings, say)
-    entries = _entries(found)
-    study = result(
-        NAME,
-        PAGE,
-        entries,
-        _fields(found),
-        [
-            *error_sheets(NAME, entries, "constant ratios (below)", _trivial()),
-            _code_sheet(found),
-            _width_sheet(found),
-            _batch_sheet(found),
-            _ingredient_sheet(found),
-            _sensitivity_sheet(found),
-        ],
-        {
-            NAME: width_figure(found),
-            "specpipe-schedules": schedule_figure(found.servers),
-            "specpipe-batches": batch_figure(found.batches),
-        },
+    made = Reproduction(NAME, PAGE)
+    parts = (
+        ([*_from_papers(found), *_schedules(found)], "schedules", "Schedules and speed-ups"),
+        (_widths(found), "widths", "SpecPipe, one server, mean of the six levels"),
+        (
+            _batches(found),
+            "batches",
+            f"SpecPipe-DB, one server, HumanEval-X, width {WIDTH}: B requests share the steps",
+        ),
     )
+    for entries, part, title in parts:
+        made.add(with_model(entries, found.levels), part, title)
+    made.show(
+        [predicted(name, "ms", value) for name, value in found.changed.items()],
+        "changed",
+        "Time between tokens on HumanEval-X, one server, with one assumption changed and nothing "
+        "calibrated again (intervals: of the samples)",
+    )
+    add_errors(made, "constant ratios (below)", _trivial())
+    result = made.result(_fields(found), _figures(found, made.entries))
     if settings.measuring is not None:
-        measure_widths(study, found.cluster, settings.widths, settings.measuring, say)
-    return study
+        measure_widths(result, found.cluster, settings.widths, settings.measuring, say)
+    return result
 
 
 def measure_widths(
@@ -129,13 +137,6 @@ def _fields(found: Found) -> dict[str, Any]:
         "losses": listed(
             {f"at {w}": f"{found.time_ms(w) / found.time_ms(best) - 1:+.0%}" for w in widths}
         ),
-        "if_even": listed(
-            {
-                f"at {w}": f"{found.level_ms(w) / found.level_ms(LEAP) - 1:+.0%}"
-                for w in widths
-                if w < LEAP
-            }
-        ),
         "stage_1_ms": found.cluster.slowest_ms(1),
         "stage_leap_ms": found.cluster.slowest_ms(LEAP),
         "wider": wider,
@@ -143,8 +144,8 @@ def _fields(found: Found) -> dict[str, Any]:
         "narrow": min(widths),
         "narrow_rate": rates[min(widths)],
         "best_rate": rates[best],
-        "equation_ms": found.equation_ms(best)[0],
-        "larger_draft_ms": found.sensitivity["specpipe, drafted by the 8B model"].mean,
+        "equation_ms": found.equation_ms(best),
+        "larger_draft_ms": found.changed[f"specpipe, {LARGER_DRAFT}"].mean,
         "first_hits": 1 - MISSES[1],
         "first_8_hit": 1 - MISSES[8],
         "overhead_ms": overhead["rtx-3090"],
@@ -155,77 +156,67 @@ def _fields(found: Found) -> dict[str, Any]:
         "hump": (min(hump), max(hump)),
         "eagle_rows": EAGLE_ROWS,
         "eagle_passes": EAGLE_PASSES,
-        "ingredients": found.ingredients,
+        "sure_off_path_ms": found.changed[f"specpipe, {SURE_OFF_PATH}"].mean,
         **shared_fields(found.levels),
     }
 
 
-def _entries(found: Found) -> list[Entry]:
+def _from_papers(found: Found) -> list[Entry]:
+    """What is published: three times that were fitted, and what follows from other figures."""
     facts = published()["specpipe"]
-    plain, stepped = facts["pp_tbt_ms_humaneval_x"], facts["specpipe_tbt_ms_humaneval_x"]
-    one = found.servers["one-server"]
-    entries = [
-        calibrated(f"one-server/pp/{METRIC}", "ms", one.plain_ms, plain),
-        calibrated(f"one-server/specpipe/{METRIC}", "ms", one.code["specpipe"], stepped),
-        calibrated(
-            f"one-server/specinfer/{METRIC}",
-            "ms",
-            one.code["specinfer"],
-            facts["specinfer_tbt_ms_humaneval_x"],
+    stepped, code = facts["specpipe_tbt_ms_humaneval_x"], found.code["one-server"]
+    l40_ms = unscaled_ms("l40", 4) + LAYERS * found.cluster.overhead_ms["rtx-3090"]
+    wanted = {"pp": facts["pp_tbt_ms_humaneval_x"], **code_times()}
+    values: dict[str, Interval | float] = {"pp": found.plain_ms["one-server"], **code}
+    return [
+        *(
+            calibrated(f"one-server/{name}/{METRIC}", "ms", values[name], wanted[name])
+            for name in ("pp", "specpipe", "specinfer")
         ),
-        *_left_out(found.levels),
+        *(
+            predicted(f"left-out/{name}/{METRIC}", "ms", found.levels.left_out[name], fact)
+            for name, fact in code_times().items()
+        ),
+        predicted(FROM_PIPEDEC, "ms", found.leveled["one-server"]["specpipe"][-1], stepped),
         predicted(
-            f"one-server/specpipe_at_pipedec_best_level/{METRIC}", "ms", one.specpipe[-1], stepped
+            AS_PROFILED, "ms", unscaled_ms("rtx-3090", 8), facts["pp_vllm_tbt_ms_humaneval_x"]
         ),
-        predicted(
-            f"one-server/pp_as_profiled/{METRIC}",
-            "ms",
-            unscaled_ms("rtx-3090", 8),
-            facts["pp_vllm_tbt_ms_humaneval_x"],
-        ),
-        predicted(
-            f"four-l40/pp/{METRIC}",
-            "ms",
-            unscaled_ms("l40", 4) + 80 * found.cluster.overhead_ms["rtx-3090"],
-            facts["target_tbt_ms_4xL40"],
-        ),
-        predicted(f"two-server/pp/{METRIC}", "ms", found.servers["two-server"].plain_ms),
+        predicted(FOUR_L40, "ms", l40_ms, facts["target_tbt_ms_4xL40"]),
+        predicted(f"two-server/pp/{METRIC}", "ms", found.plain_ms["two-server"]),
     ]
-    for name, server in found.servers.items():
-        for schedule, time in server.code.items():
-            if f"{name}/{schedule}" not in ("one-server/specpipe", "one-server/specinfer"):
+
+
+def _schedules(found: Found) -> list[Entry]:
+    """Every schedule, and the least and the largest speed-up over the six levels."""
+    entries = []
+    for name in SERVERS:
+        for schedule, time in found.code[name].items():
+            if (name, schedule) not in (("one-server", "specpipe"), ("one-server", "specinfer")):
                 entries.append(predicted(f"{name}/{schedule}/{METRIC}", "ms", time))
-        entries += _ratios(name, server)
+        specpipe, tree = (found.leveled[name][each] for each in ("specpipe", "specinfer"))
+        over = {
+            "over_pp": [time.inverse(found.plain_ms[name]) for time in specpipe],
+            "over_specinfer": speed_ups(tree, specpipe),
+        }
+        for key, ratios in over.items():
+            for end, value in ends(ratios).items():
+                entries.append(predicted(f"{name}/{key}/{end}", "1", value))
+    return entries
+
+
+def _widths(found: Found) -> list[Entry]:
+    entries = []
     for width, outcome in found.widths.items():
-        entries.append(predicted(f"width={width}/{METRIC}", "ms", outcome.metrics[METRIC]))
-        entries.append(predicted(f"width={width}/hit_rate", "1", outcome.metrics["hit_rate"]))
-        entries.append(predicted(f"width={width}/equation_2_ms", "ms", found.equation_ms(width)[0]))
-    entries += metric_entries({f"children={n}": each for n, each in found.children.items()}, METRIC)
-    entries.append(predicted("best_width", "nodes", found.best_width))
-    batches = {f"batch={n}/specpipe_db": each for n, each in found.batches.items()}
-    entries += metric_entries(batches, "throughput_tokens_s", METRIC)
-    return with_model(entries, found.levels)
+        entries += metric_entries({f"width={width}": outcome}, METRIC, "hit_rate")
+        entries.append(predicted(f"width={width}/equation_2_ms", "ms", found.equation_ms(width)))
+    children = {f"children={count}": outcome for count, outcome in found.children.items()}
+    best = predicted("best_width", "nodes", found.best_width)
+    return [*entries, *metric_entries(children, METRIC), best]
 
 
-def _left_out(levels: Levels) -> list[Entry]:
-    """Each of the two times on HumanEval-X from the other one's level."""
-    return [
-        predicted(f"left-out/{name}/{METRIC}", "ms", levels.left_out[name], fact)
-        for name, fact in code_times().items()
-    ]
-
-
-def _ratios(name: str, server: Server) -> list[Entry]:
-    """The least and the largest speed-up over the six levels."""
-    over = {
-        "over_pp": [time.inverse(server.plain_ms) for time in server.specpipe],
-        "over_specinfer": speed_ups(server.specinfer, server.specpipe),
-    }
-    return [
-        predicted(f"{name}/{key}/{end}", "1", value)
-        for key, ratios in over.items()
-        for end, value in ends(ratios).items()
-    ]
+def _batches(found: Found) -> list[Entry]:
+    batches = {f"batch={n}/specpipe_db": outcome for n, outcome in found.batches.items()}
+    return metric_entries(batches, THROUGHPUT, METRIC)
 
 
 def _trivial() -> dict[str, float]:
@@ -234,113 +225,50 @@ def _trivial() -> dict[str, float]:
     facts = published()
     plain = facts["specpipe"]["pp_tbt_ms_humaneval_x"]
     best = facts["pipedec"]["speedup_over_pp_14_stage_range"][1]
-    return {
-        f"one-server/specpipe_at_pipedec_best_level/{METRIC}": plain / best,
-        f"one-server/pp_as_profiled/{METRIC}": plain,
-        f"four-l40/pp/{METRIC}": plain,
+    return {FROM_PIPEDEC: plain / best, AS_PROFILED: plain, FOUR_L40: plain}
+
+
+def _figures(found: Found, entries: Sequence[Entry]) -> dict[str, Figure]:
+    """Time between tokens and hit rate against the width, schedules, and batches."""
+    simulated = {"color": BLUE, "label": "simulated"}
+    equation = {"color": ORANGE, "ls": "--", "label": "equation 2, N - 1 steps lost by a miss"}
+    formula = {width: found.equation_ms(width) for width in found.widths}
+    stages = {width: found.cluster.slowest_ms(width) for width in found.widths}
+    keys = {entry.key: entry for entry in entries}
+    schedules = {
+        name: {each: keys[f"{name}/{each}/{METRIC}"] for each in ("pp", *SCHEDULES)}
+        for name in SERVERS
     }
-
-
-# --- tables --------------------------------------------------------------------------------------
-
-
-def _code_sheet(found: Found) -> Sheet:
-    sheet = Sheet(
-        "specpipe-width-schedules",
-        "Time between tokens on HumanEval-X",
-        [
-            Column("cluster"),
-            Column("schedule"),
-            *estimate("predicted", "ms"),
-            Column("over the plain pipeline", shown=".2f"),
-        ],
-    )
-    for name, server in found.servers.items():
-        sheet.add(name, "pp", server.plain_ms, None, None, 1.0)
-        for schedule, time in server.code.items():
-            sheet.add(name, schedule, *cells(time), server.plain_ms / time.mean)
-    return sheet
-
-
-def _width_sheet(found: Found) -> Sheet:
-    sheet = Sheet(
-        "specpipe-width-widths",
-        "SpecPipe, one server: the width of a layer (mean of the six levels)",
-        [
-            Column("width", shown="d"),
-            Column("stage", "ms"),
-            Column("hit rate P(w)", shown=".3f"),
-            Column("steps per token", shown=".3f"),
-            *estimate("TBT", "ms"),
-            Column("equation 2, N - 1", "ms"),
-            Column("equation 2, N", "ms"),
-        ],
-    )
-    for width, outcome in found.widths.items():
-        metrics = outcome.metrics
-        time, equation = metrics[METRIC], found.equation_ms(width)
-        sheet.add(
-            width,
-            found.cluster.slowest_ms(width),
-            metrics["hit_rate"].mean,
-            1 / metrics["tokens_per_step"].mean,
-            *cells(time),
-            *equation,
-        )
-    return sheet
-
-
-def _batch_sheet(found: Found) -> Sheet:
-    sheet = Sheet(
-        "specpipe-width-batches",
-        f"SpecPipe-DB, one server, HumanEval-X, width {WIDTH}: B requests share the steps",
-        [
-            Column("B", shown="d"),
-            *estimate("throughput", "tokens/s"),
-            Column("TBT of a request", "ms"),
-            Column("P99 TBT", "ms"),
-        ],
-    )
-    for count, outcome in found.batches.items():
-        metrics = outcome.metrics
-        slow = metrics[METRIC].mean, metrics[f"p99_{METRIC}"].mean
-        sheet.add(count, *cells(metrics["throughput_tokens_s"]), *slow)
-    return sheet
-
-
-def _ingredient_sheet(found: Found) -> Sheet:
-    published_ms = code_times()
-    sheet = Sheet(
-        "specpipe-width-ingredients",
-        "HumanEval-X, one server: the acceptance model and the static tree, one ingredient changed "
-        "and nothing calibrated again (intervals: of the samples)",
-        [
-            Column("changed"),
-            *estimate("SpecInfer", "ms"),
-            *estimate("SpecPipe", "ms"),
-            Column("SpecInfer over SpecPipe", shown=".2f"),
-        ],
-    )
-    tree_ms, stepped_ms = (published_ms[name] for name in ("specinfer", "specpipe"))
-    nothing = (None, None)
-    sheet.add("(published)", tree_ms, *nothing, stepped_ms, *nothing, tree_ms / stepped_ms)
-    for name in INGREDIENTS:
-        tree = found.ingredients[f"specinfer/{name}"]
-        stepped = found.ingredients.get(
-            f"specpipe/{name}", found.ingredients[f"specpipe/{AS_CALIBRATED}"]
-        )
-        sheet.add(name, *cells(tree), *cells(stepped), tree.mean / stepped.mean)
-    return sheet
-
-
-def _sensitivity_sheet(found: Found) -> Sheet:
-    sheet = Sheet(
-        "specpipe-width-sensitivity",
-        "HumanEval-X, one server, one assumption changed and nothing calibrated again",
-        [Column("changed"), *estimate("TBT", "ms")],
-    )
-    code = found.servers["one-server"].code
-    unchanged = {"specpipe, nothing": code["specpipe"]}
-    for name, time in {**unchanged, **found.sensitivity}.items():
-        sheet.add(name, *cells(time))
-    return sheet
+    return {
+        NAME: line_figure(
+            f"SpecPipe on 8 RTX 3090: wide is nearly free up to {LEAP} rows, then it is not",
+            f"width w: most nodes of a tree layer (dotted: {LEAP} rows, where times leap)",
+            [
+                Panel(
+                    "time between tokens (ms)",
+                    [Line(times(found.widths), simulated), Line(formula, equation)],
+                    zero=False,
+                ),
+                Panel(
+                    "hit rate P(w)", [Line(times(found.widths, "hit_rate"), simulated)], zero=False
+                ),
+                Panel("slowest stage (ms)", [Line(stages, simulated)]),
+            ],
+            log=True,
+            at=LEAP,
+        ),
+        "specpipe-schedules": published_figure(
+            "SpecPipe against plain decoding and static trees",
+            "time between tokens (ms)",
+            {"HumanEval-X": schedules},
+        ),
+        "specpipe-batches": line_figure(
+            "SpecPipe-DB on 8 RTX 3090",
+            f"requests that share the steps (B), width {WIDTH} each",
+            [
+                Panel("throughput (tokens/s)", [Line(times(found.batches, THROUGHPUT), simulated)]),
+                Panel("time between tokens (ms)", [Line(times(found.batches), simulated)]),
+            ],
+            log=True,
+        ),
+    }

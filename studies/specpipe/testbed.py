@@ -24,15 +24,14 @@ from treepipe.studies.layered import (
     acceptance,
     build,
     find_levels,
-    one_server,
     pass_ms,
     plain_ms,
     right,
-    two_servers,
 )
 from treepipe.studies.reproduction import published, simulated
 from treepipe.studies.study import Measuring
 
+SERVERS = ("one-server", "two-server")
 EAGLE_ROWS = 60
 """Of an EAGLE-2 tree, with the root."""
 EAGLE = {
@@ -46,67 +45,26 @@ EAGLE = {
 EAGLE_PASSES = 7
 FLAT = 0.03
 """Widths this near to the best one are called as good."""
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """Times between tokens in milliseconds, on one cluster.
-
-    Attributes:
-        plain_ms: of the plain pipeline.
-        code: per schedule, on HumanEval-X.
-        specpipe, specinfer: per level, the one with most misses first.
-    """
-
-    plain_ms: float
-    code: Mapping[str, Interval]
-    specpipe: Sequence[Interval]
-    specinfer: Sequence[Interval]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """All that was simulated.
-
-    Attributes:
-        ingredients: by schedule and ingredient.
-    """
-
-    levels: Levels
-    servers: Mapping[str, Server]
-    widths: Mapping[int, Outcome]
-    children: Mapping[int, Outcome]
-    batches: Mapping[int, Outcome]
-    sensitivity: Mapping[str, Interval]
-    ingredients: Mapping[str, Interval]
-    cluster: CardCluster
-
-    @property
-    def best_width(self) -> int:
-        return min(self.widths, key=lambda width: self.time_ms(width))
-
-    def time_ms(self, width: int) -> float:
-        return self.widths[width].metrics[METRIC].mean
-
-    @property
-    def flat(self) -> list[int]:
-        """Widths that are as good as the best one."""
-        bound = (1 + FLAT) * self.time_ms(self.best_width)
-        return [width for width in self.widths if self.time_ms(width) <= bound]
-
-    def level_ms(self, width: int) -> float:
-        """Time between tokens if a stage took as long for ``width`` rows as for one."""
-        one, all_rows = (self.cluster.slowest_ms(rows) + PRUNE_MS for rows in (1, width))
-        return self.time_ms(width) * one / all_rows
-
-    def equation_ms(self, width: int) -> tuple[float, float]:
-        """SpecPipe's equation 2 with the simulated hit rate, in its two readings (N - 1, N)."""
-        step = self.cluster.slowest_ms(width) + PRUNE_MS
-        hit, stages = self.widths[width].metrics["hit_rate"].mean, len(self.cluster.cards)
-        return (
-            specpipe_even_tbt_ms(step, hit, stages, "N-1"),
-            specpipe_even_tbt_ms(step, hit, stages, "N"),
-        )
+SCHEDULES = (
+    "specinfer",
+    "specinfer_draft_in_sequence",
+    "specinfer_hidden_draft",
+    "eagle",
+    "eagle_own_device",
+    "specpipe",
+)
+"""What is simulated on HumanEval-X."""
+SURE_OFF_PATH = "off the path as sure as on it"
+LARGER_DRAFT = "drafted by the 8B model"
+GUESSING: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    SURE_OFF_PATH: {"off_path_sharpness": SHARPNESS},
+    "off the path as sure as recorded": {"off_path_sharpness": 1.0},
+    "on the path, too, as unsure as recorded": {"sharpness": 1.0},
+    "a look at one position does not tell of the next": {"block": 1},
+    "further candidates as the bundled pair's": {"hit_ratio": None},
+}
+"""What is changed of the acceptance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,47 +80,103 @@ class Settings:
     measuring: Measuring | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that was simulated.
+
+    Attributes:
+        plain_ms: time between tokens of the plain pipeline, by server.
+        code: by server and schedule, on HumanEval-X.
+        leveled: by server and schedule ("specpipe", "specinfer") at the six levels, the one with
+            most misses first.
+        widths, children, batches: SpecPipe by its width, its candidates per node, and SpecPipe-DB
+            by its batch.
+        changed: by schedule and by what was changed with nothing calibrated again.
+        cluster: the one server's.
+    """
+
+    levels: Levels
+    plain_ms: Mapping[str, float]
+    code: Mapping[str, Mapping[str, Interval]]
+    leveled: Mapping[str, Mapping[str, Sequence[Interval]]]
+    widths: Mapping[int, Outcome]
+    children: Mapping[int, Outcome]
+    batches: Mapping[int, Outcome]
+    changed: Mapping[str, Interval]
+    cluster: CardCluster
+
+    @property
+    def best_width(self) -> int:
+        return min(self.widths, key=lambda width: self.time_ms(width))
+
+    def time_ms(self, width: int) -> float:
+        return self.widths[width].metrics[METRIC].mean
+
+    @property
+    def flat(self) -> list[int]:
+        """Widths that are as good as the best one."""
+        bound = (1 + FLAT) * self.time_ms(self.best_width)
+        return [width for width in self.widths if self.time_ms(width) <= bound]
+
+    def equation_ms(self, width: int) -> float:
+        """SpecPipe's equation 2 with the simulated hit rate (a miss loses N - 1 steps)."""
+        step = self.cluster.slowest_ms(width) + PRUNE_MS
+        hit = self.widths[width].metrics["hit_rate"].mean
+        return specpipe_even_tbt_ms(step, hit, len(self.cluster.cards), "N-1")
+
+
 def find(settings: Settings, say: Say) -> Found:
     """Calibrate, and simulate everything."""
     levels = settings.levels or find_levels(settings.effort, say)
-    clusters = {"one-server": build(one_server()), "two-server": build(two_servers())}
-    one, effort = clusters["one-server"], settings.effort.changes()
+    clusters = {name: build(name) for name in SERVERS}
+    one = clusters["one-server"]
     scenarios: dict[str, Scenario] = {}
     for name, cluster in clusters.items():
-        scenarios |= _cluster(name, cluster, levels)
-    scenarios |= _sweep(one, settings, acceptance(fmean(levels.six)))
-    scenarios |= _sensitivity(one, levels.humaneval_x)
-    scenarios |= _ingredients(one, levels.humaneval_x)
+        scenarios |= _on(name, cluster, levels)
+    scenarios |= _swept(one, settings, acceptance(fmean(levels.six)))
+    changed = _changed(one, levels.humaneval_x)
+    scenarios |= changed
+    effort = settings.effort.changes()
     scenarios = {label: scenario.with_(**effort) for label, scenario in scenarios.items()}
     scenarios |= _batches(one, settings, acceptance(levels.humaneval_x))
     outcomes = simulated(scenarios, say)
+    times = {label: outcome.metrics[METRIC] for label, outcome in outcomes.items()}
+
+    def numbered(key: str, values: Sequence[int]) -> dict[int, Outcome]:
+        return {value: outcomes[f"{key}={value}"] for value in values}
+
+    numbers = range(len(levels.six))
     return Found(
         levels,
-        {name: _server(name, cluster, outcomes, levels) for name, cluster in clusters.items()},
-        _numbered(outcomes, "width", settings.widths),
-        _numbered(outcomes, "children", settings.children),
-        _numbered(outcomes, "batch", settings.batches),
-        {name: outcomes[f"sensitivity/{name}"].metrics[METRIC] for name in SENSITIVITY},
+        {name: plain_ms(cluster) for name, cluster in clusters.items()},
+        {name: {each: times[f"{name}/{each}"] for each in SCHEDULES} for name in SERVERS},
         {
-            label.removeprefix("ingredient/"): outcome.metrics[METRIC]
-            for label, outcome in outcomes.items()
-            if label.startswith("ingredient/")
+            name: {
+                each: [times[f"{name}/{each}/{n}"] for n in numbers]
+                for each in ("specpipe", "specinfer")
+            }
+            for name in SERVERS
         },
+        numbered("width", settings.widths),
+        numbered("children", settings.children),
+        numbered("batch", settings.batches),
+        {label: times[label] for label in changed},
         one,
     )
 
 
-def _cluster(name: str, cluster: CardCluster, levels: Levels) -> dict[str, Scenario]:
+def _on(name: str, cluster: CardCluster, levels: Levels) -> dict[str, Scenario]:
     """Every schedule on HumanEval-X, and the two trees over the six levels."""
     code, whole = acceptance(levels.humaneval_x), plain_ms(cluster)
     head_ms = pass_ms("rtx-3090", 1, True)[1]  # a layer and the output projection
     hidden, through, beside = (
         replace(cluster, draft_ms={1: ms}) for ms in (0.0, whole / EAGLE_PASSES, head_ms)
     )
+    in_sequence = {**SPECINFER, "schedule.draft_ahead": False}
     found = {
         "specpipe": cluster.scenario(**SPECPIPE, **code),
         "specinfer": cluster.scenario(**SPECINFER, **code),
-        "specinfer_draft_in_sequence": cluster.scenario(**IN_SEQUENCE, **code),
+        "specinfer_draft_in_sequence": cluster.scenario(**in_sequence, **code),
         "specinfer_hidden_draft": hidden.scenario(**SPECINFER, **code),
         "eagle": through.scenario(**EAGLE),
         "eagle_own_device": beside.scenario(**EAGLE),
@@ -174,7 +188,7 @@ def _cluster(name: str, cluster: CardCluster, levels: Levels) -> dict[str, Scena
     return {f"{name}/{label}": scenario for label, scenario in found.items()}
 
 
-def _sweep(cluster: CardCluster, settings: Settings, level: dict[str, Any]) -> dict[str, Scenario]:
+def _swept(cluster: CardCluster, settings: Settings, level: dict[str, Any]) -> dict[str, Scenario]:
     """Widths, and candidates per node, at the mean of the six levels."""
     base = cluster.scenario(**SPECPIPE, **level)
     swept = {"width": settings.widths, "children": settings.children}
@@ -185,56 +199,28 @@ def _sweep(cluster: CardCluster, settings: Settings, level: dict[str, Any]) -> d
     }
 
 
-SENSITIVITY = (
-    "specpipe, width 32",
-    "specpipe, pruning costs nothing",
-    "specpipe, drafted by the 8B model",
-)
-
-
-def _sensitivity(cluster: CardCluster, level: float) -> dict[str, Scenario]:
-    """What the calibration's other assumptions are worth, on HumanEval-X."""
+def _changed(cluster: CardCluster, level: float) -> dict[str, Scenario]:
+    """One assumption changed on HumanEval-X, by schedule and by what is changed."""
+    found = {}
+    for name, guessing in GUESSING.items():
+        changes = dict(guessing)
+        if "hit_ratio" in changes:
+            changes["hit_ratio"] = {1: right(level)}
+        for schedule in (SPECINFER, SPECPIPE):
+            label = f"{schedule['schedule.name']}, {name}"
+            found[label] = cluster.scenario(**schedule, **acceptance(level, **changes))
     code = acceptance(level)
     larger_ms = published()["specpipe"]["draft_tbt_ms"]["llama-3.1-8b"]
     free, slow = replace(cluster, prune_ms=0.0), replace(cluster, draft_ms={1: larger_ms})
-    variants = (
-        cluster.scenario(**{**SPECPIPE, **code, "schedule.width": 32}),
-        free.scenario(**SPECPIPE, **code),
-        slow.scenario(**SPECPIPE, **code),
-    )
-    return {f"sensitivity/{n}": each for n, each in zip(SENSITIVITY, variants, strict=True)}
-
-
-IN_SEQUENCE = {**SPECINFER, "schedule.draft_ahead": False}
-AS_CALIBRATED = "nothing"
-INGREDIENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    AS_CALIBRATED: ({}, {}),
-    "off the path as sure as on it": ({"off_path_sharpness": SHARPNESS}, {}),
-    "off the path as sure as recorded": ({"off_path_sharpness": 1.0}, {}),
-    "on the path, too, as unsure as recorded": ({"sharpness": 1.0}, {}),
-    "a look at one position does not tell of the next": ({"block": 1}, {}),
-    "further candidates as the bundled pair's": ({"shape": 1}, {}),
-    "drafted in sequence": ({}, {"schedule.draft_ahead": False}),
-    "a tree of 4 levels": ({}, {"schedule.branching": (1, 1, 3, 1)}),
-}
-"""What is changed of the acceptance, and of SpecInfer's schedule; the last two leave SpecPipe as it
-is."""
-
-
-def _ingredients(cluster: CardCluster, level: float) -> dict[str, Scenario]:
-    """Both schedules on HumanEval-X with one ingredient changed and nothing calibrated again."""
-    found = {}
-    for name, (guessing, tree) in INGREDIENTS.items():
-        changes = dict(guessing)
-        if changes.pop("shape", None):
-            changes["hit_ratio"] = {1: right(level)}
-        levelled = acceptance(level, **changes)
-        found[f"ingredient/specinfer/{name}"] = cluster.scenario(
-            **{**SPECINFER, **tree}, **levelled
-        )
-        if not tree:
-            found[f"ingredient/specpipe/{name}"] = cluster.scenario(**SPECPIPE, **levelled)
-    return found
+    tree = {**SPECINFER, "schedule.branching": (1, 1, 3, 1)}
+    narrow = {**SPECPIPE, "schedule.width": 32}
+    return {
+        **found,
+        "specinfer, a tree of 4 levels": cluster.scenario(**tree, **code),
+        "specpipe, width 32": cluster.scenario(**narrow, **code),
+        "specpipe, pruning costs nothing": free.scenario(**SPECPIPE, **code),
+        f"specpipe, {LARGER_DRAFT}": slow.scenario(**SPECPIPE, **code),
+    }
 
 
 def _batches(
@@ -254,29 +240,3 @@ def _batches(
         )
         for count in settings.batches
     }
-
-
-def _numbered(outcomes: dict[str, Outcome], key: str, values: Sequence[int]) -> dict[int, Outcome]:
-    return {value: outcomes[f"{key}={value}"] for value in values}
-
-
-def _server(
-    name: str, cluster: CardCluster, outcomes: dict[str, Outcome], levels: Levels
-) -> Server:
-    numbers = range(len(levels.six))
-    return Server(
-        plain_ms(cluster),
-        {
-            schedule: outcomes[f"{name}/{schedule}"].metrics[METRIC]
-            for schedule in (
-                "specinfer",
-                "specinfer_draft_in_sequence",
-                "specinfer_hidden_draft",
-                "eagle",
-                "eagle_own_device",
-                "specpipe",
-            )
-        },
-        [outcomes[f"{name}/specpipe/{n}"].metrics[METRIC] for n in numbers],
-        [outcomes[f"{name}/specinfer/{n}"].metrics[METRIC] for n in numbers],
-    )

@@ -7,34 +7,33 @@ linearly with N. From N = 5 on nothing is fitted. Times are in milliseconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from treepipe.results.plots import BLUE, GREY
 from treepipe.results.sheet import Sheet
 from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
-from treepipe.studies.page import result
+from treepipe.studies.plots import PUBLISHED, Line, Panel, line_figure
 from treepipe.studies.reproduction import (
+    Reproduction,
     ScoreSheet,
     calibrated,
-    comparison_sheet,
     predicted,
     published,
     score,
 )
 from treepipe.studies.starsd.counting import UNITS, as_counted, figures, linear
-from treepipe.studies.starsd.figures import Blur, packing_figure, targets_figure, transition_figure
 from treepipe.studies.starsd.fit import Calibration, Column, Effort, calibrate, columns
-from treepipe.studies.starsd.packing import RESERVE_MIB, gains_of_sharing, packing_sheet
 from treepipe.studies.starsd.testbed import (
     BESIDE,
     COLD_AT_MS,
     COLD_FROM_MS,
     LAYERS,
-    SecondServer,
     Simulated,
     Testbed,
     simulate,
@@ -45,6 +44,7 @@ from treepipe.studies.study import Entry, Measuring, StudyResult
 NAME = "starsd-threshold"
 PAGE = Path(__file__).with_name("page.md")
 FULL_LOAD = 0.95
+PREDICTED = {"color": BLUE, "label": "predicted"}
 MEASURED_TARGETS = (1, 2, 3, 4, 5, 6)
 SLOW_MOTION = 4.0
 """Two cores keep up with a draft process and six targets whose times are so many times as long."""
@@ -52,13 +52,11 @@ SLOW_MOTION = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done: numbers of targets, runs, and the jitter (CV) of the transition's plot."""
+    """How much is done: numbers of targets, runs."""
 
     targets: Sequence[int] = tuple(range(1, 13))
     runs: int = 3
     left_out: Sequence[int] = (1, 2, 3, 4)
-    jitters: Sequence[float] = (0.0, 0.1, 0.3)
-    blurred: Sequence[int] = tuple(range(1, 9))
     turns: int = 2000
     effort: Effort = field(default_factory=Effort)
     measuring: Measuring | None = None
@@ -94,36 +92,16 @@ def study(settings: Settings, say: Say) -> StudyResult:
     found = Found(calibrate(list(given.values()), say, settings.effort))
     _predict(found, given, settings, say)
     _leave_out(found, given, settings, say)
-    blur = _blur(found.calibration.bed, settings, say)
-    entries = [*_entries(found, given), *_thresholds(found)]
     tests = _test_entries(found, given)
-    study = result(
-        NAME,
-        PAGE,
-        [*entries, *tests],
-        _fields(found, given, blur),
-        [
-            comparison_sheet(f"{NAME}-figures", "N targets: calibrated up to 4", entries),
-            _scores(found, given, tests),
-            comparison_sheet(
-                f"{NAME}-left-out", "Each column predicted from the others (of N = 1..3)", tests
-            ),
-            packing_sheet(f"{NAME}-packing"),
-        ],
-        {
-            NAME: targets_figure(
-                found.values,
-                {n: figures(column) for n, column in given.items()},
-                found.seen,
-                alone_tokens_s(),
-            ),
-            f"{NAME}-transition": transition_figure(blur),
-            f"{NAME}-packing": packing_figure(),
-        },
-    )
+    made = Reproduction(NAME, PAGE)
+    entries = [*_entries(found, given), *_thresholds(found)]
+    made.add(entries, "figures", "N targets: calibrated up to 4")
+    made.table(_scores(found, tests))
+    made.add(tests, "left-out", "Each column predicted from the others (of N = 1..3)")
+    result = made.result(_fields(found, given), {NAME: _targets_figure(found, given)})
     if settings.measuring is not None:
-        measure_targets(study, found.calibration.bed, MEASURED_TARGETS, settings.measuring, say)
-    return study
+        measure_targets(result, found.calibration.bed, MEASURED_TARGETS, settings.measuring, say)
+    return result
 
 
 def measure_targets(
@@ -165,7 +143,7 @@ def fewest(loads: Mapping[int, float]) -> int | None:
     return min((n for n, share in loads.items() if share >= FULL_LOAD), default=None)
 
 
-def _fields(found: Found, given: Mapping[int, Column], blur: Blur) -> dict[str, Any]:
+def _fields(found: Found, given: Mapping[int, Column]) -> dict[str, Any]:
     """What the page says beyond the entries."""
     rates = {n: each["throughput_tokens_s"].mean for n, each in found.values.items()}
     missed = [1 - column.attended for column in given.values() if column.n > 1]
@@ -173,8 +151,6 @@ def _fields(found: Found, given: Mapping[int, Column], blur: Blur) -> dict[str, 
     return {
         "growth": {5: None, 6: None, **growth},
         "full_load": FULL_LOAD,
-        "blur": blur,
-        "packed": gains_of_sharing(),
         "bed": found.calibration.bed,
         "yields": found.calibration.yields,
         "given": given,
@@ -185,7 +161,6 @@ def _fields(found: Found, given: Mapping[int, Column], blur: Blur) -> dict[str, 
         "cold_ms": (COLD_FROM_MS, COLD_AT_MS),
         "step_rise_ms": given[4].t_s_ms - given[3].t_s_ms,
         "missed": (min(missed), max(missed)),
-        "reserve_gib": RESERVE_MIB / 1024,
     }
 
 
@@ -264,7 +239,7 @@ def _test_entries(found: Found, given: Mapping[int, Column]) -> list[Entry]:
     ]
 
 
-def _scores(found: Found, given: Mapping[int, Column], tests: Sequence[Entry]) -> Sheet:
+def _scores(found: Found, tests: Sequence[Entry]) -> Sheet:
     sheet = ScoreSheet(f"{NAME}-scores", "Error of columns predicted from the others")
     trivial = {
         _test_key(n, metric): value
@@ -336,14 +311,31 @@ def _thresholds(found: Found) -> list[Entry]:
     ]
 
 
-def _blur(bed: Testbed, settings: Settings, say: Say) -> Blur:
-    """Even targets on one server, a draft that idling does not slow: what jitter alone does."""
-    plain = replace(bed, cold=1.0, uneven_ms=0.0, second=SecondServer(), turns=settings.turns)
-    beds = {}
-    for cv in settings.jitters:
-        scale = cv / replace(plain, jitter_ms=1.0).jitter_cv
-        for n in settings.blurred:
-            beds[f"{n}/{cv}"] = replace(plain, jitter_ms=scale), n
-    seen = simulate(beds, max(2, settings.runs // 2), say, "blurring")
-    by_jitter = {cv: {n: seen[f"{n}/{cv}"] for n in settings.blurred} for cv in settings.jitters}
-    return Blur(bed.cycle(), by_jitter, math.ceil(bed.return_ms / bed.service_ms) + 1)
+# --- plots ------------------------------------------------------------------------------------
+
+
+def _targets_figure(found: Found, given: Mapping[int, Column]) -> Figure:
+    """Every metric against N."""
+    panels = {
+        "throughput_tokens_s": "throughput of all targets (tokens/s)",
+        "per_target_tokens_s": "throughput of a target (tokens/s)",
+        "draft_rounds_s": "rounds per second of the draft",
+        "draft_idle_ms": "draft idle (ms per turn)",
+        "draft_wait_ms": "waiting for the draft (ms per turn)",
+    }
+    lines = {
+        metric: [
+            Line({n: v[metric] for n, v in found.values.items()}, PREDICTED),
+            Line({n: getattr(column, metric) for n, column in given.items()}, PUBLISHED),
+        ]
+        for metric in panels
+    }
+    alone = dict.fromkeys(found.values, alone_tokens_s())
+    style = {"color": GREY, "ls": ":", "label": "a target that decodes alone"}
+    lines["per_target_tokens_s"].append(Line(alone, style))
+    return line_figure(
+        "StarSD: one draft for N targets, calibrated on the published columns, N = 1 to 4",
+        "N: targets that share the draft",
+        [Panel(label, lines[metric]) for metric, label in panels.items()],
+        columns=2,
+    )

@@ -9,15 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from treepipe.planner.halving import Found, search
 from treepipe.results.metrics import metric as of_name
 from treepipe.results.show import Say
 from treepipe.scenario.schema import PoolSection
-from treepipe.studies.page import result
-from treepipe.studies.reproduction import predicted, published
+from treepipe.studies.plots import gain_figure
+from treepipe.studies.reproduction import Reproduction, predicted, published
 from treepipe.studies.study import Entry, StudyResult
-from treepipe.studies.which_system.gains import BUSY, Results, Verdict, gain
-from treepipe.studies.which_system.map import draw_map
+from treepipe.studies.which_system.gains import BUSY, Results, Verdict, gain, rivals, winner
 from treepipe.studies.which_system.places import (
     EAGLE_FILE,
     FULL,
@@ -31,7 +32,7 @@ from treepipe.studies.which_system.places import (
     cluster,
     load,
 )
-from treepipe.studies.which_system.tables import all_plans, changes, one_everywhere, winners
+from treepipe.studies.which_system.tables import all_plans, one_everywhere, winners
 
 PAGE = Path(__file__).with_name("page.md")
 
@@ -47,13 +48,36 @@ def study(settings: Settings, say: Say) -> StudyResult:
     for place in settings.places:
         for goal in settings.amounts:
             found[place, goal] = search(cluster(settings, place, goal), say)
-    return result(
-        NAME,
-        PAGE,
-        [entry for key in found for entry in _entries(*key, found[key])],
-        _fields(settings, found),
-        [winners(found), one_everywhere(settings, found), changes(found), all_plans(found)],
-        {NAME: draw_map(settings, found)},
+    made = Reproduction(NAME, PAGE)
+    for key in found:
+        made.add(_entries(*key, found[key]))
+    for sheet in (winners(found), one_everywhere(settings, found), all_plans(found)):
+        made.table(sheet)
+    return made.result(_fields(settings, found), {NAME: _map(settings, found)})
+
+
+def _map(settings: Settings, found: Results) -> Figure:
+    """Gain over plain decoding, a panel per goal; the best plan framed, those that cannot be told
+    from it in dots."""
+    panels: dict[str, dict[tuple[str, str], float]] = {
+        goal: {
+            (name, place.name): gain(each, name).mean
+            for name in settings.schedules
+            for (place, its), each in found.items()
+            if its == goal and name in each.best_of_each
+        }
+        for goal in settings.amounts
+    }
+    frames: dict[tuple[str, tuple[str, str]], str] = {}
+    for (place, goal), each in found.items():
+        for name in (winner(each), *rivals(each)):
+            frames[goal, (name, place.name)] = "-" if name == winner(each) else ":"
+    return gain_figure(
+        "Every system with its best parameters, against plain decoding.\n"
+        "Framed: the best; dotted: not distinguishable from it (95 %, the inputs' "
+        "uncertainty included)",
+        panels,
+        frames=frames,
     )
 
 

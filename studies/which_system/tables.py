@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 from treepipe.planner.halving import Found, Ranked
 from treepipe.results.sheet import Column, Sheet
 from treepipe.studies.reproduction import cells, estimate
@@ -19,9 +16,6 @@ from treepipe.studies.which_system.gains import (
 )
 from treepipe.studies.which_system.places import METRICS, NAME, Goal, Settings
 
-BEFORE = Path(__file__).with_name("before.csv")
-"""Every system's gain over plain decoding on the page before, which was simulated with other
-physics."""
 _GAIN = (
     *estimate("ms or tokens/s", shown=".4g"),
     *estimate("times pp", shown=".2f", ends="times pp, "),
@@ -67,32 +61,6 @@ def _next(found: Found) -> str:
     if not others or others[0].gap is None:
         return "-"
     return f"{others[0].candidate.schedule} ({others[0].gap.mean:+.1%})"
-
-
-def changes(found: Results) -> Sheet:
-    """The systems' gains on the page before: with verification at the draft server for all, one
-    request per pass, and the 8B draft as fast as its roofline."""
-    sheet = Sheet(
-        f"{NAME}-changes",
-        "Times pp on the page before (2026-11-21) and now",
-        [
-            Column("cluster"),
-            Column("goal"),
-            Column("system"),
-            Column("before", shown=".2f"),
-            Column("now", shown=".2f"),
-        ],
-    )
-    with BEFORE.open(encoding="utf-8", newline="") as file:
-        before = {
-            (row["cluster"], row["goal"], row["system"]): float(row["times pp"])
-            for row in csv.DictReader(file)
-        }
-    for (place, goal), each in found.items():
-        for name in each.best_of_each:
-            known = before.get((place.name, goal, name))
-            sheet.add(place.name, goal, name, known, gain(each, name).mean)
-    return sheet
 
 
 def all_plans(found: Results) -> Sheet:

@@ -15,13 +15,9 @@ from tests.worlds.greys import alike, grey
 from treepipe.core.requests import RequestTrace
 from treepipe.planner.regions_plot import STYLES
 from treepipe.results import plots, where
-from treepipe.results.statistics import Interval
 from treepipe.results.timeline import COLORS, PLACES, USUAL, timelines_figure
 from treepipe.results.trace import Span, Trace
 from treepipe.results.where_plot import shares_figure
-from treepipe.studies.specpipe.figures import NAMES, schedule_figure
-from treepipe.studies.specpipe.testbed import Server
-from treepipe.studies.starsd.figures import packing_figure
 
 ROOT = Path(__file__).parents[2]
 
@@ -149,18 +145,3 @@ def test_a_timeline_of_a_run_without_tokens_is_drawn() -> None:
     trace.requests = [RequestTrace.refused(1, 3, 0.0)]
     (panel,) = timelines_figure([("a", trace)], "a").axes
     assert panel.get_xlim() == (0, 21.1)
-
-
-def test_where_two_counts_of_targets_are_equal_both_lines_show() -> None:
-    for panel in packing_figure().axes:
-        below, above = panel.get_lines()
-        assert below.get_linewidth() >= 3 * above.get_linewidth()
-        assert below.get_zorder() <= above.get_zorder()
-
-
-def test_every_panel_of_specpipes_schedules_has_a_title() -> None:
-    six = [Interval(ms, None, None) for ms in (60.0, 55.0, 50.0, 45.0, 40.0, 35.0)]
-    code = {name: Interval(80.0, None, None) for name in NAMES if name != "pp"}
-    server = Server(300.0, code, six, six)
-    figure = schedule_figure({"one-server": server, "two-server": server})
-    assert all(panel.get_title() for panel in figure.axes)

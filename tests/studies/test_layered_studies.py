@@ -11,16 +11,12 @@ import pytest
 from treepipe.sim.pool import Pool
 from treepipe.studies.layered import (
     POOL,
-    Card,
     Effort,
     Levels,
     build,
-    fourteen,
-    one_server,
+    cards,
     plain_ms,
     solve_all,
-    twenty_one,
-    two_servers,
 )
 from treepipe.studies.pipedec import run as pipedec_stages
 from treepipe.studies.specpipe import run as specpipe_width
@@ -118,12 +114,16 @@ def test_more_stages_are_faster_and_its_ends_are_those_of_the_levels(pipedec: St
 
 
 def test_the_plain_pipeline_is_met() -> None:
-    assert plain_ms(build(one_server())) == pytest.approx(302.39, rel=1e-3)
+    assert plain_ms(build("one-server")) == pytest.approx(302.39, rel=1e-3)
 
 
-@pytest.mark.parametrize("cards", [one_server(), two_servers(), fourteen(), twenty_one()])
-def test_clusters_hold_the_whole_target(cards: tuple[Card, ...]) -> None:
-    assert sum(card.layers for card in cards) == 80
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [("one-server", 8), ("two-server", 8), ("fourteen", 14), ("twenty-one", 21)],
+)
+def test_clusters_hold_the_whole_target(name: str, stages: int) -> None:
+    assert sum(card.layers for card in cards(name)) == 80
+    assert len(cards(name)) == stages
 
 
 def test_a_predicted_time_s_interval_holds_what_was_left_out(specpipe: StudyResult) -> None:

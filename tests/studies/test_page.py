@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from treepipe.studies.page import fill
-from treepipe.studies.reproduction import predicted
+from treepipe.studies.reproduction import predicted, published
 
 ROOT = Path(__file__).parents[2] / "studies"
 STORED = {
@@ -29,11 +29,12 @@ def test_a_template_takes_entries_and_published_figures(tmp_path: Path) -> None:
         "- {now[n=2/gain]:.1f}\n- {nothing}\n\n## More\n\n- {word}\n"
     )
     entries = [predicted("n=1/gain", "1", 2.04)]
-    found = fill(template, entries, {"nothing": None, "word": "so"})
+    fields = {"paper": published(), "nothing": None}
+    found = fill(template, entries, {**fields, "word": "so"})
     assert found.findings == ["2.0 against 2.15"], "the others have no figure at this size"
     assert found.sections == {"More": ["so"]}
     with pytest.raises(KeyError, match="word"):
-        fill(template, entries, {"nothing": None})
+        fill(template, entries, fields)
 
 
 @pytest.mark.parametrize("folder", STORED)

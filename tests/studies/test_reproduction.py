@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from treepipe.results.statistics import Interval
 from treepipe.studies.reproduction import (
+    Reproduction,
     ScoreSheet,
     calibrated,
     comparison_sheet,
@@ -14,7 +17,7 @@ from treepipe.studies.reproduction import (
     relative_error,
     score,
 )
-from treepipe.studies.study import StudyResult
+from treepipe.studies.study import Entry, StudyResult
 
 ENTRIES = [
     calibrated("a", "ms", 10.0, 10.0),
@@ -48,13 +51,34 @@ def test_held_out_figures_have_no_error() -> None:
     assert relative_error(ENTRIES[3]) is None
     assert relative_error(ENTRIES[1]) == pytest.approx(0.1)
     rows = comparison_sheet("s", "S", ENTRIES).rows
-    assert rows[1] == ("b", "ms", 10.0, 11.0, 10.5, 11.5, pytest.approx(0.1), "predicted")
-    assert rows[3][2] is None
+    assert rows[1] == ("b", "ms", 11.0, 10.5, 11.5, 10.0, pytest.approx(0.1), "predicted")
+    assert rows[3][5] is None
+    unpublished = comparison_sheet("s", "S", ENTRIES[3:])
+    assert [column.name for column in unpublished.columns][-1] == "high"
+    assert unpublished.rows == [("held out", "ms", 5.0, None, None)]
+    measured = comparison_sheet("s", "S", [Entry("run", "ms", measured=3.0)])
+    assert measured.rows == [("run", "ms", 3.0)]
 
 
 def test_published_figures_have_their_units_and_source() -> None:
     assert published()["starsd"]["table1"]["n"] == [1, 2, 3, 4]
     assert published()["flowspec"]["setup"]["tree_size"] == 80
+
+
+def test_a_part_is_a_table_and_what_is_only_shown_is_no_row(tmp_path: Path) -> None:
+    template = tmp_path / "page.md"
+    template.write_text("- {now[a]:.0f} and {paper[starsd][table1][n][0]} and {word}\n")
+    made = Reproduction("made", template)
+    made.add(ENTRIES[:1])
+    made.add(ENTRIES[1:3], "part", "A part")
+    made.show(ENTRIES[3:], "shown", "Shown alone")
+    result = made.result({"word": "so"}, {})
+    assert [row.key for row in result.rows] == ["a", "b", "c"]
+    assert [(sheet.name, len(sheet.rows)) for sheet in result.tables] == [
+        ("made-part", 2),
+        ("made-shown", 1),
+    ]
+    assert result.findings == ["10 and 1 and so"]
 
 
 def test_page_holds_all_that_a_study_says() -> None:

@@ -12,7 +12,6 @@ from treepipe.studies import study
 from treepipe.studies.starsd import run as threshold
 from treepipe.studies.starsd.counting import UNITS, figures, linear
 from treepipe.studies.starsd.fit import Column, Effort, calibrate, columns
-from treepipe.studies.starsd.packing import Packing, Pair
 from treepipe.studies.starsd.testbed import SecondServer, Simulated, simulate_columns
 from treepipe.studies.starsd.testbed import Testbed as Bed
 from treepipe.studies.study import STUDIES, find_study
@@ -98,22 +97,12 @@ def test_the_trivial_predictor_scales_rates_from_the_nearest_column() -> None:
     assert linear([given[3]], 6)["draft_load"] == 1.0
 
 
-def test_packing_by_hand() -> None:
-    packing = Packing.of(Pair("vicuna-7b", "eagle-vicuna-7b"), 2048)
-    cache = 2048 * 32 * 2 * 4096 * 2 / 2**20
-    assert packing.target_mib == pytest.approx(6738.4e6 * 2 / 2**20 + cache + 1024, rel=0.001)
-    assert packing.session_mib == pytest.approx(cache / 32)
-    assert Packing(10.0, 1.0, 30.0, 0.1).shared(24.0, 4) == 0, "the draft itself does not fit"
-
-
 @pytest.mark.processes
 def test_end_to_end(tmp_path: Path) -> None:
     settings = threshold.Settings(
         targets=(1, 2, 4, 5),
         runs=2,
         left_out=(4,),
-        jitters=(0.0, 0.2),
-        blurred=(4,),
         turns=120,
         effort=Effort(1, 120, 1),
     )
