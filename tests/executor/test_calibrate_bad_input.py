@@ -3,19 +3,115 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.worlds.command_line import SCENARIO, assert_sentence, call, on_one_host
-from tests.worlds.tiny_models import save_random_checkpoint
+from tests.worlds.command_line import SCENARIO, Terminal, call, on_one_host
+from tests.worlds.placed import A, B, C, scenario_at
+from tests.worlds.tiny_models import change, save_random_checkpoint
 from treepipe.core.errors import UserError
+from treepipe.executor.measure import link
 from treepipe.executor.measure.calibrate import numbers
 from treepipe.executor.measure.run_request import RunRequest
 from treepipe.executor.prompts import load_texts
-from treepipe.profiles.library import load_device
+from treepipe.profiles.library import REFERENCE, load_device
 from treepipe.profiles.schema import DeviceProfile
+
+CONFIG = REFERENCE / "target" / "config.json"
+REFUSED = [
+    # A device:
+    ("--device tpu", "--device tpu: must be one of cpu, cuda"),
+    ("--dtype int8", "quantized weights are not measured"),
+    ("--dtype float", "--dtype float: must be one of float32, float16, bfloat16"),
+    ("--tokens 0,4", "--tokens 0,4: must be whole numbers of at least 1"),
+    ("--tokens 1;4", "--tokens 1;4: must be whole numbers"),
+    ("--context -1", "--context -1: must be whole numbers of at least 0"),
+    ("--layers 9", "--layers 9: reference has 8 layers"),
+    ("--model no-such-model", "is neither a checkpoint directory nor a config.json"),
+    ("--draft no-such-model", "--draft no-such-model: is neither"),
+    ("--draft eagle-llama-2-7b", "--draft eagle-llama-2-7b: is an EAGLE head"),
+    ("--model none/config.json", "there is no such file"),
+    # Acceptance:
+    ("acceptance --draft reference --head reference", "give one of them, not both"),
+    ("acceptance --source ngram --draft reference", "--source ngram drafts without it"),
+    ("acceptance --rule relaxed_best", "record with --rule exact"),
+    ("acceptance --source tea", 'key source = "tea": input should be'),
+    ("acceptance --temperature -1", "key temperature = -1"),
+    (f"acceptance --model {CONFIG}", "needs a checkpoint with its weights"),
+    ("acceptance --prompts none.json", "none.json: there is no such file (--prompts)"),
+    ("acceptance --prompts reference:none", "--prompts = 'reference:none': the reference sets"),
+    ("acceptance --new-tokens 1020", "with 1020 new tokens (--new-tokens) it must have 1 to 4"),
+    ("acceptance --head none", "none"),
+    ("acceptance --head reference --prompts short.json", "1 tokens; with 128 new tokens"),
+    ("acceptance --out pair.json", "--out pair.json: must end in .toml"),
+    ("acceptance --out none/pair.toml", "there is no folder none"),
+    ("acceptance --out kept.toml", "kept.json: there is such a file already"),
+    # One link:
+    ("links --peer somewhere", "--peer somewhere: must be HOST:PORT"),
+    ("links --peer somewhere:0", "--peer somewhere:0: must be HOST:PORT"),
+    ("links --peer no.such.host.invalid:5555", "there is no host of that name"),
+    ("links --peer 127.0.0.1:1", "--peer 127.0.0.1:1: no answer within 0.2 s"),
+    ("links --out none/link.toml", "there is no folder none"),
+    ("--out link.toml links", "--out: stands before 'links' and would not count"),
+    ("peer --listen 5555", "--listen 5555: must be HOST:PORT"),
+    ("peer --listen 192.0.2.1:5555", "192.0.2.1 is no address that calibration could"),
+    # The links of a scenario:
+    (f"links hosts.toml --peer {A}", f"--peer {A}: a scenario names the hosts itself"),
+    ("links --together", "--together: is for a scenario's links, and no scenario is given"),
+    ("links --scenario-out x.toml", "--scenario-out: is for a scenario's links, and no scenario"),
+    ("links one.toml", "one.toml: all roles are on one host, so that there is no link to measure"),
+    ("links none.toml", "none.toml: there is no such file"),
+    ("links hosts.toml --scenario-out hosts.toml", "is a file that this command reads"),
+    ("links hosts.toml --scenario-out /tmp/x.toml", "/tmp/x.toml: must be in the folder of"),
+    ("links hosts.toml --scenario-out one.toml", "one.toml: there is such a file already"),
+    ("links hosts.toml --out one.toml", "--out one.toml: is a file, not a folder"),
+    ("links hosts.toml --out old", "links.toml: there is such a file already; --force"),
+    ("links hosts.toml", f"worker '{A}' needs key run.key, the file of the key"),
+    ("links inner.toml", "is on this host's loopback, which worker"),
+    # A run:
+    ("run box.toml --prompts few.json", "few.json: holds 3 texts; calibrate run continues 4"),
+    ("run box.toml --prompts text.json", "text.json: must hold a JSON list of strings (--prompts)"),
+    ("run box.toml --prompts none.json", "none.json: there is no such file (--prompts)"),
+]
+
+
+@pytest.fixture
+def user(terminal: Terminal) -> Terminal:
+    """Who has a file of each kind that a command of ``REFUSED`` names."""
+    texts = {"short": ["import"], "few": ["a", "b", "c"], "text": "a text", "kept": "mine"}
+    for name, content in texts.items():
+        (terminal.folder / f"{name}.json").write_text(json.dumps(content))
+    scenario_at(terminal.folder, "127.0.0.1:5600", A, B, C).rename("inner.toml")
+    scenario_at(terminal.folder, A, A, A, A).rename("one.toml")
+    scenario_at(terminal.folder, A, B, B, C)
+    (terminal.folder / "box.toml").write_text(on_one_host(SCENARIO))
+    (terminal.folder / "old").mkdir()
+    (terminal.folder / "old" / "links.toml").touch()
+    terminal.monkeypatch.setattr(link, "FIRST_MS", 200.0)
+    return terminal
+
+
+@pytest.mark.parametrize(("command", "part"), REFUSED, ids=[command for command, _ in REFUSED])
+def test_bad_arguments_end_in_one_sentence(user: Terminal, command: str, part: str) -> None:
+    user.refuses(part, "calibrate", *command.split())
+
+
+@pytest.mark.parametrize("command", ["", "links", "run small.toml"])
+@pytest.mark.parametrize("seconds", ["inf", "nan", "0"])
+def test_seconds_are_a_number_of_them(
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal, command: str, seconds: str
+) -> None:
+    assert call(monkeypatch, "calibrate", *command.split(), "--seconds", seconds) == 2
+    assert "--seconds" in terminal.capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_cuda_without_a_gpu_is_refused(terminal: Terminal) -> None:
+    terminal.refuses("--device cuda: torch", "calibrate", "--device", "cuda")
 
 
 @pytest.fixture(scope="module")
@@ -24,122 +120,33 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "part"),
+    ("alone", "key", "value", "part"),
     [
-        (("--device", "tpu"), "--device tpu: must be one of cpu, cuda"),
-        (("--dtype", "int8"), "quantized weights are not measured"),
-        (("--dtype", "float"), "--dtype float: must be one of float32, float16, bfloat16"),
-        (("--tokens", "0,4"), "--tokens 0,4: must be whole numbers of at least 1"),
-        (("--tokens", "1;4"), "--tokens 1;4: must be whole numbers"),
-        (("--context", "-1"), "--context -1: must be whole numbers of at least 0"),
-        (("--layers", "9"), "--layers 9: reference has 8 layers"),
-        (("--model", "no-such-model"), "is neither a checkpoint directory nor a config.json"),
-        (("--draft", "no-such-model"), "--draft no-such-model: is neither"),
-        (("--draft", "eagle-llama-2-7b"), "--draft eagle-llama-2-7b: is an EAGLE head"),
-        (("--model", "none/config.json"), "there is no such file"),
-        (("--out", "none/device.toml"), "there is no folder none"),
-        (("--out", "."), "is a folder, not a file"),
-        (("--out", "/proc/device.toml"), "cannot be written"),
+        (False, "hidden_size", 64, "keys vocab_size and hidden_size say (61, 64), but tensor"),
+        (False, "num_hidden_layers", 4, "tensor model.layers.3.self_attn.q_proj.weight is missing"),
+        (True, "hidden_size", ..., "hidden_size"),
+        (True, "num_hidden_layers", ..., "num_hidden_layers"),
+        (True, "architectures", ..., "architectures"),
     ],
 )
-def test_bad_arguments_end_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    arguments: tuple[str, str],
-    part: str,
+def test_a_checkpoint_that_is_not_what_its_config_says_is_refused(
+    terminal: Terminal, checkpoint: Path, alone: bool, key: str, value: Any, part: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, "calibrate", *arguments) == 2
-    assert_sentence(capsys.readouterr().err, part)
-    assert not list(tmp_path.iterdir())
+    """Also a config alone, without weights, that lacks what weights would be made of."""
+    model = Path(shutil.copytree(checkpoint, terminal.folder / "model"))
+    change(model, **{key: value})
+    named = model / "config.json" if alone else model
+    terminal.refuses(part, "calibrate", "--model", named, "--out", "device.toml")
 
 
-@pytest.mark.parametrize("what", [(), ("links",), ("run", "small.toml")])
-@pytest.mark.parametrize("seconds", ["inf", "nan", "0"])
-def test_seconds_are_a_number_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    what: tuple[str, ...],
-    seconds: str,
-) -> None:
-    assert call(monkeypatch, "calibrate", *what, "--seconds", seconds) == 2
-    assert "--seconds" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_cuda_without_a_gpu_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    out = tmp_path / "device.toml"
-    assert call(monkeypatch, "calibrate", "--device", "cuda", "--out", out) == 2
-    assert_sentence(capsys.readouterr().err, "--device cuda: torch")
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "part"),
-    [
-        ("hidden_size", 64, "keys vocab_size and hidden_size say (61, 64), but tensor"),
-        ("num_hidden_layers", 2, "num_hidden_layers = 2, but the weights hold further layers"),
-        ("num_hidden_layers", 4, "tensor model.layers.3.self_attn.q_proj.weight is missing"),
-        ("num_key_value_heads", 4, "num_key_value_heads, head_dim and hidden_size say (32, 32)"),
-        ("architectures", ["GPT2LMHeadModel"], "'GPT2LMHeadModel' is not supported"),
-    ],
-)
-def test_a_checkpoint_that_is_not_its_configs_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    checkpoint: Path,
-    tmp_path: Path,
-    key: str,
-    value: object,
-    part: str,
-) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    for file in checkpoint.iterdir():
-        (model / file.name).write_bytes(file.read_bytes())
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**config, key: value}))
-    out = tmp_path / "device.toml"
-    assert call(monkeypatch, "calibrate", "--model", model, "--out", out) == 2
-    assert_sentence(capsys.readouterr().err, part)
-    assert not out.exists()
-
-
-def test_what_does_not_fit_into_memory_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    checkpoint: Path,
-    tmp_path: Path,
-) -> None:
+def test_what_does_not_fit_into_memory_is_refused(terminal: Terminal, checkpoint: Path) -> None:
     """A cache of 10^15 entries; the peak figures, which were measured before, are kept."""
-    out = tmp_path / "device.toml"
-    arguments = ("--model", checkpoint, "--context", 10**15, "--seconds", 1, "--out", out)
-    assert call(monkeypatch, "calibrate", *arguments) == 2
+    arguments = ("--model", checkpoint, "--context", 10**15, "--seconds", 1, "--out", "device.toml")
     sentence = "3 layers, caches and ends do not fit into the memory of cpu; try --layers 1"
-    assert_sentence(capsys.readouterr().err, sentence)
-    profile = load_device(out)
+    terminal.fails(sentence, "calibrate", *arguments)
+    profile = load_device(terminal.folder / "device.toml")
     assert isinstance(profile, DeviceProfile)
     assert profile.roofline is not None
-
-
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "architectures"])
-def test_a_config_that_lacks_a_size_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    checkpoint: Path,
-    tmp_path: Path,
-    key: str,
-) -> None:
-    config = json.loads((checkpoint / "config.json").read_text())
-    del config[key]
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    out = tmp_path / "device.toml"
-    assert call(monkeypatch, "calibrate", "--model", path, "--out", out) == 2
-    assert_sentence(capsys.readouterr().err, key)
 
 
 def test_numbers_are_sorted_and_unique() -> None:
@@ -149,29 +156,6 @@ def test_numbers_are_sorted_and_unique() -> None:
 
 
 # --- what `treepipe calibrate run` is asked for --------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("texts", "sentence"),
-    [
-        (["a", "b", "c"], "--prompts few.json: holds 3 texts; calibrate run continues 4"),
-        ("a text", "few.json: must hold a JSON list of strings (--prompts)"),
-        (None, "few.json: there is no such file (--prompts)"),
-    ],
-)
-def test_prompts_that_are_too_few_are_refused_by_their_option(
-    texts: object,
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "box.toml").write_text(on_one_host(SCENARIO))
-    if texts is not None:
-        (tmp_path / "few.json").write_text(json.dumps(texts))
-    assert call(monkeypatch, "calibrate", "run", "box.toml", "--prompts", "few.json") == 2
-    assert_sentence(capsys.readouterr().err, sentence)
 
 
 DRAFT, STAGES = "[[drafts]]\n", "stages = [{ "
@@ -196,29 +180,18 @@ AT = 'worker = "10.0.0.{}:5600"'
     ],
 )
 def test_hosts_are_told_by_their_names(
-    draft: str,
-    stages: str,
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    terminal: Terminal, draft: str, stages: str, sentence: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     text = SCENARIO.replace(DRAFT, f"{DRAFT}{draft}\n").replace(STAGES, f"{STAGES}{stages}, ")
-    (tmp_path / "named.toml").write_text(text)
-    assert call(monkeypatch, "calibrate", "run", "named.toml", "--out", "one.toml") == 2
-    assert_sentence(capsys.readouterr().err, sentence)
-    assert not (tmp_path / "one.toml").exists()
+    (terminal.folder / "named.toml").write_text(text)
+    terminal.refuses(sentence, "calibrate", "run", "named.toml", "--out", "one.toml")
 
 
-def test_prompts_are_found_from_where_the_command_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "scenarios"
+def test_prompts_are_found_from_where_the_command_is_given(terminal: Terminal) -> None:
+    folder = terminal.folder / "scenarios"
     folder.mkdir()
     (folder / "box.toml").write_text(on_one_host(SCENARIO))
-    (tmp_path / "texts.json").write_text(json.dumps(["a", "b", "c", "d"]))
+    (terminal.folder / "texts.json").write_text(json.dumps(["a", "b", "c", "d"]))
     asked = RunRequest("scenarios/box.toml", "texts.json")
     assert asked.load().name == "small"
     assert len(load_texts(asked.place, folder)) == 4, "by a scenario in a folder of its own"

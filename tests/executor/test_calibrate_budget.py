@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from treepipe.executor.measure.budget import choose, guess_times, idle_seconds, thin
-from treepipe.executor.measure.device import CONTEXTS, FEW_GAPS_MS, GAPS_MS, TOKENS
+from treepipe.executor.measure.device import CONTEXTS, TOKENS
 from treepipe.executor.measure.timing import Effort, Probe, Sampler, measured
 from treepipe.executor.measure.work import WorkKind, WorkPoint
 
@@ -112,8 +112,6 @@ def test_a_guess_from_short_passes_holds_for_long_ones() -> None:
 
 def test_idle_gaps_take_their_time() -> None:
     assert idle_seconds((0.0, 100.0), 50.0) == pytest.approx(4 * 0.3)
-    assert set(FEW_GAPS_MS) < set(GAPS_MS)
-    assert FEW_GAPS_MS[0] == 0.0, "factors are relative to it"
 
 
 def test_thinning_keeps_the_ends() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from tests.worlds.command_line import SCENARIO, Terminal
+from tests.worlds.hosts import free_port
 from treepipe.core.errors import RunError
 from treepipe.executor.measure import link
 from treepipe.executor.measure.calibrate import LinkRequest, calibrate_link
@@ -30,29 +32,21 @@ def load(path: Path) -> LinkProfile:
     return find_link(str(path), "test")
 
 
-@pytest.mark.processes
-def test_a_process_of_this_host_is_measured_and_simulates(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    out = tmp_path / "link.toml"
-    assert call(monkeypatch, "calibrate", "links", "--seconds", 1, "--out", out, "--quiet") == 0
-    found = load(out)
+def test_a_process_of_this_host_is_measured_and_simulates(terminal: Terminal) -> None:
+    terminal.succeeds("calibrate", "links", "--seconds", 1, "--out", "link.toml", "--quiet")
+    found = load(terminal.folder / "link.toml")
     assert 0 < found.latency_ms + found.message_ms + found.jitter_ms < 1e3
     assert found.bandwidth_mbit_s is not None
     assert found.measured_to_bytes in link.SIZES
     assert "pyzmq" in found.origin.versions
-    path = tmp_path / "scenario.toml"
+    path = terminal.folder / "scenario.toml"
     path.write_text(SCENARIO.replace('"emulated-1ms"', '"link.toml"'))
-    assert call(monkeypatch, "simulate", path, "--quiet") == 0
+    terminal.succeeds("simulate", path, "--quiet")
 
 
-@pytest.mark.processes
-def test_a_peer_that_listens_is_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def test_a_peer_that_listens_is_measured(terminal: Terminal) -> None:
+    """It goes on for whoever comes next, but two cannot listen at one address."""
+    port = free_port()
     command = [sys.executable, "-m", "treepipe", "calibrate", "peer", "--listen"]
     peer = subprocess.Popen(
         [*command, f"127.0.0.1:{port}"],
@@ -63,18 +57,12 @@ def test_a_peer_that_listens_is_measured(
     try:
         assert peer.stdout is not None
         assert peer.stdout.readline().decode() == f"listening at tcp://127.0.0.1:{port}\n"
-        address = f"localhost:{port}"
-        arguments = ("--peer", address, "--seconds", 1, "--quiet")
-        assert (
-            call(monkeypatch, "calibrate", "links", *arguments, "--out", tmp_path / "1.toml") == 0
-        )
-        assert address in load(tmp_path / "1.toml").origin.hardware
-        # It goes on for whoever comes next, but two cannot listen at one address.
-        assert (
-            call(monkeypatch, "calibrate", "links", *arguments, "--out", tmp_path / "2.toml") == 0
-        )
-        assert call(monkeypatch, "calibrate", "peer", "--listen", f"127.0.0.1:{port}") == 2
-        assert_sentence(capsys.readouterr().err, f"--listen 127.0.0.1:{port}: port {port}")
+        arguments = ("--peer", f"localhost:{port}", "--seconds", 1, "--quiet")
+        for name in ("1.toml", "2.toml"):
+            terminal.succeeds("calibrate", "links", *arguments, "--out", name)
+            assert f"localhost:{port}" in load(terminal.folder / name).origin.hardware
+        taken = f"--listen 127.0.0.1:{port}: port {port}"
+        terminal.refuses(taken, "calibrate", "peer", "--listen", f"127.0.0.1:{port}")
         peer.send_signal(signal.SIGINT)
         _, error = peer.communicate(timeout=60)
         assert (peer.returncode, b"Traceback" in error) == (130, False)
@@ -83,7 +71,6 @@ def test_a_peer_that_listens_is_measured(
         peer.wait()
 
 
-@pytest.mark.processes
 def test_an_interruption_keeps_what_is_measured(tmp_path: Path) -> None:
     told = 0
 
@@ -98,34 +85,6 @@ def test_an_interruption_keeps_what_is_measured(tmp_path: Path) -> None:
     load(tmp_path / "link.toml")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (("links", "--peer", "somewhere"), "--peer somewhere: must be HOST:PORT"),
-        (("links", "--peer", "somewhere:0"), "--peer somewhere:0: must be HOST:PORT"),
-        (("links", "--peer", "no.such.host.invalid:5555"), "there is no host of that name"),
-        (("links", "--peer", "127.0.0.1:1"), "--peer 127.0.0.1:1: no answer within 0.2 s"),
-        (("links", "--out", "none/link.toml"), "there is no folder none"),
-        (("--out", "link.toml", "links"), "--out: stands before 'links' and would not count"),
-        (("peer", "--listen", "5555"), "--listen 5555: must be HOST:PORT"),
-        (("peer", "--listen", "192.0.2.1:5555"), "192.0.2.1 is no address that calibration could"),
-    ],
-)
-def test_bad_arguments_end_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    arguments: tuple[str, ...],
-    part: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(link, "FIRST_MS", 200.0)
-    assert call(monkeypatch, "calibrate", *arguments) == 2
-    assert_sentence(capsys.readouterr().err, part)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.processes
 def test_a_peer_that_falls_silent_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -150,31 +109,28 @@ def test_jitter_is_told_from_round_trips(family: str) -> None:
     assert scale == pytest.approx(0.4, rel=0.05)
 
 
-def test_a_steady_link_has_no_jitter() -> None:
-    assert fit_jitter([3.0] * 20)[:2] == (1.5, 0.0)
-
-
-def test_bandwidth_is_the_slope_over_sizes() -> None:
-    """100 Mbit/s: 1 MiB takes 83.9 ms beyond the start of 2 ms."""
-    times = {size: 2.0 + size * 8 / 100e3 for size in (0, 2**10, 2**16, 2**20)}
-    bandwidth, miss = fit_bandwidth(times)
-    assert bandwidth == pytest.approx(100.0)
-    assert miss == pytest.approx(0.0, abs=1e-9)
-    assert fit_bandwidth({0: 2.0, 2**20: 2.0 - 1e-6})[0] is None
-
-
-def test_a_profile_gives_the_round_trips_back() -> None:
-    """One way: 0.05 ms per message, 1 ms latency, 1,000 Mbit/s."""
+@given(
+    st.floats(0.001, 100.0),
+    st.floats(0.0, 10.0),
+    st.floats(1.0, 100_000.0),
+)
+def test_a_profile_gives_the_round_trips_back(
+    latency_ms: float, message_ms: float, mbit_s: float
+) -> None:
+    """Of a steady link: its one way, what a message costs, and no jitter."""
+    way_ms = latency_ms + message_ms
     samples: Samples[link.Key] = {
-        ("trip", 0): [2 * 1.05] * 9,
-        ("burst", BURST): [2 * 1.05 + (BURST - 1) * 0.05] * 9,
-        ("trip", 2**20): [2 * (1.05 + 2**20 * 8 / 1e6)] * 9,
-        ("trip", 2**22): [2 * (1.05 + 2**22 * 8 / 1e6)] * 9,
+        ("trip", size): [2 * (way_ms + size * 8 / (1e3 * mbit_s))] * 9 for size in (0, 2**20, 2**22)
     }
+    samples["burst", BURST] = [2 * way_ms + (BURST - 1) * message_ms] * 9
     found = link_profile(samples, "here to there", 1.0, "software")
     assert found is not None
-    assert found.latency_ms == pytest.approx(1.0)
-    assert found.message_ms == pytest.approx(0.05)
-    assert found.bandwidth_mbit_s == pytest.approx(1000.0)
+    assert found.latency_ms == pytest.approx(latency_ms, rel=1e-3)
+    assert found.message_ms == pytest.approx(message_ms, rel=1e-3, abs=1e-3)
+    assert found.bandwidth_mbit_s == pytest.approx(mbit_s, rel=1e-3)
     assert found.jitter_ms == 0.0
+
+
+def test_what_sizes_do_not_tell_is_no_bandwidth_and_no_profile() -> None:
+    assert fit_bandwidth({0: 2.0, 2**20: 2.0 - 1e-6})[0] is None
     assert link_profile({("trip", 0): [2.0] * 9}, "here to there", 1.0, "software") is None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import call
+from tests.worlds.command_line import Terminal
 from tests.worlds.hosts import free_port, serving
 from treepipe.executor.processor import Processor
 from treepipe.executor.remote import status
@@ -42,14 +41,14 @@ new_tokens = 8
 """
 
 
-def test_every_host_has_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_host_has_a_profile(terminal: Terminal) -> None:
     """One is a worker's, the other this host; what is written simulates with both."""
-    path, out, made = (tmp_path / name for name in ("two.toml", "hosts", "measured.toml"))
+    path, out, made = (terminal.folder / name for name in ("two.toml", "hosts", "measured.toml"))
     with ExitStack() as stack:
         worker = stack.enter_context(serving(None, "127.0.0.1", free_port(), None))
         path.write_text(TEXT.replace("WORKER", worker))
         command = ("calibrate", "run", path, "--seconds", 1, "--out", out, "--quiet")
-        assert call(monkeypatch, *command, "--scenario-out", made) == 0
+        terminal.succeeds(*command, "--scenario-out", made)
         assert status(worker, None).processor == Processor.here()
     front, back = (find_host(str(out / f"{name}.toml"), "a test") for name in ("front", "back"))
     assert front.draft_factor
@@ -60,5 +59,5 @@ def test_every_host_has_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "pyzmq" in back.origin.versions
     assert "protocol" in front.origin.versions, "as the worker tells them"
     assert Scenario.load(made).hosts["front"].profile == "hosts/front.toml"
-    assert call(monkeypatch, "simulate", made, "--quiet") == 0
-    assert call(monkeypatch, *command) == 2, "nothing is overwritten"
+    terminal.succeeds("simulate", made, "--quiet")
+    terminal.refuses("there is such a file already", *command)

@@ -12,7 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.worlds.command_line import assert_sentence, call, run_with
-from tests.worlds.tiny_models import greedy, save_head, save_random_checkpoint, save_tokenizer
+from tests.worlds.tiny_models import (
+    change,
+    greedy,
+    save_head,
+    save_random_checkpoint,
+    save_tokenizer,
+)
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.eagle_head import load_head
@@ -31,13 +37,6 @@ Change = Callable[[Path], None]
 def folder(tmp_path: Path) -> Path:
     """A good checkpoint, to be spoiled; its projection is not the embedding."""
     return save_tokenizer(save_random_checkpoint(tmp_path / "model", seed=1))
-
-
-def change(folder: Path, file: str = "config.json", **keys: Any) -> None:
-    """Set keys of a JSON file; those that are ... are removed."""
-    path = folder / file
-    content = {**json.loads(path.read_text()), **keys}
-    path.write_text(json.dumps({key: each for key, each in content.items() if each is not ...}))
 
 
 def reload_weights(folder: Path, **changed: torch.Tensor | None) -> None:

@@ -9,11 +9,10 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +21,12 @@ import numpy as np
 import pytest
 import torch
 import zmq
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.worlds.command_line import ROOT, assert_sentence, call
+from tests.worlds.command_line import ROOT, Terminal
 from tests.worlds.deployments import small_deployment, worker_roles
-from tests.worlds.hosts import at
+from tests.worlds.hosts import at, roles_at
 from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.core.errors import UserError
 from treepipe.core.messages import Flight, Segment
@@ -35,7 +34,7 @@ from treepipe.core.schedules import systems
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
-from treepipe.executor.control import ANSWERS, ORDERS, Ask, Become, Failed, Notes
+from treepipe.executor.control import ANSWERS, ORDERS, Become, Failed
 from treepipe.executor.copies import NeededCheckpoint, digest_of
 from treepipe.executor.crew import Crew
 from treepipe.executor.daemon import MOST_LEFT_BYTES, Daemon, _Role
@@ -72,7 +71,8 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.unread import unread_warnings
 
 SCENARIO = Scenario.load(ROOT / "studies" / "scenarios" / "demo.toml")
-NAMED = "127.0.0.1:5601"
+NAMED, FAR = "127.0.0.1:5601", "10.0.0.7:5600"
+SPARES = "127.0.0.1:1", "127.0.0.1:2"
 
 # --- records -------------------------------------------------------------------------------------
 
@@ -128,8 +128,6 @@ def test_a_key_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     key.save(file)
     assert file.stat().st_mode & 0o777 == 0o600
     assert KeyPair.load(file) == key
-    with pytest.raises(UserError, match="exists; a key is not overwritten"):
-        key.save(file)
     file.chmod(0o644)
     with pytest.raises(UserError, match=r"others can read this key; chmod 600 "):
         KeyPair.load(file)
@@ -173,142 +171,124 @@ def test_only_who_holds_the_key_comes_in() -> None:
 # --- the daemon ----------------------------------------------------------------------------------
 
 
-class _Heard(Daemon):
-    """A daemon whose answers a test reads."""
+class _World(Daemon):
+    """A daemon of which a test has the time, the answers, and the processes' own ends."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1", 0, None, None)
+        self.ms, self.answers, self.far = now_ms(), list[Any](), ExitStack()
 
     def _send(self, receiver: bytes, record: Any) -> None:
-        self.answers: list[Any] = [*getattr(self, "answers", []), (receiver, record)]
+        self.answers.append((receiver, record))
+
+    def hears(self, sender: bytes, record: object) -> Any:
+        """Its answer, None if there is none."""
+        self.answers.clear()
+        self.take(sender, [FROM_COORDINATOR.encoded(record)])
+        return self.answers[0][1] if self.answers else None
+
+    def told(self) -> list[Any]:
+        """What it says by itself when it looks at what is there."""
+        self.answers.clear()
+        self.step(0.0)
+        return [record for _, record in self.answers]
+
+    def begins(self, name: str, pid: int = 2**22 + 1) -> socket.socket:
+        """Give it a process, by default one that is over; returns the control line's other end."""
+        near, far = socket.socketpair()
+        look, beat = Pipe(duplex=False)
+        process: Any = SimpleNamespace(pid=pid, join=lambda within_s: None)
+        self._roles[name] = _Role(process, Frames(near), look, self.ms)
+        self.far.enter_context(beat)
+        return self.far.enter_context(far)
 
 
 @pytest.fixture
-def daemon() -> Iterator[_Heard]:
-    made = _Heard("127.0.0.1", 0, None, None)
-    yield made
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
+    """Its processes end as soon as they are killed."""
+    monkeypatch.setattr("treepipe.executor.daemon.end_process", lambda process: -9)
+    made = _World()
+    monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: made.ms)
+    with made.far:
+        yield made
     made.close()
 
 
-def say(daemon: _Heard, sender: bytes, record: object) -> Any:
-    """Its answer, None if there is none."""
-    daemon.answers = []
-    daemon.take(sender, [FROM_COORDINATOR.encoded(record)])
-    return daemon.answers[0][1] if daemon.answers else None
+HELLO = Hello(Versions.here())
 
 
-def test_a_daemon_has_one_session_at_a_time(
-    daemon: _Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hello = Hello(Versions.here())
-    assert isinstance(say(daemon, b"one", hello), Welcome)
-    assert say(daemon, b"two", hello) == Declined("it is at work for another coordinator")
-    assert say(daemon, b"two", Start("draft0")) is None, "nobody's order"
-    assert isinstance(say(daemon, b"one", Alive(1.0)), TimeIs)
-    status = say(daemon, b"three", HowAreYou())
+def test_a_daemon_has_one_session_at_a_time(daemon: _World) -> None:
+    assert isinstance(daemon.hears(b"one", HELLO), Welcome)
+    assert daemon.hears(b"two", HELLO) == Declined("it is at work for another coordinator")
+    assert daemon.hears(b"two", Start("draft0")) is None, "nobody's order"
+    assert isinstance(daemon.hears(b"one", Alive(1.0)), TimeIs)
+    status = daemon.hears(b"three", HowAreYou())
     assert (status.sessions, status.roles, status.dropped) == (1, (), 1)
-    later = now_ms() + 6_000
-    monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later)
-    daemon.step(0.0)
-    assert daemon.answers[-1][1] == Declined("its coordinator was silent for 5 s")
-    assert isinstance(say(daemon, b"two", hello), Welcome)
+    daemon.ms += 6_000
+    assert daemon.told() == [Declined("its coordinator was silent for 5 s")]
+    assert isinstance(daemon.hears(b"two", HELLO), Welcome)
 
 
 def test_a_coordinator_that_spoke_while_a_process_ended_slowly_is_not_silent(
-    daemon: _Heard, monkeypatch: pytest.MonkeyPatch
+    daemon: _World,
 ) -> None:
-    say(daemon, b"one", Hello(Versions.here()))
-    later = [now_ms()]
-    monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later[0])
-    ends, theirs = socket.socketpair()
-    look, _beat = Pipe(duplex=False)
-    daemon._roles["draft0"] = _Role(BaseProcess(), Frames(ends), look)
-    theirs.close()  # it is over, which takes longer to see than a coordinator may be silent
-    monkeypatch.setattr(daemon, "_end", lambda name, now: later.append(later.pop() + 6_000))
-    daemon.step(0.0)
-    assert daemon.answers[-1][1] == Welcome(Versions.here())
-    daemon._roles.pop("draft0").control.close()
+    daemon.hears(b"one", HELLO)
+    daemon.begins("draft0").close()  # which takes longer to see than a coordinator may be silent
+
+    def end(name: str, now: bool) -> None:
+        daemon.ms += 6_000
+
+    daemon._end, usual = end, daemon._end  # type: ignore[method-assign]
+    assert daemon.told() == []
+    daemon._end = usual  # type: ignore[method-assign]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
-def test_a_daemon_speaks_for_a_process_that_waits_for_a_processor(
-    daemon: _Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_speaks_for_a_process_that_waits_for_a_processor(daemon: _World) -> None:
     """This one, which runs; one that is over, or has just shown itself, is left to itself."""
-    say(daemon, b"one", Hello(Versions.here()))
-    later = [now_ms()]
-    monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: later[0])
-    lines = {name: (socket.socketpair(), Pipe()) for name in ("draft0", "pipeline0.stage1")}
-    for (name, (pair, beats)), pid in zip(lines.items(), (os.getpid(), 2**22 + 1), strict=True):
-        process: Any = SimpleNamespace(pid=pid)
-        daemon._roles[name] = _Role(process, Frames(pair[0]), beats[0], later[0])
-    told = []
-    for _ in range(3):
-        daemon.answers = []
-        daemon.step(0.0)
-        told.append([record for _, record in daemon.answers])
-        later.append(later.pop() + 501.0)
-    assert told == [[], [Beats("draft0", AT_WORK)], [Beats("draft0", AT_WORK)]]
-    for name, (pair, _) in lines.items():
-        daemon._roles.pop(name).control.close()
-        pair[1].close()
+    daemon.hears(b"one", HELLO)
+    daemon.begins("draft0", os.getpid())
+    daemon.begins("pipeline0.stage1")
+    assert daemon.told() == []
+    for _ in range(2):
+        daemon.ms += 501
+        assert daemon.told() == [Beats("draft0", AT_WORK)]
+        assert daemon.told() == []
 
 
-@pytest.fixture
-def stopped(daemon: _Heard) -> Iterator[socket.socket]:
-    """The other end of the control line of a role, whose process does what a test does here."""
-    say(daemon, b"one", Hello(Versions.here()))
-    ours, theirs = socket.socketpair()
-    look, beat = Pipe(duplex=False)
-    process: Any = SimpleNamespace(pid=2**22 + 1, join=lambda within_s: None)
-    daemon._roles["draft0"] = _Role(process, Frames(ours), look)
-    daemon.answers = []
-    with theirs, beat:
-        yield theirs
-
-
-@pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes end as soon as they are killed."""
-    monkeypatch.setattr("treepipe.executor.daemon.end_process", lambda process: -9)
-
-
-@pytest.mark.usefixtures("ended")
-def test_a_process_that_stops_amid_an_answer_does_not_stop_its_daemon(
-    daemon: _Heard, stopped: socket.socket
-) -> None:
+def test_a_process_that_stops_amid_an_answer_does_not_stop_its_daemon(daemon: _World) -> None:
     """Wherever that is; what it said before is handed on, and its end is told."""
-    whole = [b"the first", b"the second"]
+    daemon.hears(b"one", HELLO)
+    process, whole = daemon.begins("draft0"), [b"the first", b"the second"]
     said = b"".join(len(each).to_bytes(8, "big") + each for each in whole)
-    for place in range(len(said)):
-        stopped.sendall(said[place : place + 1])
-        daemon.step(0.0)
-        assert isinstance(say(daemon, b"two", HowAreYou()), Status)
-        daemon.answers = []
-    stopped.sendall(said[:20])
-    daemon.step(0.0)
-    assert [record for _, record in daemon.answers] == [Said("draft0", whole[0])]
-    daemon.answers = []
-    stopped.close()
-    daemon.step(0.0)
-    assert [record for _, record in daemon.answers] == [Ended("draft0", -9)]
+    heard = []
+    for place in range(len(said) - 1):
+        process.sendall(said[place : place + 1])
+        heard += daemon.told()
+        assert isinstance(daemon.hears(b"two", HowAreYou()), Status)
+    process.close()
+    assert heard + daemon.told() == [Said("draft0", whole[0]), Ended("draft0", -9)]
 
 
-@pytest.mark.usefixtures("ended")
 def test_a_process_that_takes_no_orders_is_ended_before_they_fill_the_memory(
-    daemon: _Heard, stopped: socket.socket
+    daemon: _World,
 ) -> None:
+    daemon.hears(b"one", HELLO)
+    daemon.begins("draft0")
     order, waiting = Told("draft0", bytes(2**20)), []
     while "draft0" in daemon._roles:
-        say(daemon, b"one", order)
+        daemon.hears(b"one", order)
         waiting += [role.control.left_bytes for role in daemon._roles.values()]
     assert 0.9 * MOST_LEFT_BYTES < max(waiting) <= MOST_LEFT_BYTES
     assert daemon.answers == [(b"one", Ended("draft0", -9))]
-    assert say(daemon, b"one", order) is None
+    assert daemon.hears(b"one", order) is None
 
 
 def test_a_daemon_without_descriptors_declines(
-    daemon: _Heard, monkeypatch: pytest.MonkeyPatch
+    daemon: _World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many connections of strangers as it may hold take all of them."""
-    say(daemon, b"one", Hello(Versions.here()))
+    daemon.hears(b"one", HELLO)
     daemon._descriptors = SimpleNamespace(all_of_them=nullcontext)  # type: ignore[assignment]
     monkeypatch.setattr("treepipe.executor.daemon.fork_server", lambda: None)
 
@@ -316,25 +296,58 @@ def test_a_daemon_without_descriptors_declines(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr("treepipe.executor.fork_server.socket.socketpair", none_left)
-    assert say(daemon, b"one", Start("draft0")) == Declined(
-        "draft0 cannot be started: Too many open files"
+    found = daemon.hears(b"one", Start("draft0"))
+    assert found == Declined("draft0 cannot be started: Too many open files")
+    assert isinstance(daemon.hears(b"two", HowAreYou()), Status)
+
+
+def test_other_versions_are_refused_naming_both_sides(daemon: _World) -> None:
+    ours = HELLO.versions
+    refused = daemon.hears(b"one", Hello(replace(ours, treepipe="9.9")))
+    sides = (
+        f"treepipe {ours.treepipe} (protocol {ours.protocol})",
+        f"9.9 (protocol {ours.protocol})",
     )
-    assert isinstance(say(daemon, b"two", HowAreYou()), Status)
+    assert refused.sentence == f"it has {sides[0]}, this coordinator {sides[1]}"
 
 
-class _Quiet(RemoteHost):
-    """A host that has not answered for some seconds."""
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=200), frames=st.integers(1, 3))
+def test_a_daemon_drops_noise(daemon: _World, data: bytes, frames: int) -> None:
+    before = daemon._dropped + len(daemon.answers)
+    daemon.take(b"one", [data] * frames)
+    assert daemon._dropped + len(daemon.answers) == before + 1
 
-    def __init__(self, silent_s: float) -> None:
+
+def test_noise_is_logged_now_and_then_and_without_a_word_of_it(
+    daemon: _World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        daemon.take(b"one", [b"a secret"])
+    numbers = [int(found) for found in re.findall(r"message (\d+)", caplog.text)]
+    assert numbers == [1, 2, 4, 8, 16, 32, 64]
+    assert "secret" not in caplog.text
+
+
+# --- the hosts of a run --------------------------------------------------------------------------
+
+
+class _Host(RemoteHost):
+    """A host that has not answered for some time."""
+
+    def __init__(self, silent_ms: float) -> None:
         self.address, self.refusal = NAMED, None
-        self._heard_ms = now_ms() - 1e3 * silent_s
+        self._heard_ms = now_ms() - silent_ms
 
     def say(self, record: object) -> None:
         """Nobody hears it."""
 
+    def close(self) -> None:
+        """There is no session."""
+
 
 def test_more_records_than_a_socket_takes_bytes_all_arrive() -> None:
-    line = Line(_Quiet(0.0), "draft0")
+    line = Line(_Host(0.0), "draft0")
     for number in range(5_000):
         line.arrive(b"%d" % number)
     line.arrive(None)
@@ -346,7 +359,7 @@ def test_more_records_than_a_socket_takes_bytes_all_arrive() -> None:
         with pytest.raises(EOFError):
             line.take()
     line.close()
-    late = Line(_Quiet(0.0), "draft0")
+    late = Line(_Host(0.0), "draft0")
     late.arrive(b"")
     late.take()
     assert wait([late], 0) == [], "it has said nothing more"
@@ -355,100 +368,61 @@ def test_more_records_than_a_socket_takes_bytes_all_arrive() -> None:
 
 
 def test_a_host_that_is_gone_is_not_waited_for_once_per_process() -> None:
-    gone = _Quiet(60.0)
+    gone = _Host(60_000.0)
     begun = now_ms()
     for name in ("draft0", "pipeline0.stage1"):
         RemoteProcess(gone, name).join()
     assert now_ms() - begun < 1_000
 
 
-def test_an_address_that_cannot_be_connected_to_is_a_sentence() -> None:
+@pytest.mark.parametrize("meet", [status, RemoteHost])
+def test_an_address_that_cannot_be_connected_to_is_a_sentence(meet: Any) -> None:
     with pytest.raises(UserError, match=r"^worker \.\.:5600: Invalid argument$"):
-        status("..:5600", None)
-    with pytest.raises(UserError, match=r"^worker \.\.:5600: Invalid argument$"):
-        RemoteHost("..:5600", None)
+        meet("..:5600", None)
 
 
-def test_other_versions_are_refused_naming_both_sides(daemon: _Heard) -> None:
-    ours = Versions.here()
-    refused = say(daemon, b"one", Hello(replace(ours, treepipe="9.9")))
-    sides = (
-        f"treepipe {ours.treepipe} (protocol {ours.protocol})",
-        f"9.9 (protocol {ours.protocol})",
-    )
-    assert refused.sentence == f"it has {sides[0]}, this coordinator {sides[1]}"
-
-
-@given(st.binary(max_size=200), st.integers(1, 3))
-def test_a_daemon_drops_noise(data: bytes, frames: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Daemon, "__init__", lambda self: None)
-        made = _Heard()  # type: ignore[call-arg]
-    made._dropped, made._sessions, made._coordinator, made._roles = 0, 0, b"another", {}
-    made._porter, made._since_ms = None, now_ms()
-    made.take(b"one", [data] * frames)
-    assert made._dropped + len(getattr(made, "answers", [])) == 1
-
-
-def test_noise_is_logged_now_and_then_and_without_a_word_of_it(
-    daemon: _Heard, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(100):
-        daemon.take(b"one", [b"a secret"])
-    numbers = [int(found) for found in re.findall(r"message (\d+)", caplog.text)]
-    assert numbers == [1, 2, 4, 8, 16, 32, 64]
-    assert "secret" not in caplog.text
-
-
-def test_an_address_of_the_network_needs_a_key() -> None:
-    with pytest.raises(UserError, match=r"others can reach this address, so it needs --key FILE"):
-        Daemon("0.0.0.0", 5600, None, None)
-
-
-# --- the hosts of a run --------------------------------------------------------------------------
+def fleet_at(pair: tuple[Path, Path], places: dict[str, str], *spares: str) -> Fleet:
+    """The hosts of a run whose roles are at these places, the others here."""
+    plain = small_deployment("pp")
+    return Fleet(roles_at(worker_roles(pair, plain), at(plain, places)), spares)
 
 
 def test_hosts_that_cannot_reach_each_other_are_refused(pair: tuple[Path, Path]) -> None:
-    plain = small_deployment("pp")
-    named = at(plain, {"draft0": NAMED, "pipeline0.stage1": "10.0.0.7:5600"})
-    roles = [replace(role, placed=p) for role, p in zip(worker_roles(pair, named), named.placed)]  # noqa: B905
     with pytest.raises(UserError, match=rf"'{NAMED}' is on this host's loopback, which worker '"):
-        Fleet(roles)
-    fleet = Fleet(roles[1:])
-    with pytest.raises(UserError, match=r"'10.0.0.7:5600' needs key run.key, the file of the key"):
+        fleet_at(pair, {"draft0": NAMED, "pipeline0.stage1": FAR})
+
+
+@pytest.mark.parametrize(("places", "spares"), [({"pipeline0.stage1": FAR}, ()), ({}, (FAR,))])
+def test_a_host_beyond_the_loopback_opens_the_run(
+    pair: tuple[Path, Path], places: dict[str, str], spares: tuple[str, ...]
+) -> None:
+    """A role's, or a spare: messages are encrypted, and every host listens to all networks."""
+    fleet = fleet_at(pair, places, *spares)
+    with pytest.raises(UserError, match=rf"'{FAR}' needs key run.key, the file of the key"):
         fleet.meet(None)
     assert fleet.new_key() is not None
     assert fleet.listens_on(None) == "0.0.0.0"
     assert fleet.way("tcp://0.0.0.0:77", None) == "tcp://127.0.0.1:77"
-    assert Fleet(roles[2:]).new_key() is None
-
-
-class _Told(RemoteHost):
-    """A host of a given silence."""
-
-    def __init__(self, silent_ms: float) -> None:
-        self.refusal, self._heard_ms = None, now_ms() - silent_ms
-
-    def close(self) -> None:
-        """There is no session."""
+    assert fleet_at(pair, {}).new_key() is None
 
 
 def test_a_spare_takes_a_place_if_it_answers(pair: tuple[Path, Path]) -> None:
-    plain = small_deployment("pp")
-    named = at(plain, {"pipeline0.stage1": NAMED})
-    roles = [replace(role, placed=p) for role, p in zip(worker_roles(pair, named), named.placed)]  # noqa: B905
-    fleet = Fleet(roles, ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:2"])
-    fleet._hosts = {"127.0.0.1:1": _Told(9_000.0), "127.0.0.1:2": _Told(0.0)}
-    assert fleet.spares(2_000.0) == ["127.0.0.1:2", "127.0.0.1:2"]
-    fleet.move({"draft0", "pipeline0.stage1"}, "127.0.0.1:2")
-    assert fleet._places == {"pipeline0.stage1": "127.0.0.1:2", "draft0": "127.0.0.1:2"}
-    fleet._hosts["127.0.0.1:2"].refusal = "its coordinator left"
+    fleet = fleet_at(pair, {"pipeline0.stage1": NAMED}, *SPARES, SPARES[1])
+    fleet._hosts = dict(zip(SPARES, (_Host(9_000.0), _Host(0.0)), strict=True))
+    assert fleet.spares(2_000.0) == [SPARES[1]] * 2
+    fleet.move({"draft0", "pipeline0.stage1"}, SPARES[1])
+    assert fleet._places == dict.fromkeys(("pipeline0.stage1", "draft0"), SPARES[1])
+    fleet._hosts[SPARES[1]].refusal = "its coordinator left"
     assert fleet.spares(2_000.0) == [], "one place of two is left, and nobody there"
-    moved = roles[1].at("127.0.0.1:2")
-    assert moved.moved(named).placed == replace(named.placed[1], worker="127.0.0.1:2")
     assert fleet._sought
     fleet.close()
     assert not fleet._sought
+
+
+def test_a_role_that_moved_is_the_deployments_at_its_new_place(pair: tuple[Path, Path]) -> None:
+    plain = small_deployment("pp")
+    moved = worker_roles(pair, plain)[1].at(NAMED)
+    assert moved.moved(plain).placed == replace(plain.placed[1], worker=NAMED)
 
 
 def test_a_worker_whose_host_ended_the_session_starts_there_no_more(
@@ -456,7 +430,7 @@ def test_a_worker_whose_host_ended_the_session_starts_there_no_more(
 ) -> None:
     """Both of its processes are over, as it said; nobody would start another one."""
     deployment = small_deployment("pp")
-    crew, host = Crew(worker_roles(pair, deployment), deployment), _Told(0.0)
+    crew, host = Crew(worker_roles(pair, deployment), deployment), _Host(0.0)
     for name in ("pipeline0.stage1", "pipeline0.stage2"):
         crew.lines.processes[name] = process = RemoteProcess(host, name)
         process.ended(None)
@@ -464,15 +438,6 @@ def test_a_worker_whose_host_ended_the_session_starts_there_no_more(
     crew.lines.processes |= dict.fromkeys(("draft0", "pipeline0.stage1"), process)
     host.refusal = "its worker was ended"
     assert crew.lines.end() == ["draft0", "pipeline0.stage1"]
-
-
-def test_a_spare_beyond_the_loopback_opens_the_run(pair: tuple[Path, Path]) -> None:
-    roles = worker_roles(pair, small_deployment("pp"))
-    fleet = Fleet(roles, ["10.0.0.7:5600"])
-    assert fleet.new_key() is not None
-    assert fleet.listens_on(None) == "0.0.0.0"
-    with pytest.raises(UserError, match=r"worker '10.0.0.7:5600' needs key run.key"):
-        fleet.meet(None)
 
 
 def test_an_offset_is_as_sure_as_the_quickest_answer() -> None:
@@ -496,9 +461,6 @@ def test_spans_of_a_clock_that_drifts_are_aligned() -> None:
 
 
 # --- models --------------------------------------------------------------------------------------
-
-
-FAR = "10.0.0.7:5600"
 
 
 def refused(needed: NeededCheckpoint, models: Path | None) -> str:
@@ -594,9 +556,6 @@ def test_a_draft_server_that_does_not_read_the_target_does_without_it(
 
 
 def test_records_of_answers_are_no_orders() -> None:
-    assert ORDERS.decoded(ORDERS.encoded(Ask("Notes"))) == Ask("Notes")
-    notes = Notes([Span("a", "compute", 1.0, 2.0, 3)], [], {"x": 1})
-    assert ANSWERS.decoded(ANSWERS.encoded(notes)) == notes
     with pytest.raises(BrokenRecordError, match="is of no known kind"):
         FROM_DAEMON.decoded(ANSWERS.encoded(Failed("no", by_user=True)))
 
@@ -607,34 +566,26 @@ def test_records_of_answers_are_no_orders() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "takes one of --listen, --make-key and --status"),
-        (["--status", NAMED, "--listen", NAMED], "takes one of --listen, --make-key and --status"),
-        (["--make-key", "k", "--models", "."], "treepipe worker --make-key takes no --models"),
-        (["--status", NAMED, "--models", "."], "treepipe worker --status takes no --models"),
-        (["--status", "here"], "--status here: must be HOST:PORT, e.g. 192.168.1.20:5555"),
-        (["--listen", NAMED, "--models", "none"], "--models none: there is no such folder"),
-        (["--listen", "10.0.0.7:80"], "others can reach this address, so it needs --key FILE"),
+        ("", "takes one of --listen, --make-key and --status"),
+        (f"--status {NAMED} --listen {NAMED}", "takes one of --listen, --make-key and --status"),
+        ("--make-key k --models .", "treepipe worker --make-key takes no --models"),
+        (f"--status {NAMED} --models .", "treepipe worker --status takes no --models"),
+        ("--status here", "--status here: must be HOST:PORT, e.g. 192.168.1.20:5555"),
+        (f"--listen {NAMED} --models none", "--models none: there is no such folder"),
+        ("--listen 10.0.0.7:80", "others can reach this address, so it needs --key FILE"),
     ],
 )
 def test_a_worker_that_cannot_be_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    sentence: str,
+    terminal: Terminal, arguments: str, sentence: str
 ) -> None:
-    assert call(monkeypatch, "worker", *arguments) == 2
-    assert_sentence(capsys.readouterr().err, sentence)
+    terminal.refuses(sentence, "worker", *arguments.split())
 
 
-def test_a_key_is_made_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = tmp_path / "cluster.key"
-    assert call(monkeypatch, "worker", "--make-key", file) == 0
-    said = capsys.readouterr().out
-    assert not any(part in said for part in (KeyPair.load(file).public, KeyPair.load(file).secret))
-    assert call(monkeypatch, "worker", "--make-key", file) == 2
-    assert_sentence(capsys.readouterr().err, "exists; a key is not overwritten")
+def test_a_key_is_made_once(terminal: Terminal) -> None:
+    said = terminal.succeeds("worker", "--make-key", "cluster.key")
+    key = KeyPair.load(Path("cluster.key"))
+    assert not any(part in said for part in (key.public, key.secret))
+    terminal.refuses("exists; a key is not overwritten", "worker", "--make-key", "cluster.key")
 
 
 @pytest.mark.parametrize("address", ["board", "10.0.0.7", "10.0.0.7:0", "a b:80", "tcp://h:80"])
@@ -644,12 +595,7 @@ def test_an_address_of_a_worker_is_host_and_port(address: str) -> None:
 
 
 def test_a_key_without_workers_is_warned_of() -> None:
-    keyed = SCENARIO.with_(**{"run.key": "k"})
-    assert any("key run.key has no effect" in each for each in _warnings(keyed))
-    for key, value in (("drafts.0.worker", NAMED), ("faults.spares", [NAMED])):
-        named = keyed.with_(**{key: value})
-        assert not any("run.key" in w for w in _warnings(named))
-
-
-def _warnings(scenario: Scenario) -> list[str]:
-    return unread_warnings(scenario, resolve(scenario), run=True)
+    for workers in ({}, {"drafts.0.worker": NAMED}, {"faults.spares": [NAMED]}):
+        keyed = SCENARIO.with_(**{"run.key": "k", **workers})
+        said = unread_warnings(keyed, resolve(keyed), run=True)
+        assert any("key run.key has no effect" in each for each in said) == (not workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -85,6 +86,34 @@ def assert_sentence(error: str, part: str) -> None:
     assert part in error
     assert error.count("\n") == 1
     assert "Traceback" not in error
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """A user who gives commands in a folder, which is empty at first."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def succeeds(self, *arguments: object) -> str:
+        """Run ``treepipe`` with these arguments; returns what it says."""
+        assert call(self.monkeypatch, *arguments) == 0
+        return self.capsys.readouterr().out
+
+    def fails(self, part: str, *arguments: object, code: int = 2) -> None:
+        """The command ends with this code, and with one sentence that holds this part."""
+        assert call(self.monkeypatch, *arguments) == code
+        assert_sentence(self.capsys.readouterr().err, part)
+
+    def refuses(self, part: str, *arguments: object) -> None:
+        """The same, and no file is made, changed or removed."""
+        before = self._files()
+        self.fails(part, *arguments)
+        assert self._files() == before
+
+    def _files(self) -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
 
 
 def run_with(folder: Path, target: str, draft: str) -> Path:

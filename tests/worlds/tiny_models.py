@@ -65,6 +65,13 @@ def save_random_checkpoint(
     return directory
 
 
+def change(folder: Path, file: str = "config.json", **keys: Any) -> None:
+    """Set keys of a JSON file; those that are ... are removed."""
+    path = folder / file
+    content = {**json.loads(path.read_text()), **keys}
+    path.write_text(json.dumps({key: each for key, each in content.items() if each is not ...}))
+
+
 def save_tokenizer(directory: Path, vocabulary: int = VOCABULARY) -> Path:
     """Save a tokenizer of so many words (``w0``, ``w1``, …; others are ``w0``), for such models."""
     words = {f"w{i}": i for i in range(vocabulary)}
