@@ -9,6 +9,9 @@ import pytest
 import typer.main
 
 from treepipe.cli import main as cli
+from treepipe.core.errors import UserError
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.predict import predict
 
 SCENARIO = """
 name = "small"
@@ -85,6 +88,14 @@ def assert_sentence(error: str, part: str) -> None:
     assert part in error
     assert error.count("\n") == 1
     assert "Traceback" not in error
+
+
+def assert_refused(scenario: Path, setting: str, sentence: str, *others: str) -> None:
+    """The prediction of a scenario with this setting is refused in one sentence."""
+    with pytest.raises(UserError) as refused:
+        predict(Scenario.load(scenario, [*others, setting]))
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def run_with(folder: Path, target: str, draft: str) -> Path:
