@@ -129,16 +129,6 @@ def test_the_written_plan_keeps_the_clusters_faults(tmp_path: Path) -> None:
     assert (faults.spares, faults.timeout_ms) == (2, 1500)
 
 
-def test_no_worker_fails_in_a_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "cluster.toml"
-    faults = [{"worker": "draft0", "kind": "kill", "at_ms": 5.0}]
-    path.write_text(toml_text({**CLUSTER, "faults": faults}, []))
-    assert call(monkeypatch, "plan", path) == 2
-    assert_sentence(capsys.readouterr().err, "key faults.inject: no worker fails in a search")
-
-
 def test_a_plan_of_the_library_is_asked_the_same() -> None:
     each = found()
     plan = Plan(each)

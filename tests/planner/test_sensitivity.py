@@ -11,7 +11,6 @@ import pytest
 from tests.worlds.command_line import assert_sentence, call
 from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
-from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan
 from treepipe.planner.cluster import Cluster
@@ -177,8 +176,3 @@ def test_options_that_contradict_each_other_are_refused(
     Path("c.toml").write_text(toml_text(Cluster.of(CLUSTER).content, []))
     assert call(monkeypatch, "plan", "c.toml", *options) == 2
     assert_sentence(capsys.readouterr().err, sentence)
-
-
-def test_an_input_that_cannot_be_larger_is_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"leaves no room .* \(--sensitivity takes each input 10%"):
-        sensitivities(found(**{**CHAIN, "acceptance.beta": 0.05}), say)

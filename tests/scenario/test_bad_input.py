@@ -142,10 +142,6 @@ BAD_SETTINGS = [
     ("hosts={a={foo=2}}", "key hosts.a.foo is unknown; valid keys: capacity"),
     ("hosts.a={}", "key hosts.a: no draft or stage has host = 'a'"),
     ("nothing", "must look like key=value"),
-    (
-        f"{STAGE}.device={{stage_ms={{1=5.0,2=6.0}}}}",
-        "tokens, far outside their table, which ends at 2",
-    ),
     ("acceptance.source=profil", "is unknown; did you mean 'profile'?"),
     (
         "pipelines=[{count=1000,stages=[{device='emulated-20ms',count=1000}]}]",

@@ -65,6 +65,13 @@ def test_a_falling_table_holds_its_last_time_and_says_so(tmp_path: Path, schedul
     assert expected in trace.warnings
 
 
+def test_a_token_count_far_outside_the_table_is_refused(tmp_path: Path) -> None:
+    short = "pipelines=[{stages=[{device={stage_ms={1=5,2=6}},count=2}]}]"
+    prompt = ("workload.prompt_tokens=150", "schedule.prefill_chunk=200")
+    with pytest.raises(UserError, match="150 tokens, far outside their table, which ends at 2"):
+        Written(tmp_path, "pp", short, *prompt).simulated()
+
+
 def test_a_scenario_without_any_time_has_a_prediction(tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(
