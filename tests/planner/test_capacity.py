@@ -79,8 +79,6 @@ def test_a_queue_of_fixed_service_times(limit: str, bound: float) -> None:
     found = search(cluster({limit: bound}), say)
     (plan,) = capacities(found, say)
     assert plan.rate_per_s == pytest.approx(by_hand(limit, bound), rel=0.03)
-    assert plan.low is not None
-    assert plan.high is not None
     assert plan.low < plan.rate_per_s < plan.high
     assert plan.limit == limit
     (entry,) = plan_content(found, [CapacityAnalysis([plan])])["capacity"]

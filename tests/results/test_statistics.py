@@ -140,11 +140,7 @@ def test_short_correlated_series_are_merged_and_widened() -> None:
 )
 def test_an_interval_is_where_its_quantity_can_be(values: list[float], within: Range) -> None:
     plain, found = Interval.over(values), Interval.over(values, within)
-    assert plain.low is not None
-    assert plain.high is not None
     assert plain.low < within.low or plain.high > within.high, "it would be outside"
-    assert found.low is not None
-    assert found.high is not None
     assert within.low < found.low < found.mean == plain.mean < found.high < within.high
 
 
@@ -255,8 +251,6 @@ def test_warm_up_removal_mends_the_mean() -> None:
         rest = series[mser5(series) :]
         count = batch_count(len(rest))
         interval = Interval.over_batches(batch_means(rest[len(rest) % count :], count))
-        assert interval.low is not None
-        assert interval.high is not None
         hits += interval.low <= 5.0 <= interval.high
         whole.append(series.mean())
         kept.append(rest.mean())
@@ -273,9 +267,6 @@ def test_pairs_take_away_what_both_share() -> None:
     assert paired.difference == Interval.over(b - a)
     assert paired.variance_reduction == pytest.approx(1 - (b - a).var() / (a.var() + b.var()))
     assert paired.variance_reduction > 0.9
-    assert paired.relative is not None
-    assert paired.relative.low is not None
-    assert paired.relative.high is not None
     assert paired.relative.low < 0.1 < paired.relative.high
     assert paired.relative.high - paired.relative.low < 0.03
 
@@ -302,10 +293,6 @@ def test_equal_series_differ_by_nothing_and_rounding_is_no_difference() -> None:
 def test_nothing_is_less_by_more_than_the_whole_of_it() -> None:
     a, b = [1.0, 30.0, 9.0], [0.9, 2.0, 1.0]
     free, bounded = (Paired.of(a, b, batches=False, within=w) for w in (Range(), POSITIVE))
-    assert bounded.relative is not None
-    assert free.relative is not None
-    assert bounded.relative.low is not None
-    assert free.relative.low is not None
     assert free.relative.low < -1 < bounded.relative.low
     assert bounded.difference == free.difference, "a difference may be negative"
 
