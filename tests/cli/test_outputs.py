@@ -18,13 +18,6 @@ from treepipe.files.outputs import Faults, WriteError, check_outputs, claim_fold
 from treepipe.results.plots import save_figure
 
 
-@pytest.fixture
-def scenario(tmp_path: Path) -> Path:
-    path = tmp_path / "small.toml"
-    path.write_text(SCENARIO)
-    return path
-
-
 def no_work(*_: object, **__: object) -> None:
     raise AssertionError("the work began")
 
@@ -91,30 +84,23 @@ def test_outputs_are_refused_before_the_work(
     assert scenario.read_text() == SCENARIO
 
 
-def test_the_work_begins_where_outputs_are_right(
-    scenario: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the test above could pass for another reason."""
-    monkeypatch.setattr(WORK["simulate"], no_work)
-    with pytest.raises(AssertionError, match="the work began"):
-        call(monkeypatch, "simulate", scenario, "--json", scenario.with_name("x.json"))
-
-
 def test_a_plan_is_not_written_over_another_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And where all is right the work begins: else the test above could pass for another
+    reason."""
     cluster, best = tmp_path / "c.toml", tmp_path / "c-best.toml"
     cluster.write_bytes((ROOT / "studies" / "clusters" / "five-jetsons.toml").read_bytes())
     best.write_text("mine")
     monkeypatch.setattr(WORK["plan"], no_work)
     assert call(monkeypatch, "plan", cluster) == 2
     assert_sentence(capsys.readouterr().err, "c-best.toml: there is such a file already; --force")
-    assert best.read_text() == "mine"
     for force in ([], ["--force"]):
         assert call(monkeypatch, "plan", cluster, "--out", cluster, *force) == 2
         assert_sentence(capsys.readouterr().err, "is a file that this command reads")
     with pytest.raises(AssertionError, match="the work began"):
         call(monkeypatch, "plan", cluster, "--force")
+    assert best.read_text() == "mine"
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf", "jpg"])

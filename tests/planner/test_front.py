@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from tests.worlds.greys import alike
+from tests.worlds.searches import BOUGHT, KINDS, SLOW
+from tests.worlds.searches import METRIC as TIME
 from tests.worlds.written_studies import say
-from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate, find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.front import Front, Weighed, pareto_front
@@ -22,36 +23,14 @@ from treepipe.planner.halving import search
 from treepipe.planner.layouts import layouts
 from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content, prices
-from treepipe.profiles.library import load_device, profile_names, profile_path
 from treepipe.report.page import report_html
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome
 
-SLOW = {"stage_ms": {1: 20.0}, "draft_ms": {1: 3.0}}
-FAST = {"stage_ms": {1: 10.0}, "draft_ms": {1: 3.0}, "memory_mib": 500.0}
-KINDS = [
-    {"name": "slow", "device": SLOW, "price_usd": 1.0},
-    {"name": "fast", "device": FAST, "price_usd": 3.0, "most": 2},
-]
-CLUSTER: dict[str, Any] = {
-    "name": "bought",
-    "runs": 2,
-    "target": {"layers": 4, "layer_mib": 1.0, "kv_kib": 1.0},
-    "pipelines": [{"stages": [{"device": {"stage_ms": {1: 99.0}}}]}],
-    "links": {"default": {"latency_ms": 0.0}},
-    "workload": {"new_tokens": 4},
-    "search": {
-        "schedules": ["pp"],
-        "drafts": ["stage"],
-        "devices": {"kinds": KINDS, "counts": [1, 2], "mixed": True},
-    },
-}
-TIME = "time_between_tokens_ms"
-
 
 def cluster(**search: Any) -> Cluster:
-    content = {**CLUSTER, "search": {**CLUSTER["search"], **search}}
+    content = {**BOUGHT, "search": {**BOUGHT["search"], **search}}
     return Cluster.of(content)
 
 
@@ -65,7 +44,7 @@ def weighed(time: float, rate: float, price: float) -> Weighed:
         {},
         observations={name: (value, value) for name, value in values.items()},
     )
-    scenario = Scenario.of({k: v for k, v in CLUSTER.items() if k != "search"} | {
+    scenario = Scenario.of({k: v for k, v in BOUGHT.items() if k != "search"} | {
         "schedule": {"name": "pp"}
     })  # fmt: skip
     return Weighed(Candidate("pp", {}, "even", ((4,),), scenario, {"price_usd": price}), outcome)
@@ -142,17 +121,14 @@ def test_numbers_never_write_over_each_other(
         assert len(plans) == len({*plans})
 
 
-def test_a_line_joins_a_front_of_two_goals() -> None:
+def test_of_many_plans_only_the_front_is_numbered_and_a_line_joins_one_of_two_goals() -> None:
+    rows = [(1.0 + n, 10.0 - n, 1.0 + n) for n in range(20)]
+    panels = _panels(pareto_front([weighed(*row) for row in rows], ()))
+    assert {text.get_text() for panel in panels for text in panel.texts} == {"1"}
     rows = [(1.0, 1.0, 4.0), (2.0, 1.0, 2.0), (3.0, 1.0, 3.0)]
     (panel,) = _panels(pareto_front([weighed(*row) for row in rows], (TIME, "price_usd")))
     joined = panel.get_lines()[0]
     assert joined.get_xydata().tolist() == [[2.0, 2.0], [4.0, 1.0]]
-
-
-def test_of_many_plans_only_the_front_is_numbered() -> None:
-    rows = [(1.0 + n, 10.0 - n, 1.0 + n) for n in range(20)]
-    panels = _panels(pareto_front([weighed(*row) for row in rows], ()))
-    assert {text.get_text() for panel in panels for text in panel.texts} == {"1"}
 
 
 # --- what to buy ------------------------------------------------------------------------------
@@ -162,6 +138,9 @@ def test_what_is_bought_by_hand() -> None:
     """A stage takes 20 or 10 ms whatever it holds: each kind alone is on the front, and two stages
     are slower and dearer than one."""
     found = search(cluster(), say)
+    scenario = found.best.candidate.scenario
+    assert scenario.pipelines[0].stages[0].host == scenario.drafts[0].host == "machine0"
+    assert "search" not in scenario.content
     content = plan_content(found)
     figures = {
         plan["settings"]["devices"]: (plan[TIME]["mean"], plan["price_usd"])
@@ -197,9 +176,9 @@ def test_what_is_too_dear_is_refused_with_what_it_is() -> None:
 def test_devices_of_all_pipelines_and_drafts_are_paid_and_counted() -> None:
     """Two pipelines of one stage: two devices and one or two drafts; three fast ones are not to be
     had."""
-    two = {**CLUSTER, "pipelines": [{**CLUSTER["pipelines"][0], "count": 2}]}
+    two = {**BOUGHT, "pipelines": [{**BOUGHT["pipelines"][0], "count": 2}]}
     two["search"] = {
-        **CLUSTER["search"],
+        **BOUGHT["search"],
         "drafts": ["own", "shared", "stage"],
         "devices": {"kinds": KINDS, "counts": [1]},
     }
@@ -223,7 +202,7 @@ def test_a_draft_on_a_stage_shares_its_machine_and_one_of_its_own_does_not() -> 
     """Of four pipelines with a request each: as many drafts as pipelines, or one that all wait for;
     on a stage a chain's draft and its target wait for each other."""
     content = {
-        **CLUSTER,
+        **BOUGHT,
         "drafts": [{"device": {"draft_ms": {1: 5.0}}}],
         "pipelines": [{"stages": [{"device": SLOW, "count": 2}], "count": 3}],
         "acceptance": {"source": "bernoulli", "beta": 0.5},
@@ -247,19 +226,6 @@ def test_a_draft_on_a_stage_shares_its_machine_and_one_of_its_own_does_not() -> 
     assert all(each.layers == ((2, 2),) * 3 for each in candidates)
 
 
-def test_a_stage_that_does_not_say_how_fast_it_drafts_holds_no_draft() -> None:
-    kinds = [{"name": "mute", "device": {"stage_ms": {1: 1.0}}}]
-    with pytest.raises(UserError, match="'stage' needs draft_ms of the first stage's device"):
-        find_candidates(cluster(devices={"kinds": kinds, "counts": [1]}))
-
-
-def test_the_best_plan_is_a_scenario_that_says_what_was_bought(tmp_path: Path) -> None:
-    found = search(cluster(), say)
-    scenario = found.best.candidate.scenario
-    assert scenario.pipelines[0].stages[0].host == scenario.drafts[0].host == "machine0"
-    assert "search" not in scenario.content
-
-
 PRICED = """memory_mib = 1000
 stage_ms = { 1 = 10.0 }
 draft_ms = { 1 = 3.0 }
@@ -280,8 +246,8 @@ def bought(folder: Path, **kind: Any) -> Cluster:
     """A cluster that buys a device whose profile states its price."""
     (folder / "priced.toml").write_text(PRICED, encoding="utf-8")
     kinds = [{"device": "./priced.toml", **kind}]
-    search_for = {**CLUSTER["search"], "devices": {"kinds": kinds, "counts": [1, 2]}}
-    return Cluster.of({**CLUSTER, "search": search_for}, folder / "cluster.toml")
+    search_for = {**BOUGHT["search"], "devices": {"kinds": kinds, "counts": [1, 2]}}
+    return Cluster.of({**BOUGHT, "search": search_for}, folder / "cluster.toml")
 
 
 def test_a_published_price_counts_where_the_cluster_states_none(tmp_path: Path) -> None:
@@ -298,40 +264,7 @@ def test_a_published_price_counts_where_the_cluster_states_none(tmp_path: Path) 
     assert bought(tmp_path, device=hourly, name="rented").search.weighed[1] == "price_usd_per_hour"
 
 
-def test_the_library_s_prices_are_those_of_their_sources() -> None:
-    found = {
-        name: load_device(profile_path("devices", name, "key")).price
-        for name in profile_names("devices")
-    }
-    told = {name: price.amount for name, price in found.items() if price is not None}
-    assert told == {"rtx-3090": 1499, "rtx-4090": 1599, "jetson-orin-nano-8gb": 249}
-    cheap = cluster(
-        devices={"kinds": [{"device": "rtx-3090"}, {"device": "l40"}], "counts": [1]}
-    ).search
-    assert cheap.weighed == (TIME, "price_usd_per_hour"), "the l40 states no price"
-
-
-BAD = [
-    ({"limits": {"price_usd": 1.0}, "devices": None}, "price_usd is of devices in search.devices"),
-    ({"front": ["price_usd"], "devices": {"kinds": [{"device": "l40"}], "counts": [1]}},
-     "key search.front: l40 states no price_usd"),
-    ({"devices": {"kinds": [{"device": SLOW}], "counts": [1]}}, "without a profile needs a name"),
-    ({"devices": {"kinds": [KINDS[0], KINDS[0]], "counts": [1]}}, "two kinds have one name"),
-    ({"devices": {"kinds": [{**KINDS[0], "roles": ["draft"]}], "counts": [1]}},
-     "none has the role 'stage'"),
-    ({"devices": {"kinds": KINDS}}, "key search.devices.counts is missing"),
-    ({"drafts": ["stages"]}, "key search.drafts.0 = \"stages\""),
-    ({"grid": {"pipelines.0.stages.0.count": [2]}}, "contradicts search.devices"),
-    ({"front": ["price_usd_per_hour"]}, "states no price_usd_per_hour"),
-    ({"front": ["joules_per_token"]}, "key search.front: 'joules_per_token': the device of"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("keys", "sentence"), BAD)
-def test_bad_input_is_one_sentence(keys: dict[str, Any], sentence: str) -> None:
-    table = {k: v for k, v in {**CLUSTER["search"], **keys}.items() if v is not None}
-    content = {**CLUSTER, "search": table}
-    with pytest.raises(UserError) as error:
-        find_candidates(Cluster.of(content))
-    assert sentence in str(error.value)
-    assert "\n" not in str(error.value)
+def test_devices_are_weighed_by_the_price_that_all_of_them_state() -> None:
+    kinds = [{"device": "rtx-3090"}, {"device": "l40"}]
+    weighed = cluster(devices={"kinds": kinds, "counts": [1]}).search.weighed
+    assert weighed == (TIME, "price_usd_per_hour"), "the l40 states no price"

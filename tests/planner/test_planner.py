@@ -11,13 +11,19 @@ import numpy as np
 import pytest
 
 from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.searches import CLUSTER as SEARCHED
+from tests.worlds.searches import METRIC
+from tests.worlds.written_studies import say
 from treepipe import compare
 from treepipe.core.errors import UserError
+from treepipe.files.toml_file import toml_text
+from treepipe.planner.break_even import BreakEvenAnalysis, axes_of
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import Runs, may_be_equal, relative_gap
 from treepipe.planner.halving import Found, search
 from treepipe.planner.report import plan_content, ranking_table, verdict
+from treepipe.planner.robustness import RobustnessAnalysis
 from treepipe.planner.sensitivity import Sensitivity
 from treepipe.results.estimates import observe
 from treepipe.results.statistics import Interval, student_t
@@ -57,33 +63,36 @@ EQUAL = (
     "search.grid={schedule={branching=[[1,1,1]],tree_size=[3],tree_depth=[2],top_k=[1]}}",
 )
 """StarSD's trees, all of them the same chain."""
-METRIC = "time_between_tokens_ms"
 FEW = 'search.schedules=["pp","specinfer"]'
+WITHOUT_SEARCH = CLUSTER.split("[search]")[0]
 EXAMPLE = Path(__file__).parents[2] / "studies" / "clusters" / "five-jetsons.toml"
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def loaded(tmp_path: Path, text: str = CLUSTER, *settings: str) -> Cluster:
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The cluster's file."""
     path = tmp_path / "cluster.toml"
-    path.write_text(text)
-    return Cluster.load(path, settings)
+    path.write_text(CLUSTER)
+    return path
+
+
+def loaded(text: str = CLUSTER, *settings: str) -> Cluster:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "cluster.toml"
+        path.write_text(text)
+        return Cluster.load(path, settings)
 
 
 @cache
-def found(*settings: str) -> Found:
-    with TemporaryDirectory() as folder:
-        return search(loaded(Path(folder), CLUSTER, *settings), lambda *_: None)
+def found(*settings: str, text: str = CLUSTER) -> Found:
+    return search(loaded(text, *settings), say)
 
 
 # --- the search -------------------------------------------------------------------------------
 
 
 @pytest.mark.processes
-def test_the_best_is_that_of_an_exhaustive_search(tmp_path: Path) -> None:
+def test_the_best_is_that_of_an_exhaustive_search() -> None:
     halved = found("search.keep=2")
     assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(7, 2), (4, 4), (3, 6)]
     candidates, refused = find_candidates(halved.cluster)
@@ -91,45 +100,38 @@ def test_the_best_is_that_of_an_exhaustive_search(tmp_path: Path) -> None:
     values = {}
     for each in candidates:
         metrics, _ = observe(predict(each.scenario)).intervals
-        values[each.label] = metrics["time_between_tokens_ms"].mean
+        values[each.label] = metrics[METRIC].mean
     best = min(values, key=lambda label: values[label])
     assert halved.best.candidate.label == best
-    mean = halved.best.outcome.metrics["time_between_tokens_ms"].mean
+    mean = halved.best.outcome.metrics[METRIC].mean
     assert mean == pytest.approx(values[best])
     assert {each.candidate.schedule for each in halved.ranking} == {"pp", "chain", "specpipe"}
 
 
 @pytest.mark.long
-def test_throughput_is_better_large(tmp_path: Path) -> None:
-    ranking = found("search.goal=throughput_tokens_s").ranking
-    rates = [each.outcome.metrics["throughput_tokens_s"].mean for each in ranking]
-    assert rates == sorted(rates, reverse=True)
-    assert ranking[-1].gap is not None
-    assert ranking[-1].gap.mean < 0
+@pytest.mark.parametrize("goal", [METRIC, "throughput_tokens_s"])
+def test_plans_are_ranked_by_the_goal_and_say_what_binds(goal: str) -> None:
+    """A token's time by the path; throughput, which is better large, by the busiest device."""
+    ranking = plan_content(found(f"search.goal={goal}"))["ranking"]
+    fast = goal == "throughput_tokens_s"
+    figures = [entry[goal]["mean"] for entry in ranking]
+    assert figures == sorted(figures, reverse=fast)
+    assert (ranking[-1]["relative_to_best"]["mean"] < 0) == fast
+    for entry in ranking:
+        assert sum(entry["critical_path"].values()) == pytest.approx(1)
+        assert sum(entry["critical_path_reasons"].values()) == pytest.approx(1)
+        busy = {name: share["mean"] for name, share in entry["utilization"].items()}
+        shares = busy if fast else entry["critical_path"]
+        assert shares[entry["binds"]] == max(shares.values())
 
 
-@pytest.mark.long
-def test_every_ranked_plan_says_what_binds() -> None:
-    """A token's time by the path; throughput by the busiest device."""
-    for settings in ((), ("search.goal=throughput_tokens_s",)):
-        for entry in plan_content(found(*settings))["ranking"]:
-            assert sum(entry["critical_path"].values()) == pytest.approx(1)
-            assert sum(entry["critical_path_reasons"].values()) == pytest.approx(1)
-            busy = {name: share["mean"] for name, share in entry["utilization"].items()}
-            shares = busy if settings else entry["critical_path"]
-            assert shares[entry["binds"]] == max(shares.values())
-
-
-def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> None:
+def test_equal_plans_are_not_told_apart_and_worse_ones_are() -> None:
     """A chain shared by one target is StarSD's, so they are one plan, by the simpler schedule."""
-    text = CLUSTER.split("[search]")[0]
-    ranked = search(loaded(tmp_path, text, *EQUAL), lambda *_: None)
+    ranked = found(*EQUAL, text=WITHOUT_SEARCH)
     best, plain = ranked.ranking
     assert best.candidate.schedule == "chain"
     assert {each.schedule for each in best.candidate.same} == {"starsd"}
     assert ranked.best_of_each.keys() == {"pp", "chain", "starsd"}
-    assert plain.gap is not None
-    assert plain.gap.low is not None
     assert plain.gap.low > 0
     content = plan_content(ranked)
     assert [len(each["same"]) for each in content["ranking"]] == [len(best.candidate.same), 0]
@@ -147,37 +149,26 @@ def test_equal_plans_are_not_told_apart_and_worse_ones_are(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_what_is_shown_decides_what_is_said(tmp_path: Path) -> None:
-    """A plan is told from the best one exactly where the interval beside it leaves 0 out."""
-    for runs in (2, 6):
-        ranked = found(f"runs={runs}")
-        for each in plan_content(ranked)["ranking"][1:]:
-            gap = each["relative_to_best"]
-            assert each["indistinguishable"] == (gap["low"] <= 0 <= gap["high"])
-            assert -1 < gap["low"] <= gap["mean"] <= gap["high"]
-        said = any("beyond doubt" in sentence for sentence in verdict(ranked))
-        assert said == any(not each.tied for each in ranked.ranking)
-
-
-def test_two_runs_that_cannot_tell_say_so(tmp_path: Path) -> None:
-    """A plan is half as slow again, but two runs of so unequal texts prove nothing."""
-    ranked = found("runs=2")
-    others = [each for each in ranked.ranking[1:] if each.tied]
-    assert others
-    assert max(each.gap.mean for each in others if each.gap is not None) > 0.1
-    (sentence,) = [each for each in verdict(ranked) if "cannot tell" in each]
-    assert sentence == "2 runs cannot tell whether these are worse; more may (--runs)"
+@pytest.mark.parametrize("runs", [2, 6])
+def test_what_is_shown_decides_what_is_said(runs: int) -> None:
+    """A plan is told from the best one exactly where the interval beside it leaves 0 out; two runs
+    of so unequal texts do not prove that one is worse that is half as slow again."""
+    ranked = found(f"runs={runs}")
+    for each in plan_content(ranked)["ranking"][1:]:
+        gap = each["relative_to_best"]
+        assert each["indistinguishable"] == (gap["low"] <= 0 <= gap["high"])
+        assert -1 < gap["low"] <= gap["mean"] <= gap["high"]
+    tied = [each.gap.mean for each in ranked.ranking[1:] if each.tied]
+    said = " ".join(verdict(ranked))
+    assert ("beyond doubt" in said) == (len(tied) < len(ranked.ranking) - 1)
+    assert ("2 runs cannot tell whether these are worse" in said) == (max(tied, default=0) > 0.1)
+    assert (runs == 2) <= (max(tied) > 0.1)
 
 
 def test_a_gap_of_two_runs_is_possible_and_the_same_from_both_sides() -> None:
     best, other = Runs((10.0, 14.0)), Runs((21.0, 19.0))
     gap, back = relative_gap(best, other, 1), relative_gap(other, best, 1)
-    assert gap is not None
-    assert back is not None
     assert gap.mean == pytest.approx(20 / 12 - 1)
-    assert gap.low is not None
-    assert gap.high is not None
-    assert back.low is not None
     assert -1 < gap.low < 0 < gap.high
     assert (1 + gap.high) * (1 + back.low) == pytest.approx(1)
     assert may_be_equal(gap)
@@ -204,7 +195,6 @@ def test_gaps_of_simultaneous_intervals_cover() -> None:
 
 def test_a_figure_that_some_runs_have_not_has_no_interval() -> None:
     gap = relative_gap(Runs((10.0, 11.0)), Runs((12.0,)), 1)
-    assert gap is not None
     assert gap.low is None
     assert may_be_equal(gap)
     assert relative_gap(Runs((0.0, 0.0)), Runs((1.0, 1.0)), 1) is None
@@ -226,13 +216,11 @@ def gap_of_a_drawn_pool(random: np.random.Generator, texts: int) -> tuple[Interv
         runs.append(resample[random.integers(0, TEXTS, texts)].mean(axis=0))
     best, other = np.array(runs).T
     redrawn = texts / TEXTS
-    found = [
+    known, left_out = (
         relative_gap(Runs(best, common), Runs(other, common), 1)
         for common in (redrawn / (1 + redrawn), 0.0)
-    ]
-    assert found[0] is not None
-    assert found[1] is not None
-    return found[0], found[1]
+    )
+    return known, left_out
 
 
 @pytest.mark.parametrize("texts", [12, 30])
@@ -253,22 +241,13 @@ def test_gaps_cover_the_difference_of_texts_that_were_not_recorded(texts: int) -
 
 def test_a_gap_is_the_interval_of_versus() -> None:
     """Of the same two scenarios, on a recorded pool, whose own chance counts."""
-    acceptance = {"source": "profile", "name": "reference"}
-    a = Scenario.of({
-        "name": "a",
-        "runs": 5,
-        "target": {"layers": 4},
-        "drafts": [{"device": {"draft_ms": {1: 5.0}}}],
-        "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
-        "acceptance": acceptance,
-        "workload": {"new_tokens": 40},
-        "schedule": {"name": "chain", "gamma": 2},
-    })  # fmt: skip
+    recorded = {"acceptance": {"source": "profile", "name": "reference"}, "runs": 5}
+    content = {key: value for key, value in SEARCHED.items() if key != "search"}
+    a = Scenario.of({**content, **recorded, "schedule": {"name": "chain", "gamma": 2}})
     b = a.with_(**{"schedule.gamma": 5})
-    points = simulate_points([Point("a", a), Point("b", b)], lambda *_: None)
+    points = simulate_points([Point("a", a), Point("b", b)], say)
     gap = relative_gap(*(Runs.of(points[each], METRIC) for each in ("a", "b")), 1)
     told = compare(a, b).differences[METRIC].relative
-    assert told is not None
     assert points["a"].common > 0
     assert gap == told
 
@@ -277,46 +256,49 @@ def test_a_gap_is_the_interval_of_versus() -> None:
 
 
 @pytest.mark.long
-def test_a_limit_on_a_figure_refuses_what_breaks_it(tmp_path: Path) -> None:
-    limited = found("search.limits.time_between_tokens_ms=35")
-    (plain,) = [each for each in limited.refused if each.schedule == "pp"]
-    assert "time between tokens is 4" in plain.reason
-    assert "above search.limits.time_between_tokens_ms = 35 (by a factor of 1.2" in plain.reason
+def test_a_limit_on_a_figure_refuses_what_breaks_it_and_all_that_are_the_same() -> None:
+    grid = "search.grid={schedule={gamma=[4],prefill_chunk=[64,128,256]}}"
+    limit = ('search.schedules=["pp","chain"]', "search.limits.time_between_tokens_ms=35")
+    limited = found(*limit, grid)
+    assert [rung.candidates for rung in limited.rungs] == [6, 2]
+    assert {each.schedule for each in limited.refused} == {"pp"}
+    chunks = [each.settings["schedule.prefill_chunk"] for each in limited.refused]
+    assert chunks == [64, 128, 256]
+    reason = limited.refused[0].reason
+    assert "time between tokens is 4" in reason
+    assert "above search.limits.time_between_tokens_ms = 35 (by a factor of 1.2" in reason
     assert all(each.candidate.schedule != "pp" for each in limited.ranking)
-    assert limited.feasible
+    content = plan_content(limited)
+    assert content["feasible"]
+    assert {each["schedule"] for each in content["refused"]} == {"pp"}
 
 
 @pytest.mark.long
 def test_where_no_plan_keeps_the_limits_the_nearest_is_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, figures = tmp_path / "cluster.toml", tmp_path / "plan.json"
-    path.write_text(CLUSTER)
+    figures = path.with_name("plan.json")
     limits = "search.limits={ time_between_tokens_ms = 2, throughput_tokens_s = 25 }"
     assert call(monkeypatch, "plan", path, "--json", figures, "--set", limits) == 1
     said = capsys.readouterr()
     assert_sentence(said.err, "no plan keeps the limits; of the nearest one, chain gamma=4, time ")
     assert "nearest first" in said.out
-    assert not (tmp_path / "cluster-best.toml").exists()
+    assert not path.with_name("cluster-best.toml").exists()
     content = json.loads(figures.read_text())
-    assert not content["feasible"]
-    assert content["comparisons"] == 0
-    worst = []
+    assert (content["feasible"], content["comparisons"]) == (False, 0)
+    excesses = [[miss["excess"] for miss in plan["misses"]] for plan in content["ranking"]]
+    assert all(each == sorted(each, reverse=True) for each in excesses)
+    assert excesses == sorted(excesses, key=max)
     for plan in content["ranking"]:
-        excesses = [each["excess"] for each in plan["misses"]]
-        assert excesses == sorted(excesses, reverse=True)
         first = plan["misses"][0]
-        assert first["limit"] == "time_between_tokens_ms"
-        assert first["value"] == plan["time_between_tokens_ms"]["mean"]
+        assert (first["limit"], first["value"]) == (METRIC, plan[METRIC]["mean"])
         assert first["excess"] == pytest.approx(first["value"] / first["bound"] - 1)
-        worst.append(excesses[0])
-    assert worst == sorted(worst)
     assert {plan["schedule"] for plan in content["ranking"]} == {"pp", "chain", "specpipe"}
     assert content["ranking"][-1]["misses"][1]["limit"] == "throughput_tokens_s"
 
 
 @pytest.mark.long
-def test_the_nearest_plan_survives_whatever_the_goal(tmp_path: Path) -> None:
+def test_the_nearest_plan_survives_whatever_the_goal() -> None:
     """Nearness counts in every rung, not only in the last one."""
     limits = ("search.limits.time_between_tokens_ms=2", "search.goal=time_to_first_token_ms")
     limited = found(*limits)
@@ -325,19 +307,19 @@ def test_the_nearest_plan_survives_whatever_the_goal(tmp_path: Path) -> None:
     assert limited.best.outcome.metrics[METRIC].mean == pytest.approx(nearest)
 
 
-def test_of_plans_that_are_all_too_dear_the_cheapest_is_named(tmp_path: Path) -> None:
+def test_of_plans_that_are_all_too_dear_the_cheapest_is_named() -> None:
     text = CLUSTER.replace("{ draft_ms", "{ price_usd_per_hour = 0.1, draft_ms")
     text = text.replace("memory_mib = 450", "memory_mib = 450, price_usd_per_hour = 1.0")
     pricey = 'search.grid={"drafts.0.device.price_usd_per_hour"=[10.0,7.0]}'
     with pytest.raises(UserError, match=r"devices cost 9 USD per hour.*8 candidates were tried"):
-        find_candidates(loaded(tmp_path, text, pricey, "search.limits.price_usd_per_hour=3", FEW))
+        find_candidates(loaded(text, pricey, "search.limits.price_usd_per_hour=3", FEW))
 
 
 # --- candidates -------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_listed_with_its_reason(tmp_path: Path) -> None:
-    file = loaded(tmp_path, CLUSTER, "target.kv_kib=50")
+def test_what_does_not_fit_is_listed_with_its_reason() -> None:
+    file = loaded(CLUSTER, "target.kv_kib=50")
     candidates, refused = find_candidates(file)
     assert {each.settings.get("schedule.width") for each in refused} == {64}
     assert "pipeline0.stage1 needs 400.0 MiB for 4 layers" in refused[0].reason
@@ -345,15 +327,14 @@ def test_what_does_not_fit_is_listed_with_its_reason(tmp_path: Path) -> None:
     assert len(candidates) == 6
 
 
-def test_a_share_of_the_memory(tmp_path: Path) -> None:
+def test_a_share_of_the_memory() -> None:
     with pytest.raises(UserError, match=r"device's 450 MiB search\.limits\.memory_share = 0\.8"):
-        find_candidates(loaded(tmp_path, CLUSTER, "search.limits.memory_share=0.8"))
-    assert find_candidates(loaded(tmp_path, CLUSTER, "search.limits.memory_share=0.95"))[0]
+        find_candidates(loaded(CLUSTER, "search.limits.memory_share=0.8"))
+    assert find_candidates(loaded(CLUSTER, "search.limits.memory_share=0.95"))[0]
 
 
-def test_the_default_grids_give_plans_for_every_schedule(tmp_path: Path) -> None:
-    text = CLUSTER.split("[search]")[0]
-    file = loaded(tmp_path, text, "workload.concurrency=2")
+def test_the_default_grids_give_plans_for_every_schedule() -> None:
+    file = loaded(WITHOUT_SEARCH, "workload.concurrency=2")
     candidates, refused = find_candidates(file)
     assert not refused
     assert {each.schedule for each in candidates} == set(file.search.schedules)
@@ -362,11 +343,8 @@ def test_the_default_grids_give_plans_for_every_schedule(tmp_path: Path) -> None
     assert len(labels) == len(set(labels))
 
 
-def test_a_key_of_the_file_holds_for_all_and_a_named_schedule_is_the_only_one(
-    tmp_path: Path,
-) -> None:
-    text = CLUSTER.split("[search]")[0]
-    file = loaded(tmp_path, text, "schedule.name=specpipe", "schedule.children=3")
+def test_a_key_of_the_file_holds_for_all_and_a_named_schedule_is_the_only_one() -> None:
+    file = loaded(WITHOUT_SEARCH, "schedule.name=specpipe", "schedule.children=3")
     candidates, _ = find_candidates(file)
     assert {each.schedule for each in candidates} == {"specpipe"}
     assert {each.scenario.schedule.children for each in candidates} == {3}
@@ -398,102 +376,86 @@ def test_the_example_is_planned_and_its_best_plan_is_a_scenario(
     assert metric["mean"] == pytest.approx(first["time_between_tokens_ms"]["mean"])
 
 
-def test_the_content_says_all(tmp_path: Path) -> None:
-    content = plan_content(found("search.limits.time_between_tokens_ms=35"))
-    json.dumps(content)
-    assert content["goal"] == "time_between_tokens_ms"
-    assert content["ranking"][0]["relative_to_best"] is None
-    assert content["ranking"][0]["indistinguishable"]
-    assert [each["schedule"] for each in content["refused"]] == ["pp"]
+def test_analyses_are_printed_written_drawn_and_reported(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = {"schedules": ["pp", "chain"], "grid": {"schedule.gamma": [3]}}
+    path.write_text(toml_text({**SEARCHED, "search": both}, []))
+    keys = ("scale.drafts=1:32", "workload.concurrency=1:2")
+    plot, out, page = (path.with_name(name) for name in ("map.png", "p.json", "page"))
+    asked = ["--robust", "--plot", plot, "--json", out, "--report", page]
+    asked += [part for key in keys for part in ("--break-even", key)]
+    assert call(monkeypatch, "plan", path, *asked) == 0
+    told, content = capsys.readouterr().out, json.loads(out.read_text())
+    assert "a device 1.5 times as slow" in told
+    assert "break-even: scale.drafts = " in told
+    assert plot.stat().st_size > 5_000
+    assert "a device 1.5 times as slow" in (page / "index.html").read_text()
+    each = search(Cluster.load(path), say)
+    assert content["robustness"] == RobustnessAnalysis.run(each, say).as_dict()["robustness"]
+    axes = axes_of(keys, each.cluster)
+    assert content["break_even"] == BreakEvenAnalysis.run(each, say, axes).as_dict()["break_even"]
+    assert content["break_even_map"]["x"]["key"] == "scale.drafts"
 
 
-BAD = [
-    ("search.goal=speed", "key search.goal = \"speed\": input should be 'time_between_tokens_ms'"),
-    ("search.gaol=1", "key search.gaol is unknown; did you mean 'goal'?"),
-    ("serch.goal=1", "key serch is unknown; did you mean 'search'?"),
-    (
-        'search.schedules=["specpip"]',
-        'key search.schedules.0 = "specpip": there is no such system; did you mean',
-    ),
-    ("search.schedules=[]", "key search.schedules = []"),
-    ("search.grid={schedule={widht=[1]}}", "search.grid.schedule.widht is unknown; did you mean"),
-    ("search.grid={schedule={tree_size=[1]}}", "schedule.tree_size is read by no schedule that"),
-    ("search.grid={schedule={width=[]}}", "key search.grid.schedule.width = []"),
-    ("search.grid={schedule={width=[0]}}", "key schedule.width = 0: input should be greater"),
-    ('search.grid={"drafts.0.device"=["l4"]}', "no such profile in devices; did you mean 'l40'?"),
-    ('search.grid={"links.defualt"=["wan"]}', "key links.defualt is unknown"),
-    ("search.limits.memory_share=1.5", "key search.limits.memory_share = 1.5"),
-    (
-        "search.goal=usd_per_million_tokens",
-        "key search.goal = 'usd_per_million_tokens': the device of draft0 states no "
-        "price_usd_per_hour, nor do those of pipeline0.stage1, pipeline0.stage2",
-    ),
-    ("search.goal=joules_per_token", "the device of draft0 states no power, nor do"),
-    ("search.limits.joules_per_token=1", "key search.limits.joules_per_token: the device of"),
-    ("search.limits.price_usd_per_hour=1", "price_usd_per_hour: the device of draft0 states no"),
-    ("search.first_runs=1", "key search.first_runs = 1"),
-    ("runs=1", "key runs = 1: a ranking needs at least search.first_runs = 2 runs"),
-    ("schedule.tree_sise=1", "key schedule.tree_sise is unknown; did you mean 'tree_size'?"),
-    ("schedule=3", "keys schedule and search are tables"),
-    ('acceptance={source="replay",file="x"}', "key acceptance.source = 'replay': a search draws"),
-    ("workload.new_tokens=1", "key search.goal = 'time_between_tokens_ms' does not apply"),
-]
-
-
-@pytest.mark.parametrize(("setting", "sentence"), BAD)
-def test_bad_input_is_one_sentence(
-    setting: str,
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--sensitivity", "--quiet"], "--sensitivity --quiet shows nothing; add --json or --plot"),
+        (["--robust", "--quiet"], "--robust --quiet shows nothing; add --json"),
+        (["--break-even", "a", "--break-even", "a=1:2"], "a map is over two different inputs"),
+        (3 * ["--break-even", "a"], "takes one input, or two for a map"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: list[str],
     sentence: str,
-    tmp_path: Path,
+    path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = tmp_path / "cluster.toml"
-    path.write_text(CLUSTER)
-    assert call(monkeypatch, "plan", path, "--quiet", "--set", setting) == 2
+    assert call(monkeypatch, "plan", path, *options) == 2
     assert_sentence(capsys.readouterr().err, sentence)
-    assert not (tmp_path / "cluster-best.toml").exists()
 
 
 def test_a_cluster_and_a_scenario_are_not_taken_for_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("simulate", "theory"):
         assert call(monkeypatch, command, EXAMPLE) == 2
         assert_sentence(capsys.readouterr().err, "is a cluster file (it has a table [search])")
-    path = tmp_path / "scenario.toml"
-    path.write_text(CLUSTER.split("[search]")[0] + '[schedule]\nname = "chain"\n')
+    path.write_text(WITHOUT_SEARCH + '[schedule]\nname = "chain"\n')
     assert call(monkeypatch, "plan", path) == 2
     assert_sentence(capsys.readouterr().err, "is a scenario (it names its schedule and has no")
-    assert not (tmp_path / "scenario-best.toml").exists()
+    assert not path.with_name("cluster-best.toml").exists()
     assert Cluster.load(path, ["search.keep=2"]).search.schedules == ("chain",)
 
 
 def test_the_ranking_is_shown_before_its_analyses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What was printed when the sensitivity begins, and what it adds when it is there."""
-    path, shown = tmp_path / "cluster.toml", list[str]()
+    shown = list[str]()
 
     def begun(*_: object) -> list[Sensitivity]:
         shown.append(capsys.readouterr().out)
         return [Sensitivity("scale.stages", -0.1, 0.1, None, None)]
 
-    path.write_text(CLUSTER)
     monkeypatch.setattr("treepipe.planner.sensitivity.sensitivities", begun)
+    plot = path.with_name("tornado.png")
     few = ("--set", 'search.schedules=["pp"]', "--set", "search.grid={}", "--runs", 2)
-    assert call(monkeypatch, "plan", path, "--sensitivity", *few) == 0
+    assert call(monkeypatch, "plan", path, "--sensitivity", "--plot", plot, *few) == 0
+    assert plot.stat().st_size > 5_000
     assert "best: pp (plain decoding): " in shown[0]
     assert "times of all stages" not in shown[0]
     assert "times of all stages" in capsys.readouterr().out
 
 
-def test_a_rung_keeps_one_of_candidates_that_are_the_same(tmp_path: Path) -> None:
+def test_a_rung_keeps_one_of_candidates_that_are_the_same() -> None:
     """A short prompt is one chunk, however large that may be: of nine candidates three are told
     apart, so one goes on, for all that are as it is."""
-    text = CLUSTER.split("[search]")[0]
     grid = "search.grid={schedule={gamma=[1,2,3],prefill_chunk=[64,128,256]}}"
-    ranked = search(loaded(tmp_path, text, 'search.schedules=["chain"]', grid), lambda *_: None)
+    ranked = found('search.schedules=["chain"]', grid, text=WITHOUT_SEARCH)
     assert [(rung.candidates, rung.runs) for rung in ranked.rungs] == [(9, 2), (1, 6)]
     kept = ranked.best.candidate
     assert [each.settings["schedule.gamma"] for each in kept.same] == [
@@ -504,33 +466,7 @@ def test_a_rung_keeps_one_of_candidates_that_are_the_same(tmp_path: Path) -> Non
     ]
 
 
-def test_what_breaks_a_limit_is_listed_with_all_that_are_the_same(tmp_path: Path) -> None:
-    grid = "search.grid={schedule={gamma=[4],prefill_chunk=[64,128,256]}}"
-    limit = ('search.schedules=["pp","chain"]', "search.limits.time_between_tokens_ms=35")
-    limited = search(loaded(tmp_path, CLUSTER, *limit, grid), lambda *_: None)
-    assert [rung.candidates for rung in limited.rungs] == [6, 2]
-    chunks = [each.settings["schedule.prefill_chunk"] for each in limited.refused]
-    assert {each.schedule for each in limited.refused} == {"pp"}
-    assert chunks == [64, 128, 256]
-
-
-def test_outputs_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "cluster.toml"
-    path.write_text(CLUSTER)
-    common = (
-        "plan",
-        path,
-        "--quiet",
-        "--set",
-        'search.schedules=["chain"]',
-        "--set",
-        "search.grid={}",
-    )
-    assert call(monkeypatch, *common, "--out", path) == 2
-    assert_sentence(capsys.readouterr().err, "is a file that this command reads")
-    assert call(monkeypatch, *common, "--out", tmp_path / "none" / "best.toml") == 2
-    assert_sentence(capsys.readouterr().err, "there is no folder")
-    assert call(monkeypatch, *common) == 0
-    assert Scenario.load(tmp_path / "cluster-best.toml").schedule.name == "chain"
+def test_a_plan_is_written_beside_its_cluster(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ("--set", 'search.schedules=["chain"]', "--set", "search.grid={}")
+    assert call(monkeypatch, "plan", path, "--quiet", *few) == 0
+    assert Scenario.load(path.with_name("cluster-best.toml")).schedule.name == "chain"

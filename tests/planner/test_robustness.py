@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from math import pi, sqrt
 from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import assert_sentence, call
-from tests.worlds.searches import CLUSTER, METRIC, found
+from tests.worlds.searches import METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.core.losses import noticed_after_ms
-from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan
 from treepipe.planner.break_even import axis_of, break_even
 from treepipe.planner.halving import Found
-from treepipe.planner.page import plan_report
 from treepipe.planner.report import write_best
-from treepipe.planner.robustness import RobustnessAnalysis, StressCase, stress_cases
-from treepipe.report.page import report_html
+from treepipe.planner.robustness import StressCase, stress_cases
+from treepipe.planner.sensitivity import sensitivities
 from treepipe.results.estimates import observe
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
@@ -98,29 +94,7 @@ def test_bursts_are_a_case_where_requests_arrive_at_a_rate() -> None:
 def test_worse_is_less_of_a_throughput() -> None:
     rows = by_case(found(**{"search.goal": "throughput_tokens_s"}))
     assert all(row.change < 0 for row in rows.values())
-    assert rows[SLOW].worker is not None
     assert rows[SLOW].worker.startswith("pipeline0.stage"), "the draft has nothing to do"
-
-
-def test_no_plan_has_no_cases() -> None:
-    assert stress_cases(found(**{"search.limits.time_between_tokens_ms": 1.0}), say) == []
-
-
-def test_the_command_prints_writes_and_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("c.toml").write_text(toml_text(CLUSTER, []))
-    assert call(monkeypatch, "plan", "c.toml", "--robust", "--json", "p.json") == 0
-    assert SLOW in capsys.readouterr().out
-    rows = json.loads(Path("p.json").read_text())["robustness"]
-    each = found()
-    assert rows == RobustnessAnalysis.run(each, say).as_dict()["robustness"]
-    page = report_html(plan_report(each, [RobustnessAnalysis.run(each, say)]))
-    assert SLOW in page
-    assert SLOW not in report_html(plan_report(each))
-    assert call(monkeypatch, "plan", "c.toml", "--robust", "--quiet", "--force") == 2
-    assert_sentence(capsys.readouterr().err, "--robust --quiet shows nothing; add --json")
 
 
 def test_the_written_plan_keeps_the_clusters_faults(tmp_path: Path) -> None:
@@ -129,22 +103,11 @@ def test_the_written_plan_keeps_the_clusters_faults(tmp_path: Path) -> None:
     assert (faults.spares, faults.timeout_ms) == (2, 1500)
 
 
-def test_no_worker_fails_in_a_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "cluster.toml"
-    faults = [{"worker": "draft0", "kind": "kill", "at_ms": 5.0}]
-    path.write_text(toml_text({**CLUSTER, "faults": faults}, []))
-    assert call(monkeypatch, "plan", path) == 2
-    assert_sentence(capsys.readouterr().err, "key faults.inject: no worker fails in a search")
-
-
 def test_a_plan_of_the_library_is_asked_the_same() -> None:
     each = found()
-    plan = Plan(each)
+    plan, key = Plan(each), "links.default.latency_ms=1:9"
     assert plan.robustness() == stress_cases(each, say)
-    assert plan.break_even("links.default.latency_ms=1:9") == break_even(
-        each, axis_of("links.default.latency_ms=1:9", each.cluster), say
-    )
+    assert plan.sensitivity() == sensitivities(each, say)
+    assert plan.break_even(key) == break_even(each, axis_of(key, each.cluster), say)
     with pytest.raises(UserError, match="--capacity needs"):
         plan.capacity()

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from tests.worlds.command_line import assert_sentence, call
-from tests.worlds.searches import CLUSTER, METRIC, found
+from tests.worlds.searches import METRIC, found
 from tests.worlds.written_studies import say
-from treepipe.core.errors import UserError
-from treepipe.files.toml_file import toml_text
-from treepipe.library import Plan
-from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found
 from treepipe.planner.report import plan_content
+from treepipe.planner.robustness import stress_cases
 from treepipe.planner.sensitivity import RATE, Sensitivity, sensitivities
-from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.points import Point, simulate_points
@@ -40,9 +32,8 @@ def test_plain_decoding_hangs_on_its_stages_and_links_by_their_shares() -> None:
         change = {key: getattr(row, side) for key, row in rows.items()}
         assert change["scale.stages"] == pytest.approx(sign * 0.1 * 2 * 20.0 / token_ms)
         latency = change["scale.latency"] * token_ms / (sign * 0.1 * 3.0)
-        assert latency == pytest.approx(
-            max(1, round(latency))
-        )  # so many messages one after another
+        messages = max(1, round(latency))  # one after another
+        assert latency == pytest.approx(messages)
         assert change["scale.drafts"] == change["scale.misses"] == 0.0
     sent = rows["scale.bandwidth"].up * -11  # times of what is sent are divided by 1.1
     shares = [rows["scale.stages"].up, rows["scale.latency"].up, sent * 0.1]
@@ -94,18 +85,11 @@ def test_who_is_hit_with_more_misses_is_hit_with_fewer() -> None:
         assert 0 < np.mean(texts[0] < texts[1]) < 0.15
 
 
-def test_the_library_tells_the_same_rows() -> None:
-    each = found()
-    assert Plan(each).sensitivity() == sensitivities(each, say)
-
-
 def test_rows_are_sorted_and_hold_their_intervals() -> None:
     rows = sensitivities(found(**CHAIN), say)
     assert [row.size for row in rows] == sorted((row.size for row in rows), reverse=True)
     assert rows[0].size > 0
     for row in rows:
-        assert row.low is not None
-        assert row.high is not None
         assert row.low - 1e-9 <= getattr(row, row.larger) <= row.high + 1e-9
 
 
@@ -132,53 +116,8 @@ def test_load_is_an_input_where_requests_arrive() -> None:
     assert RATE not in by_key(found())
 
 
-def test_no_plan_that_keeps_the_limits_has_none() -> None:
+def test_where_no_plan_keeps_the_limits_nothing_is_analysed() -> None:
     each = found(**{"search.limits": {METRIC: 1.0}})
-    assert sensitivities(each, say) == []
-    assert plan_content(each)["sensitivity"] == []
-
-
-@pytest.mark.long
-def test_command_tells_it_in_a_table_a_picture_and_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cluster = tmp_path / "c.toml"
-    cluster.write_text(toml_text(Cluster.of(CLUSTER).content, []))
-    plot, out = tmp_path / "t.png", tmp_path / "p.json"
-    asked = ("plan", cluster, "--sensitivity", "--plot", plot, "--json", out)
-    assert call(monkeypatch, *asked) == 0
-    assert "times of all stages" in capsys.readouterr().out
-    assert plot.stat().st_size > 5_000
-    rows = json.loads(out.read_text())["sensitivity"]
-    assert {"key", "down", "up", "low", "high"} == set(rows[0])
-    best = Scenario.load(tmp_path / "c-best.toml")
-    assert best.scale.stages == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--sensitivity", "--quiet"], "--sensitivity --quiet shows nothing; add --json or --plot"),
-        (
-            ["--break-even", "a", "--break-even", "a=1:2", "--json", "-"],
-            "a map is over two different inputs",
-        ),
-        ([*3 * ["--break-even", "a"], "--json", "-"], "takes one input, or two for a map"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(
-    options: list[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("c.toml").write_text(toml_text(Cluster.of(CLUSTER).content, []))
-    assert call(monkeypatch, "plan", "c.toml", *options) == 2
-    assert_sentence(capsys.readouterr().err, sentence)
-
-
-def test_an_input_that_cannot_be_larger_is_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"leaves no room .* \(--sensitivity takes each input 10%"):
-        sensitivities(found(**{**CHAIN, "acceptance.beta": 0.05}), say)
+    assert sensitivities(each, say) == stress_cases(each, say) == []
+    content = plan_content(each)
+    assert (content["sensitivity"], content["break_even"]) == ([], None)

@@ -38,7 +38,6 @@ def found(**changes: object) -> Found:
 def test_plain_decoding_is_as_uncertain_as_its_stages() -> None:
     """Its time is that of the stages, so the wider interval is the profile's own 40 %."""
     each = found()
-    assert each.cases is not None
     assert dict(each.cases.inputs) == {Estimated("device", "jetson-agx-orin"): 0.4}
     point = each.best_of_each["pp"].outcome.metrics[METRIC]
     wide = each.cases.widened("pp", point)
@@ -50,7 +49,6 @@ def test_what_both_plans_rest_on_cancels_out() -> None:
     """A chain's gain over plain decoding hardly depends on how fast the stages are: only its draft
     does not change with them."""
     each = found()
-    assert each.cases is not None
     one = each.best_of_each["pp"].outcome.metrics[METRIC]
     alone = each.cases.widened("pp", one)
     ratio = each.cases.ratio_widened("pp", "chain", one)

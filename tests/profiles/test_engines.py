@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -39,6 +40,13 @@ llamacpp:spec_decode_num_accepted_tokens_per_pos{position="1"} 20
 SGLANG = """sglang:spec_accept_length{model_name="m"} 2.25
 sglang:spec_num_steps{model_name="m"} 3.0
 """
+
+REPLAYED: dict[str, Any] = {
+    "name": "replayed",
+    "target": {"layers": 1},
+    "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0}}}]}],
+    "schedule": {"name": "chain", "gamma": 3},
+}
 
 
 def file(folder: Path, text: str) -> Path:
@@ -135,23 +143,16 @@ def test_histograms_by_draft_length_say_what_the_ordered_steps_say(
     assert (nothing > 0) <= any(f"{nothing} of {len(every)} steps drafted" in n for n in one.notes)
 
 
-def test_lengths_that_count_the_targets_own_token_are_recognised(tmp_path: Path) -> None:
-    """4 steps accept 2, 1, 1 and 0 of 2 drafted tokens, whichever way lengths are counted."""
+def test_histograms_of_lengths_and_of_correct_drafts_say_the_same(tmp_path: Path) -> None:
+    """4 steps accept 2, 1, 1 and 0 of 2 drafted tokens, with or without the target's own."""
     totals = {"num_accepted_draft_tokens": 4, "num_spec_tokens": 2}
-    without = read_export(
-        "vllm-requests", file(tmp_path, response(acceptance_histogram=[1, 2, 1], **totals))
-    )
-    with_own = read_export(
-        "vllm-requests", file(tmp_path, response(acceptance_histogram=[0, 1, 2, 1], **totals))
-    )
-    assert without.shares == with_own.shares == (0.75, 1 / 3)
-
-
-def test_correct_drafts_of_sglang(tmp_path: Path) -> None:
-    text = json.dumps(
-        {"meta_info": {"spec_correct_drafts_histogram": [1, 2, 1], "spec_num_proposed_drafts": 8}}
-    )
-    assert read_export("sglang-requests", file(tmp_path, text)).shares == (0.75, 1 / 3)
+    drafts = {"spec_correct_drafts_histogram": [1, 2, 1], "spec_num_proposed_drafts": 8}
+    for kind, text in (
+        ("vllm-requests", response(acceptance_histogram=[1, 2, 1], **totals)),
+        ("vllm-requests", response(acceptance_histogram=[0, 1, 2, 1], **totals)),
+        ("sglang-requests", json.dumps({"meta_info": drafts})),
+    ):
+        assert read_export(kind, file(tmp_path, text)).shares == (0.75, 1 / 3)
 
 
 @given(st.lists(st.lists(STEP, min_size=1, max_size=8), min_size=1, max_size=3), st.integers(1, 20))
@@ -165,9 +166,7 @@ def test_ordered_steps_are_replayed_as_they_were(
     path = tmp_path_factory.mktemp("replay") / "steps.json"
     chain_recording(requests, [prompt] * len(requests)).save(path)
     scenario = Scenario.of({
-        "name": "replayed",
-        "target": {"layers": 1},
-        "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0}}}]}],
+        **REPLAYED,
         "schedule": {"name": "chain", "gamma": longest},
         "acceptance": {"source": "replay", "file": str(path)},
         "workload": {"requests": len(requests), "stop_at_end_of_text": False},
@@ -188,17 +187,10 @@ def test_what_is_imported_is_a_profile_that_scenarios_name(
     out = tmp_path / "mine.toml"
     export = file(tmp_path, VLLM)
     assert call(monkeypatch, "profiles", "import", "vllm", export, "--out", out) == 0
-    shown = capsys.readouterr().out
-    assert "tokens per step: 2.7" in shown
-    assert "for chains" in shown.replace("\n", " ")
-    scenario = Scenario.of(
-        {
-            "name": "s", "target": {"layers": 1}, "schedule": {"name": "chain", "gamma": 3},
-            "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0}}}]}],
-            "acceptance": {"source": "profile", "name": str(out)},
-        }
-    )  # fmt: skip
-    assert scenario.acceptance.table == {1: (0.8, 0.75, 0.5)}  # type: ignore[union-attr]
+    assert "tokens per step: 2.7" in capsys.readouterr().out
+    profile = {"source": "profile", "name": str(out)}
+    scenario = Scenario.of({**REPLAYED, "acceptance": profile})
+    assert scenario.acceptance.table == {1: (0.8, 0.75, 0.5)}
     assert call(monkeypatch, "profiles", str(out)) == 0
     assert "0.8, 0.75, 0.5 by depth" in capsys.readouterr().out
     assert call(monkeypatch, "profiles", "import", "vllm", export, "--out", out) == 2

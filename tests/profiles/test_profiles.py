@@ -42,14 +42,6 @@ def test_library_files_are_valid(path: Path) -> None:
     assert kind == path.parent.name
 
 
-def test_library_holds_what_it_promises() -> None:
-    assert {"a40", "a100", "h100", "rtx-3090", "rtx-4090", "a6000", "l40"} <= set(
-        profile_names("devices")
-    )
-    assert {"jetson-orin-nano-8gb", "jetson-agx-orin"} <= set(profile_names("devices"))
-    assert {"ethernet-1g", "ethernet-10g", "wifi", "wan"} <= set(profile_names("links"))
-
-
 @pytest.mark.parametrize(
     "row", MEASURED, ids=lambda row: f"{row['device']}-{row['part']}-{row['model']}"
 )
@@ -62,7 +54,6 @@ def test_tables_hold_the_measured_values(row: dict[str, Any]) -> None:
     for tokens, measured in ((int(tokens), ms) for tokens, ms in row["ms"].items()):
         within = TOLERANCE if tokens <= NEAR else FAR_TOLERANCE
         assert table(tokens) == pytest.approx(measured, rel=within)
-    assert entry.fit_error is not None
     assert entry.fit_error.median <= TOLERANCE
     assert entry.fit_error.max <= FAR_TOLERANCE
 

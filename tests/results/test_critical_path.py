@@ -62,7 +62,6 @@ def token_ms(given: Scenario) -> float:
 
 def path(given: Scenario) -> CriticalPath:
     found = simulate(given, runs=1).critical_path
-    assert found is not None
     assert sum(found.places.values()) == pytest.approx(1)
     assert sum(found.reasons.values()) == pytest.approx(1)
     return found

@@ -14,7 +14,6 @@ from treepipe.results.estimates import observe, summarize
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.recording import Recording
 from treepipe.results.result import make_result
-from treepipe.results.statistics import Interval
 from treepipe.results.trace import Span, Trace
 from treepipe.scenario.machines import Machine, running_warnings
 
@@ -122,13 +121,6 @@ def test_where_no_time_passes_there_are_times_and_no_rates() -> None:
             "per_session_throughput_tokens_s, throughput_tokens_s, utilization"
         )
     assert observe([_trace()]).warnings == []
-
-
-def test_interval_is_students() -> None:
-    interval = Interval.over([9.0, 10.0, 11.0])
-    assert interval.mean == 10
-    assert interval.high == pytest.approx(10 + 4.302653 / 3**0.5)
-    assert Interval.over([3.0]) == Interval(3.0, None, None)
 
 
 def test_runs_are_summarized_metric_by_metric() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from treepipe.results.statistics import (
     POSITIVE,
@@ -57,9 +59,10 @@ def test_interval_is_students() -> None:
     assert Interval.over([3.0]) == Interval(3.0, None, None)
 
 
-def test_replications_cover_the_mean() -> None:
-    hits = covered(lambda rng: Interval.over(rng.normal(5.0, 1.0, 8)), 5.0, seed=1)
-    assert LOWEST <= hits <= HIGHEST
+def test_independent_observations_cover_the_mean() -> None:
+    for over, count in ((Interval.over, 8), (Interval.over_batches, 20)):
+        hits = covered(lambda rng: over(rng.normal(5.0, 1.0, count)), 5.0, seed=count)  # noqa: B023
+        assert LOWEST <= hits <= HIGHEST
 
 
 def test_a_further_observation_is_covered() -> None:
@@ -103,11 +106,6 @@ def test_intervals_over_batches_cover_what_the_recorded_prompts_have_by_chance()
     assert LOWEST - 6 <= covered(lambda rng: over(rng, 20 / 12), 5.0, seed=9) <= HIGHEST
 
 
-def test_independent_batches_cover_the_mean() -> None:
-    hits = covered(lambda rng: Interval.over_batches(rng.normal(5.0, 1.0, 20)), 5.0, seed=2)
-    assert LOWEST <= hits <= HIGHEST
-
-
 def test_batches_of_a_correlated_series_cover_the_mean() -> None:
     def estimate(rng: np.random.Generator) -> Interval:
         return Interval.over_batches(batch_means(autoregressive(rng, 3000, 0.8, 5.0), 30))
@@ -127,33 +125,77 @@ def test_short_correlated_series_are_merged_and_widened() -> None:
     assert widened > plain + 0.08 * TRIALS
 
 
-@pytest.mark.parametrize(
-    ("values", "within"),
-    [
-        ([0.0, 0.0, 30.0], POSITIVE),
-        ([1.0, 900.0], POSITIVE),
-        ([0.2, 0.99, 1.0], SHARE),
-        ([0.0, 0.0, 0.01], SHARE),
-        ([1.0, 1.0, 1.4], Range(1.0)),
-        ([-0.9, 0.9, -0.99], Range(-1.0, 1.0)),
-    ],
-)
-def test_an_interval_is_where_its_quantity_can_be(values: list[float], within: Range) -> None:
+RANGES = st.sampled_from([POSITIVE, SHARE, Range(1.0), Range(-1.0, 1.0)])
+PARTS = st.floats(0.001, 0.999)
+
+
+@given(RANGES, st.lists(PARTS, min_size=2, max_size=6))
+def test_an_interval_is_where_its_quantity_can_be(within: Range, parts: list[float]) -> None:
+    """Of values anywhere in a range, however the plain interval leaves it."""
+    width = within.high - within.low if np.isfinite(within.high) else 900.0
+    values = [within.low + part * width for part in parts]
+    assume(np.ptp(values) > 1e-6 * width)
     plain, found = Interval.over(values), Interval.over(values, within)
-    assert plain.low is not None
-    assert plain.high is not None
-    assert plain.low < within.low or plain.high > within.high, "it would be outside"
-    assert found.low is not None
-    assert found.high is not None
-    assert within.low < found.low < found.mean == plain.mean < found.high < within.high
+    assert found.mean == plain.mean
+    assert within.low <= found.low < found.mean < found.high <= within.high
 
 
-def test_a_narrow_interval_is_the_same_on_every_scale() -> None:
-    values = [0.500, 0.501, 0.502, 0.499]
+@given(st.lists(st.floats(0.4999, 0.5001), min_size=3, max_size=6))
+def test_a_narrow_interval_is_the_same_on_every_scale(values: list[float]) -> None:
     plain = Interval.over(values)
     for within in (POSITIVE, SHARE, Range(-1.0, 9.0)):
         found = Interval.over(values, within)
         assert (found.low, found.high) == pytest.approx((plain.low, plain.high), rel=1e-4)
+
+
+ENDS = st.none() | st.floats(0.0, 50.0)
+
+
+@st.composite
+def intervals(draw: st.DrawFn) -> Interval:
+    """Of any ends, one of which may be unknown, or not positive."""
+    mean = draw(st.floats(0.1, 50.0))
+    low, high = draw(ENDS), draw(ENDS)
+    return Interval(
+        mean, None if low is None else mean - low, None if high is None else mean + high
+    )
+
+
+@given(intervals(), st.floats(0.01, 99.0), PARTS)
+def test_what_an_interval_holds_its_inverse_holds(
+    interval: Interval, over: float, part: float
+) -> None:
+    """Of positive values; an end that is unknown, or not positive, bounds nothing."""
+    inverse = interval.inverse(over)
+    assert (inverse.high is None) == (interval.low is None or interval.low <= 0)
+    assert (inverse.low is None) == (interval.high is None)
+    low = max(0.0, -1.0 if interval.low is None else interval.low)
+    high = interval.mean + 99 if interval.high is None else interval.high
+    value = over / (low + part * (high - low))
+    assert inverse.low is None or inverse.low <= value * (1 + 1e-9)
+    assert inverse.high is None or value <= inverse.high * (1 + 1e-9)
+
+
+@given(st.lists(intervals(), min_size=1, max_size=4))
+def test_intervals_are_averaged_end_by_end(several: list[Interval]) -> None:
+    found = Interval.averaged(several)
+    whole = all(each.low is not None and each.high is not None for each in several)
+    assert found.mean == pytest.approx(np.mean([each.mean for each in several]))
+    for end in ("low", "high"):
+        average = np.mean([getattr(each, end) for each in several]) if whole else None
+        assert getattr(found, end) == (pytest.approx(average) if whole else None)
+
+
+POSITIVES = st.lists(st.floats(0.1, 99.0), min_size=1, max_size=6)
+
+
+@given(POSITIVES, POSITIVES)
+def test_ratio_observations_have_the_ratio_as_mean(above: list[float], below: list[float]) -> None:
+    count = min(len(above), len(below))
+    above, below = above[:count], below[:count]
+    found = ratio_observations(above, below)
+    assert len(found) == count
+    assert found.mean() == pytest.approx(sum(above) / sum(below))
 
 
 def test_at_the_end_of_its_range_an_interval_has_no_width_or_one_side() -> None:
@@ -185,6 +227,11 @@ def test_intervals_of_shares_near_one_cover_them_on_the_logit_scale() -> None:
     assert hits >= LOWEST
 
 
+def test_a_ratio_needs_a_denominator() -> None:
+    with pytest.raises(ValueError, match="needs a denominator"):
+        ratio_observations([1.0], [0.0])
+
+
 def test_ratio_of_sums_covers_the_ratio_of_means() -> None:
     """Time = 3 tokens' worth plus what does not grow with them; the mean of ratios is biased."""
 
@@ -197,13 +244,6 @@ def test_ratio_of_sums_covers_the_ratio_of_means() -> None:
     assert LOWEST <= hits <= HIGHEST
     naive = covered(lambda rng: Interval.over(np.divide(*parts(rng))), truth, seed=5)
     assert naive < 0.5 * TRIALS
-
-
-def test_ratio_observations_have_the_ratio_as_mean() -> None:
-    assert ratio_observations([6.0, 2.0], [1.0, 3.0]).mean() == pytest.approx(2.0)
-    assert ratio_observations([6.0, 2.0], [4.0, 4.0]).tolist() == [1.5, 0.5]
-    with pytest.raises(ValueError, match="needs a denominator"):
-        ratio_observations([1.0], [0.0])
 
 
 def test_correlation_of_neighbours() -> None:
@@ -255,8 +295,6 @@ def test_warm_up_removal_mends_the_mean() -> None:
         rest = series[mser5(series) :]
         count = batch_count(len(rest))
         interval = Interval.over_batches(batch_means(rest[len(rest) % count :], count))
-        assert interval.low is not None
-        assert interval.high is not None
         hits += interval.low <= 5.0 <= interval.high
         whole.append(series.mean())
         kept.append(rest.mean())
@@ -273,11 +311,16 @@ def test_pairs_take_away_what_both_share() -> None:
     assert paired.difference == Interval.over(b - a)
     assert paired.variance_reduction == pytest.approx(1 - (b - a).var() / (a.var() + b.var()))
     assert paired.variance_reduction > 0.9
-    assert paired.relative is not None
-    assert paired.relative.low is not None
-    assert paired.relative.high is not None
     assert paired.relative.low < 0.1 < paired.relative.high
     assert paired.relative.high - paired.relative.low < 0.03
+
+
+@given(POSITIVES.filter(lambda values: len(values) > 1), st.data())
+def test_nothing_is_less_by_more_than_the_whole_of_it(a: list[float], data: st.DataObject) -> None:
+    b = data.draw(st.lists(st.floats(0.1, 99.0), min_size=len(a), max_size=len(a)))
+    free, bounded = (Paired.of(a, b, batches=False, within=w) for w in (Range(), POSITIVE))
+    assert bounded.relative.low is None or bounded.relative.low >= -1
+    assert bounded.difference == free.difference, "a difference may be negative"
 
 
 def test_paired_intervals_cover_the_difference() -> None:
@@ -297,27 +340,3 @@ def test_equal_series_differ_by_nothing_and_rounding_is_no_difference() -> None:
     constant = Paired.of([0.0, 0.0], [2.0, 2.0], batches=False)
     assert constant.relative is None
     assert constant.variance_reduction is None
-
-
-def test_nothing_is_less_by_more_than_the_whole_of_it() -> None:
-    a, b = [1.0, 30.0, 9.0], [0.9, 2.0, 1.0]
-    free, bounded = (Paired.of(a, b, batches=False, within=w) for w in (Range(), POSITIVE))
-    assert bounded.relative is not None
-    assert free.relative is not None
-    assert bounded.relative.low is not None
-    assert free.relative.low is not None
-    assert free.relative.low < -1 < bounded.relative.low
-    assert bounded.difference == free.difference, "a difference may be negative"
-
-
-def test_an_interval_s_inverse_takes_no_bound_from_an_end_that_is_not_positive() -> None:
-    wide = Interval(10.0, -2.0, 20.0)
-    assert wide.inverse(40.0) == Interval(4.0, 2.0, None)
-    assert wide.inverse(40.0).complement() == Interval(-3.0, None, -1.0)
-    assert Interval(2.0, 0.0, None).inverse() == Interval(0.5, None, None)
-
-
-def test_intervals_are_averaged_end_by_end() -> None:
-    both = Interval(1.0, 0.5, 2.0), Interval(3.0, 2.5, 4.0)
-    assert Interval.averaged(both) == Interval(2.0, 1.5, 3.0)
-    assert Interval.averaged((*both, Interval(2.0, None, 3.0))) == Interval(2.0, None, None)

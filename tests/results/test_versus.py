@@ -32,13 +32,6 @@ ELSEWHERE = {
 something."""
 
 
-@pytest.fixture
-def scenario(tmp_path: Path) -> Path:
-    path = tmp_path / "small.toml"
-    path.write_text(SCENARIO)
-    return path
-
-
 def compared(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> dict[str, Any]:
     assert call(monkeypatch, "simulate", *arguments, "--json", out, "--quiet") == 0
     content: dict[str, Any] = json.loads(out.read_text())
@@ -60,12 +53,9 @@ def test_schedules_get_the_same_text_from_the_same_seed(scenario: Path) -> None:
     assert texts[0][0] != texts[0][1]
 
 
-def test_a_scenario_does_not_differ_from_itself(
-    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jitter = ["--set", "links.default={latency_ms=1, jitter_ms=3}"]
-    content = compared(monkeypatch, tmp_path / "v.json", scenario, "--versus", scenario, *jitter)
-    assert content["schema"] == "treepipe.versus/1"
+def test_a_scenario_does_not_differ_from_itself(scenario: Path) -> None:
+    jitter = "links.default={latency_ms=1, jitter_ms=3}"
+    content = make_comparison(side(scenario, jitter), side(scenario, jitter)).to_json()
     assert content["a"] == content["b"]
     assert set(content["differences"]) == set(METRICS) - PRICED - ELSEWHERE
     assert set(content["utilization_differences"]) == set(content["a"]["utilization"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from tests.worlds.command_line import assert_sentence, call
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import Span, Trace
 from treepipe.results.where import shares
@@ -24,13 +24,14 @@ def test_what_no_span_names_is_said_to_be_so() -> None:
 
 
 def test_the_simulator_names_what_a_profile_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scenario: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = tmp_path / "small.toml"
-    path.write_text(SCENARIO)
     json_path, picture = tmp_path / "r.json", tmp_path / "r.png"
     asked = ["--where-time-goes", "--json", json_path, "--plot", picture]
-    assert call(monkeypatch, "simulate", path, *asked) == 0
+    assert call(monkeypatch, "simulate", scenario, *asked) == 0
     assert "where time goes" in capsys.readouterr().out
     assert (tmp_path / "r-where-time-goes.png").stat().st_size > 1000
     workers = json.loads(json_path.read_text())["where_time_goes"]["workers"]
@@ -43,28 +44,26 @@ def test_the_simulator_names_what_a_profile_has(
 @pytest.mark.parametrize("command", ["simulate", "run"])
 def test_its_picture_whose_name_nobody_gave_overwrites_nothing(
     command: str,
+    scenario: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path, beside = tmp_path / "small.toml", tmp_path / "r-where-time-goes.png"
-    path.write_text(SCENARIO)
+    beside = tmp_path / "r-where-time-goes.png"
     beside.write_bytes(b"mine")
     asked = ["--where-time-goes", "--plot", tmp_path / "r.png", "--quiet"]
-    assert call(monkeypatch, command, path, *asked) == 2
+    assert call(monkeypatch, command, scenario, *asked) == 2
     said = f"--where-time-goes {beside}: there is such a file already; --force overwrites it"
     assert_sentence(capsys.readouterr().err, said)
     assert beside.read_bytes() == b"mine"
     if command == "simulate":
-        assert call(monkeypatch, command, path, *asked, "--force") == 0
+        assert call(monkeypatch, command, scenario, *asked, "--force") == 0
         assert beside.stat().st_size > 1000
 
 
 def test_two_scenarios_are_not_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "small.toml"
-    path.write_text(SCENARIO)
     asked = ["--where-time-goes", "--versus-set", "seed=4"]
-    assert call(monkeypatch, "simulate", path, *asked) == 2
+    assert call(monkeypatch, "simulate", scenario, *asked) == 2
     assert_sentence(capsys.readouterr().err, "--where-time-goes shows one scenario")

@@ -53,16 +53,25 @@ def test_measured_inputs_are_no_estimates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["pp", "chain"])
-def test_a_falling_table_holds_its_last_time_and_says_so(tmp_path: Path, schedule: str) -> None:
-    falling = "pipelines=[{stages=[{device={stage_ms={1=20,4=1}},count=2}]}]"
-    written = Written(tmp_path, schedule, falling, "workload.prompt_tokens=64")
+@pytest.mark.parametrize(
+    ("last", "told"), [(1, " with a fall, so its last time was held"), (30, "")]
+)
+def test_a_table_that_goes_on_says_so_and_a_falling_one_holds_its_last_time(
+    tmp_path: Path, schedule: str, last: int, told: str
+) -> None:
+    stages = f"pipelines=[{{stages=[{{device={{stage_ms={{1=20,4={last}}}}},count=2}}]}}]"
+    written = Written(tmp_path, schedule, stages, "workload.prompt_tokens=64")
     (trace,) = written.simulated()
     assert min(span.end_ms - span.start_ms for span in trace.spans if span.kind == "compute") >= 1
-    expected = (
-        "pipeline0.stage1: compute times were extrapolated to 64 tokens, the table ends at 4 with "
-        "a fall, so its last time was held"
-    )
-    assert expected in trace.warnings
+    expected = "compute times were extrapolated to 64 tokens, the table ends at 4" + told
+    assert f"pipeline0.stage1: {expected}" in trace.warnings
+
+
+def test_a_token_count_far_outside_the_table_is_refused(tmp_path: Path) -> None:
+    short = "pipelines=[{stages=[{device={stage_ms={1=5,2=6}},count=2}]}]"
+    prompt = ("workload.prompt_tokens=150", "schedule.prefill_chunk=200")
+    with pytest.raises(UserError, match="150 tokens, far outside their table, which ends at 2"):
+        Written(tmp_path, "pp", short, *prompt).simulated()
 
 
 def test_a_scenario_without_any_time_has_a_prediction(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from tests.worlds.command_line import SCENARIO
 from treepipe.core.errors import UserError
 from treepipe.profiles.pool_file import SCHEMA
 from treepipe.results.metrics import run_metrics
@@ -53,6 +53,12 @@ def test_a_pool_made_so_is_used(
     tmp_path: Path, made: dict[str, object], settings: tuple[str, ...]
 ) -> None:
     assert acceptance_warnings(scenario(tmp_path, made, *settings)) == []
+
+
+def test_closed_forms_refuse_it_too_and_plain_decoding_asks_no_pool(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"but the pool was recorded with temperature = 1\.0"):
+        closed_form(scenario(tmp_path, SAMPLED))
+    predict(scenario(tmp_path, SAMPLED, "schedule.name=pp"))
 
 
 @pytest.mark.parametrize(
@@ -104,23 +110,6 @@ def test_a_pool_used_by_a_rule_is_warned_of(
 ) -> None:
     (trace, *_) = predict(scenario(tmp_path, made, *settings))
     assert any(part in each for each in trace.warnings)
-
-
-def test_plain_decoding_asks_no_pool(tmp_path: Path) -> None:
-    predict(scenario(tmp_path, SAMPLED, "schedule.name=pp"))
-
-
-def test_closed_forms_refuse_it_too(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"but the pool was recorded with temperature = 1\.0"):
-        closed_form(scenario(tmp_path, SAMPLED))
-
-
-def test_the_command_line_says_how_to_record_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = scenario(tmp_path, {}).path
-    assert call(monkeypatch, "simulate", path, "--set", "sampling.temperature=1") == 2
-    assert_sentence(capsys.readouterr().err, "record one so: treepipe calibrate acceptance")
 
 
 def test_keys_that_do_not_matter_are_left_out() -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from tests.worlds.command_line import SCENARIO, assert_refused
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import draw_requests
+from treepipe.sim.predict import predict
 
 HEADER = "arrival_s,prompt_tokens,new_tokens\n"
 POISSON = 'workload.arrivals={process="poisson",rate_per_s=5}'
@@ -20,24 +20,19 @@ TRACE = 'workload.arrivals={process="trace",file="arrivals.csv"}'
 LOGNORMAL = '={distribution="lognormal",mean=200,cv=0.8}'
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "small.toml"
-    path.write_text(SCENARIO)
-    return path
-
-
-def draw(path: Path, *settings: str, seed: int = 7, requests: int = 40) -> tuple[RequestSpec, ...]:
+def draw(
+    scenario: Path, *settings: str, seed: int = 7, requests: int = 40
+) -> tuple[RequestSpec, ...]:
     overrides = (f"workload.requests={requests}", *settings)
-    return draw_requests(Scenario.load(path, overrides), seed)
+    return draw_requests(Scenario.load(scenario, overrides), seed)
 
 
 def prompts(requests: tuple[RequestSpec, ...]) -> list[int]:
     return [len(request.prompt) for request in requests]
 
 
-def gaps_s(path: Path, arrivals: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    requests = draw(path, f"workload.arrivals={arrivals}", requests=20_000)
+def gaps_s(scenario: Path, arrivals: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    requests = draw(scenario, f"workload.arrivals={arrivals}", requests=20_000)
     times = [request.arrival_ms for request in requests if request.arrival_ms is not None]
     assert len(times) == 20_000
     return np.diff([0.0, *times]) / 1e3
@@ -46,31 +41,33 @@ def gaps_s(path: Path, arrivals: str) -> np.ndarray[tuple[int], np.dtype[np.floa
 # --- drawing -------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_is_the_same_workload_whatever_the_schedule(path: Path) -> None:
+def test_the_same_seed_is_the_same_workload_whatever_the_schedule(scenario: Path) -> None:
     settings = (f"workload.prompt_tokens{LOGNORMAL}", f"workload.new_tokens{LOGNORMAL}", POISSON)
     deployments = [
-        deploy(Scenario.load(path, (f"schedule.name={name}", *settings)), seed)
+        deploy(Scenario.load(scenario, (f"schedule.name={name}", *settings)), seed)
         for name, seed in (("flowspec", 7), ("pp", 7), ("pp", 8))
     ]
     assert deployments[0].requests == deployments[1].requests
     assert deployments[0].requests != deployments[2].requests
 
 
-def test_a_stream_for_each_concern_and_more_requests_begin_with_the_same_ones(path: Path) -> None:
+def test_a_stream_for_each_concern_and_more_requests_begin_with_the_same_ones(
+    scenario: Path,
+) -> None:
     lengths = f"workload.prompt_tokens{LOGNORMAL}"
-    both = draw(path, lengths, POISSON)
-    assert prompts(draw(path, lengths)) == prompts(both)
+    both = draw(scenario, lengths, POISSON)
+    assert prompts(draw(scenario, lengths)) == prompts(both)
     arrivals = [request.arrival_ms for request in both]
-    assert [request.arrival_ms for request in draw(path, POISSON)] == arrivals
+    assert [request.arrival_ms for request in draw(scenario, POISSON)] == arrivals
     for process in (POISSON, 'workload.arrivals={process="gamma",rate_per_s=5,cv=3}'):
-        longer = draw(path, lengths, process, requests=100)
-        assert longer[:40] == draw(path, lengths, process)
+        longer = draw(scenario, lengths, process, requests=100)
+        assert longer[:40] == draw(scenario, lengths, process)
 
 
 def test_without_arrivals_and_distributions_it_is_the_closed_loop_of_equal_requests(
-    path: Path,
+    scenario: Path,
 ) -> None:
-    assert draw(path, requests=3) == (RequestSpec((0,) * 32, 12),) * 3
+    assert draw(scenario, requests=3) == (RequestSpec((0,) * 32, 12),) * 3
 
 
 @pytest.mark.parametrize(
@@ -82,16 +79,16 @@ def test_without_arrivals_and_distributions_it_is_the_closed_loop_of_equal_reque
     ],
 )
 def test_lengths_have_the_mean_and_spread_asked_for(
-    path: Path, table: str, mean: float, cv: float
+    scenario: Path, table: str, mean: float, cv: float
 ) -> None:
-    lengths = prompts(draw(path, f"workload.prompt_tokens={table}", requests=20_000))
+    lengths = prompts(draw(scenario, f"workload.prompt_tokens={table}", requests=20_000))
     assert np.mean(lengths) == pytest.approx(mean, rel=0.03)
     assert np.std(lengths) / np.mean(lengths) == pytest.approx(cv, rel=0.05)
 
 
-def test_lengths_stay_within_their_bounds(path: Path) -> None:
+def test_lengths_stay_within_their_bounds(scenario: Path) -> None:
     table = "{distribution='lognormal',mean=50,cv=2,min=20,max=60}"
-    lengths = prompts(draw(path, f"workload.prompt_tokens={table}", requests=1000))
+    lengths = prompts(draw(scenario, f"workload.prompt_tokens={table}", requests=1000))
     assert (min(lengths), max(lengths)) == (20, 60)
     assert len(set(lengths)) > 20
 
@@ -105,9 +102,9 @@ def test_lengths_stay_within_their_bounds(path: Path) -> None:
     ],
 )
 def test_arrivals_have_the_rate_and_burstiness_asked_for(
-    path: Path, arrivals: str, cv: float
+    scenario: Path, arrivals: str, cv: float
 ) -> None:
-    gaps = gaps_s(path, arrivals)
+    gaps = gaps_s(scenario, arrivals)
     assert gaps.mean() == pytest.approx(1 / 5, rel=0.05)
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.1)
 
@@ -115,17 +112,17 @@ def test_arrivals_have_the_rate_and_burstiness_asked_for(
 # --- traces --------------------------------------------------------------------------------------
 
 
-def test_a_trace_is_taken_as_it_is(path: Path) -> None:
+def test_a_trace_is_taken_as_it_is(scenario: Path) -> None:
     lines = "new_tokens, arrival_s, prompt_tokens\n5,0.25,30\n\n6,0.25,7\n7,1e1,8\n"
-    (path.parent / "arrivals.csv").write_text("\ufeff" + lines, encoding="utf-8")
+    (scenario.parent / "arrivals.csv").write_text("\ufeff" + lines, encoding="utf-8")
     expected = (
         RequestSpec((0,) * 30, 5, arrival_ms=250.0),
         RequestSpec((0,) * 7, 6, arrival_ms=250.0),
         RequestSpec((0,) * 8, 7, arrival_ms=10_000.0),
     )
-    assert draw(path, TRACE, requests=2) == expected[:2]
-    path.write_text(SCENARIO.replace("requests = 2\n", ""))
-    assert draw_requests(Scenario.load(path, (TRACE,)), 0) == expected
+    assert draw(scenario, TRACE, requests=2) == expected[:2]
+    scenario.write_text(SCENARIO.replace("requests = 2\n", ""))
+    assert draw_requests(Scenario.load(scenario, (TRACE,)), 0) == expected
 
 
 BAD_TRACES = [
@@ -147,17 +144,12 @@ BAD_TRACES = [
 
 @pytest.mark.parametrize(("text", "sentence"), BAD_TRACES)
 def test_a_bad_trace_is_one_sentence_with_the_line(
-    path: Path,
-    text: str | None,
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    scenario: Path, text: str | None, sentence: str
 ) -> None:
     if text is not None:
         content = text.encode("utf-8", "surrogateescape")
-        (path.parent / "arrivals.csv").write_bytes(content)
-    assert call(monkeypatch, "simulate", path, "--set", TRACE) == 2
-    assert_sentence(capsys.readouterr().err, sentence)
+        (scenario.parent / "arrivals.csv").write_bytes(content)
+    assert_refused(scenario, TRACE, sentence)
 
 
 BAD_SETTINGS = [
@@ -181,27 +173,18 @@ BAD_SETTINGS = [
 
 @pytest.mark.parametrize(("setting", "sentence"), BAD_SETTINGS)
 def test_a_bad_workload_is_one_sentence_with_the_key(
-    path: Path,
-    setting: str,
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    scenario: Path, setting: str, sentence: str
 ) -> None:
-    assert call(monkeypatch, "simulate", path, "--set", f"workload.{setting}") == 2
-    assert_sentence(capsys.readouterr().err, sentence)
+    assert_refused(scenario, f"workload.{setting}", sentence)
 
 
-def test_keys_that_arrivals_leave_without_effect_are_warned_about(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (path.parent / "arrivals.csv").write_text(f"{HEADER}0,9,5\n0,8,6\n")
-    options = ["--json", "-", "--set", TRACE, "--set", "workload.concurrency=2"]
-    assert call(monkeypatch, "simulate", path, *options) == 0
-    result = json.loads(capsys.readouterr().out)
-    told = [warning for warning in result["warnings"] if "no effect" in warning]
+def test_keys_that_arrivals_leave_without_effect_are_warned_about(scenario: Path) -> None:
+    (scenario.parent / "arrivals.csv").write_text(f"{HEADER}0,9,5\n0,8,6\n")
+    trace = predict(Scenario.load(scenario, (TRACE, "workload.concurrency=2")))[0]
+    told = [warning for warning in trace.warnings if "no effect" in warning]
     assert sorted(each.partition(" has")[0] for each in told if "workload" in each) == [
         "key workload.concurrency",
         "key workload.new_tokens",
     ]
-    lengths = [(each["prompt_tokens"], each["new_tokens"]) for each in result["sessions"]]
+    lengths = [(each.prompt_tokens, len(each.tokens)) for each in trace.requests]
     assert lengths == [(9, 5), (8, 6)]

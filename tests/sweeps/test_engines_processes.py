@@ -73,7 +73,6 @@ def ray_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", RAY], **pipes) as cluster:
         assert cluster.stdin is not None
-        assert cluster.stdout is not None
         yield cluster.stdout.readline().strip()
         cluster.communicate("\n")
 

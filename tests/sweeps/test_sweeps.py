@@ -20,6 +20,7 @@ import treepipe
 from tests.worlds.command_line import assert_sentence, call
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
+from treepipe.planner.cluster import Cluster
 from treepipe.profiles.library import LIBRARY
 from treepipe.results.metrics import run_metrics
 from treepipe.scenario.scenario import Scenario
@@ -317,71 +318,52 @@ def test_the_command_sweeps_resumes_and_tells(
     assert_sentence(capsys.readouterr().err, "holds results of another sweep")
 
 
-def test_other_commands_refuse_a_sweep_and_it_refuses_other_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_commands_refuse_a_sweep_and_it_refuses_other_files(tmp_path: Path) -> None:
     grid = tmp_path / "grid.toml"
-    grid.write_text(TOML)
-    for command in ("simulate", "theory", "plan"):
-        assert call(monkeypatch, command, grid) == 2
-        assert_sentence(capsys.readouterr().err, "is a sweep file (it has a table [sweep])")
-    for text, part in (
-        (TOML.partition("[sweep")[0], "has no table [sweep]"),
-        (TOML + "[search]", "is a cluster file"),
+    for load, text, part in (
+        (Scenario.load, TOML, "is a sweep file (it has a table [sweep])"),
+        (Cluster.load, TOML, "is a sweep file (it has a table [sweep])"),
+        (Sweep.load, TOML.partition("[sweep")[0], "has no table [sweep]"),
+        (Sweep.load, TOML + "[search]", "is a cluster file"),
     ):
         grid.write_text(text)
-        assert call(monkeypatch, "sweep", grid, "--out", tmp_path / "out") == 2
-        assert_sentence(capsys.readouterr().err, part)
+        with pytest.raises(UserError, match=re.escape(part)):
+            load(grid)
 
 
 @pytest.mark.parametrize(
-    ("options", "part"),
+    ("missing", "options", "part"),
     [
-        (("--backend", "slurm"), "--backend slurm: there are joblib, ray, dask"),
-        (("--address", "127.0.0.1:9"), "add --backend ray or dask"),
-        (("--backend", "ray"), "--backend ray: needs --address HOST:PORT of a running cluster"),
-        (("--backend", "dask", "--address", "here"), "'here' is no HOST:PORT"),
-        (("--backend", "ray", "--address", "127.0.0.1:9"), "no ray cluster answers: "),
-        (
-            ("--backend", "dask", "--address", "127.0.0.1:9"),
-            "no dask cluster answers: ",
-        ),
+        (None, ("--backend", "slurm"), "--backend slurm: there are joblib, ray, dask"),
+        (None, ("--address", "127.0.0.1:9"), "add --backend ray or dask"),
+        (None, ("--backend", "ray"), "--backend ray: needs --address HOST:PORT of a running"),
+        (None, ("--backend", "dask", "--address", "here"), "'here' is no HOST:PORT"),
+        (None, ("--backend", "ray", "--address", "127.0.0.1:9"), "no ray cluster answers: "),
+        (None, ("--backend", "dask", "--address", "127.0.0.1:9"), "no dask cluster answers: "),
+        ("pyarrow", (), "pip install 'treepipe[sweep]'"),
+        ("distributed", ("--backend", "dask", "--address", "PORT"), "install 'treepipe[dask]'"),
+        ("ray", ("--backend", "ray", "--address", "PORT"), "pip install 'treepipe[ray]'"),
     ],
 )
 def test_an_engine_that_is_not_there_is_one_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    missing: str | None,
     options: tuple[str, ...],
     part: str,
 ) -> None:
+    """``PORT`` is one that somebody listens at."""
     (tmp_path / "grid.toml").write_text(TOML)
     out = tmp_path / "out"
-    assert call(monkeypatch, "sweep", tmp_path / "grid.toml", "--out", out, *options) == 2
+    if missing is not None:
+        monkeypatch.setitem(sys.modules, missing, None)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        given = [option.replace("PORT", address) for option in options]
+        assert call(monkeypatch, "sweep", tmp_path / "grid.toml", "--out", out, *given) == 2
     assert_sentence(capsys.readouterr().err, part)
     assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("module", "backend"),
-    [("pyarrow", "joblib"), ("distributed", "dask"), ("ray", "ray")],
-)
-def test_without_its_extra_it_says_so(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    module: str,
-    backend: str,
-) -> None:
-    (tmp_path / "grid.toml").write_text(TOML)
-    monkeypatch.setitem(sys.modules, module, None)
-    arguments = ["sweep", tmp_path / "grid.toml", "--out", tmp_path / "out", "--backend", backend]
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        if backend != "joblib":
-            arguments += ["--address", f"127.0.0.1:{listening.getsockname()[1]}"]
-        assert call(monkeypatch, *arguments) == 2
-    extra = {"pyarrow": "sweep", "distributed": "dask"}.get(module, module)
-    assert_sentence(capsys.readouterr().err, f"pip install 'treepipe[{extra}]'")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

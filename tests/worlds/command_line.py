@@ -10,6 +10,9 @@ import pytest
 import typer.main
 
 from treepipe.cli import main as cli
+from treepipe.core.errors import UserError
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.predict import predict
 
 SCENARIO = """
 name = "small"
@@ -114,6 +117,14 @@ class Terminal:
 
     def _files(self) -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+
+
+def assert_refused(scenario: Path, setting: str, sentence: str, *others: str) -> None:
+    """The prediction of a scenario with this setting is refused in one sentence."""
+    with pytest.raises(UserError) as refused:
+        predict(Scenario.load(scenario, [*others, setting]))
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def run_with(folder: Path, target: str, draft: str) -> Path:

@@ -1,12 +1,14 @@
-"""A small cluster, searched for one goal; for tests."""
+"""Small clusters: one to search for a goal, and one whose devices are to be bought; for tests."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from tests.worlds.written_studies import say
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found, search
 
-CLUSTER = {
+CLUSTER: dict[str, Any] = {
     "name": "hangs on",
     "runs": 3,
     "target": {"layers": 4, "hidden_size": 1000},
@@ -18,6 +20,26 @@ CLUSTER = {
     "search": {"schedules": ["pp"]},
 }  # fmt: skip
 METRIC = "time_between_tokens_ms"
+SLOW = {"stage_ms": {1: 20.0}, "draft_ms": {1: 3.0}}
+FAST = {"stage_ms": {1: 10.0}, "draft_ms": {1: 3.0}, "memory_mib": 500.0}
+KINDS = [
+    {"name": "slow", "device": SLOW, "price_usd": 1.0},
+    {"name": "fast", "device": FAST, "price_usd": 3.0, "most": 2},
+]
+BOUGHT: dict[str, Any] = {
+    "name": "bought",
+    "runs": 2,
+    "target": {"layers": 4, "layer_mib": 1.0, "kv_kib": 1.0},
+    "pipelines": [{"stages": [{"device": {"stage_ms": {1: 99.0}}}]}],
+    "links": {"default": {"latency_ms": 0.0}},
+    "workload": {"new_tokens": 4},
+    "search": {
+        "schedules": ["pp"],
+        "drafts": ["stage"],
+        "devices": {"kinds": KINDS, "counts": [1, 2], "mixed": True},
+    },
+}
+"""A stage of a kind takes as long whatever it holds."""
 
 
 def found(**changes: object) -> Found:

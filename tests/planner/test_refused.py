@@ -1,0 +1,89 @@
+"""Clusters that the planner refuses: each in one sentence that names the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.worlds.searches import BOUGHT, CLUSTER, KINDS, SLOW
+from tests.worlds.written_studies import say
+from treepipe.core.errors import UserError
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.halving import search
+from treepipe.planner.sensitivity import sensitivities
+
+SEARCHED = {"search.schedules": ["pp", "chain", "specpipe"]}
+FAULT = {"worker": "draft0", "kind": "kill", "at_ms": 5.0}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"search.goal": "speed"}, 'key search.goal = "speed": input should be \'time_between_tok'),
+    ({"search.gaol": 1}, "key search.gaol is unknown; did you mean 'goal'?"),
+    ({"serch.goal": 1}, "key serch is unknown; did you mean 'search'?"),
+    ({"search.schedules": ["specpip"]}, 'key search.schedules.0 = "specpip": there is no such'),
+    ({"search.schedules": []}, "key search.schedules = []"),
+    ({"search.grid": {"schedule.widht": [1]}}, "schedule.widht is unknown; did you mean"),
+    ({"search.grid": {"schedule.tree_size": [1]}}, "tree_size is read by no schedule that"),
+    ({"search.grid": {"schedule.width": []}}, "width = []"),
+    ({"search.grid": {"schedule.width": [0]}}, "key schedule.width = 0: input should be greater"),
+    ({"search.grid": {"drafts.0.device": ["l4"]}}, "no such profile in devices; did you mean 'l40"),
+    ({"search.grid": {"links.defualt": ["wan"]}}, "key links.defualt is unknown"),
+    ({"search.limits.memory_share": 1.5}, "key search.limits.memory_share = 1.5"),
+    (
+        {"search.goal": "usd_per_million_tokens"},
+        "key search.goal = 'usd_per_million_tokens': the device of draft0 states no "
+        "price_usd_per_hour, nor do those of pipeline0.stage1, pipeline0.stage2",
+    ),
+    ({"search.goal": "joules_per_token"}, "the device of draft0 states no power, nor do"),
+    ({"search.limits.joules_per_token": 1}, "key search.limits.joules_per_token: the device of"),
+    ({"search.limits.price_usd_per_hour": 1}, "the device of draft0 states no price_usd_per_hour"),
+    ({"search.limits.price_usd": 1}, "price_usd is of devices in search.devices"),
+    ({"search.first_runs": 1}, "key search.first_runs = 1"),
+    ({"runs": 1}, "key runs = 1: a ranking needs at least search.first_runs = 2 runs"),
+    ({"schedule.tree_sise": 1}, "key schedule.tree_sise is unknown; did you mean 'tree_size'?"),
+    ({"schedule": 3}, "keys schedule and search are tables"),
+    ({"acceptance": {"source": "replay", "file": "x"}}, "key acceptance.source = 'replay': a se"),
+    ({"workload.new_tokens": 1}, "key search.goal = 'time_between_tokens_ms' does not apply"),
+    (
+        {"search.goal": "p99_request_latency_ms", "workload.requests": 20},
+        "it takes 100 requests in all runs of a rung together",
+    ),
+    ({"search.goal": "goodput_requests_s"}, "key search.goal: goodput_requests_s needs serving.s"),
+    ({"serving.slo": {}}, "key serving.slo promises nothing"),
+    ({"faults.inject": [FAULT]}, "key faults.inject: no worker fails in a search"),
+]
+UNBUYABLE: list[tuple[dict[str, Any], str]] = [
+    (
+        {"search.front": ["price_usd"], "search.devices.kinds": [{"device": "l40"}]},
+        "key search.front: l40 states no price_usd",
+    ),
+    ({"search.devices.kinds": [{"device": SLOW}]}, "without a profile needs a name"),
+    ({"search.devices.kinds": [KINDS[0], KINDS[0]]}, "two kinds have one name"),
+    ({"search.devices.kinds": [{**KINDS[0], "roles": ["draft"]}]}, "none has the role 'stage'"),
+    (
+        {"search.devices.kinds": [{"name": "mute", "device": {"stage_ms": {1: 1.0}}}]},
+        "'stage' needs draft_ms of the first stage's device",
+    ),
+    ({"search.devices": {"kinds": KINDS}}, "key search.devices.counts is missing"),
+    ({"search.drafts": ["stages"]}, 'key search.drafts.0 = "stages"'),
+    ({"search.grid": {"pipelines.0.stages.0.count": [2]}}, "contradicts search.devices"),
+    ({"search.front": ["price_usd_per_hour"]}, "states no price_usd_per_hour"),
+    ({"search.front": ["joules_per_token"]}, "key search.front: 'joules_per_token': the device of"),
+]
+ROWS = [({**CLUSTER, "search": {}}, {**SEARCHED, **changes}, told) for changes, told in REFUSED]
+ROWS += [(BOUGHT, *row) for row in UNBUYABLE]
+
+
+@pytest.mark.parametrize(("content", "changes", "sentence"), ROWS, ids=lambda each: str(each)[-40:])
+def test_a_wrong_cluster_is_one_sentence(
+    content: dict[str, Any], changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        search(Cluster.of(content).with_(**changes), say)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_input_that_cannot_be_larger_is_a_sentence() -> None:
+    unlikely = Cluster.of(CLUSTER).with_(**{"search.schedules": ["chain"], "acceptance.beta": 0.05})
+    with pytest.raises(UserError, match=r"leaves no room .* \(--sensitivity takes each input 10%"):
+        sensitivities(search(unlikely, say), say)
