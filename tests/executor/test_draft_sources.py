@@ -267,7 +267,8 @@ def decode_greedily(
     source = replace(roles[0].source, section=SourceSection(source=kind))
     if kind == "eagle":
         source = replace(source, model=CheckpointSource(head))
-    roles = [replace(role, source=source) for role in roles]
+    vocabulary = target.vocabulary  # a look-up answers with a distribution over all of it
+    roles = [replace(role, source=source, vocabulary=vocabulary) for role in roles]
     with Controller(roles, deployment) as running:
         trace, _ = running.run(deployment)
     for request, spec in zip(trace.requests, deployment.requests, strict=True):
