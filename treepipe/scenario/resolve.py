@@ -99,7 +99,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
             *_uncertain(estimates),
             *placement.warnings,
             *running_warnings(placement.machines),
-            *prefill_warnings(scenario, reads_states=reads_states),
+            *prefill_warnings(scenario),
         ),
         machines=placement.machines,
         bounds=bounds_of(scenario, max(map(len, placement.pipelines))),
