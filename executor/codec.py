@@ -15,7 +15,7 @@ import msgspec
 
 from treepipe.core.schedules import Chosen, systems
 from treepipe.physics.timing import ServiceTable, TimeTable
-from treepipe.scenario.schema import SamplingSection
+from treepipe.scenario.schema import SamplingSection, SourceSection
 
 
 class BrokenRecordError(Exception):
@@ -62,7 +62,7 @@ def _plain(value: Any) -> Any:
             return [(context, table.points) for context, table in value.by_context.items()]
         case TimeTable():
             return [(-1, value.points)]
-        case SamplingSection():
+        case SamplingSection() | SourceSection():
             return value.model_dump()
     raise NotImplementedError(f"{type(value).__name__} does not travel")
 
@@ -91,6 +91,7 @@ _MADE: Mapping[Any, Callable[[Any], Any]] = {
     Path: Path,
     TimeTable: _table,
     SamplingSection: SamplingSection.model_validate,
+    SourceSection: SourceSection.model_validate,
 }
 
 

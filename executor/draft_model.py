@@ -10,7 +10,7 @@ from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.draft_source import DraftSource, Passes
+from treepipe.executor.draft_source import DraftSource, Opening, Passes
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 
 
@@ -27,6 +27,11 @@ class LanguageModelDraft(DraftSource):
         layers = range(checkpoint.layers)
         self._model = StageModel(checkpoint, layers, capacity, dtype, device)
         self._ends = TargetEnds(checkpoint, dtype, device)
+
+    @classmethod
+    def opened(cls, opening: Opening) -> LanguageModelDraft:
+        """The draft source ``model``."""
+        return cls(opening.checkpoint.open(), *opening.place)
 
     def open(self, session: int, capacity: int | None = None) -> None:
         self._model.open(session, capacity)

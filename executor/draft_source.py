@@ -8,14 +8,50 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 
 from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.computing import DTYPES
+from treepipe.scenario.computing import Compute
 
 Passes: TypeAlias = Sequence[tuple[int, DraftPass]]
 """Session and order of each draft pass of a batch; at most one per session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a draft is opened with, in the process of its draft server.
+
+    Attributes:
+        keys: values of the keys that its record reads.
+        weights: the checkpoint that its record asks for.
+        target: whose embedding and output projection a draft may borrow; None where none does.
+        vocabulary: of the target.
+        capacity: cache entries per session.
+        compute: with what it computes.
+    """
+
+    keys: Any
+    weights: CheckpointSource | None
+    target: Checkpoint | None
+    vocabulary: int
+    capacity: int
+    compute: Compute
+
+    @property
+    def checkpoint(self) -> CheckpointSource:
+        """The weights of a draft whose record asks for some."""
+        assert self.weights is not None  # as was checked at launch
+        return self.weights
+
+    @property
+    def place(self) -> tuple[int, torch.dtype, str]:
+        """Entries of the cache, the type of numbers, and the processor."""
+        return self.capacity, DTYPES[self.compute.dtype], self.compute.device
 
 
 class DraftSource(ABC):

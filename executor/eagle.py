@@ -18,7 +18,7 @@ import torch
 from treepipe.core.protocol import DraftPass
 from treepipe.core.scratch import Scratch, ScratchNode
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
-from treepipe.executor.draft_source import DraftSource, Passes
+from treepipe.executor.draft_source import DraftSource, Opening, Passes
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.stage_model import LayerStack, Part, TargetEnds
 
@@ -62,6 +62,12 @@ class EagleDraft(DraftSource):
         self._ends = TargetEnds(target, dtype, device)
         self._dtype, self._device = dtype, device
         self._states: dict[int, _State] = {}
+
+    @classmethod
+    def opened(cls, opening: Opening) -> EagleDraft:
+        """The draft source ``eagle``."""
+        assert opening.target is not None  # as for every draft that borrows from it
+        return cls(opening.checkpoint, opening.target, *opening.place)
 
     def open(self, session: int) -> None:
         self._stack.open(session)

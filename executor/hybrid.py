@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from treepipe.executor.draft_source import DraftSource, Passes
+from treepipe.executor.draft_model import LanguageModelDraft
+from treepipe.executor.draft_source import DraftSource, Opening, Passes
+from treepipe.executor.ngram import PromptLookupDraft
 
 
 class HybridDraft(DraftSource):
@@ -43,3 +45,9 @@ class HybridDraft(DraftSource):
     def _mixed(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         second = second.to(first.device)
         return (self._weight * first.exp() + (1 - self._weight) * second.exp()).log()
+
+
+def model_and_lookup(opening: Opening) -> HybridDraft:
+    """The draft source ``hybrid``."""
+    model, lookup = LanguageModelDraft.opened(opening), PromptLookupDraft.opened(opening)
+    return HybridDraft(model, lookup, opening.keys.weight)

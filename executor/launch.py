@@ -55,9 +55,7 @@ def prepare(scenario: Scenario) -> Launch:
         for index, draft in enumerate(scenario.drafts)
         for _ in range(draft.count)
     ]
-    models = [
-        each.model.open() for each in sources if each.kind != "eagle" and each.model is not None
-    ]
+    models = [each.model.open() for each in sources if each.whole and each.model is not None]
     for model in models:
         check_same_vocabulary(target, model)
     asked = _requests(scenario, target, models)
@@ -193,18 +191,13 @@ def _directory(name: str | None, role: str, key: str, path: Path) -> Path:
 
 
 def _source_settings(scenario: Scenario, index: int) -> SourceSettings:
-    draft, sampling, key = scenario.drafts[index], scenario.sampling, f"drafts.{index}"
-    path = scenario.path
-    model = None
-    if draft.source in ("model", "hybrid"):
-        directory = _directory(draft.model.checkpoint, "draft", f"{key}.model.checkpoint", path)
+    draft, sampling, model = scenario.drafts[index], scenario.sampling, None
+    if (weights := draft.drafter.weights) is not None:
+        key = f"drafts.{index}.{weights.key}"
+        directory = _directory(draft.checkpoint, weights.reference, key, scenario.path)
         model = CheckpointSource(directory)
-    if draft.source == "eagle":
-        model = CheckpointSource(_directory(draft.head, "eagle", f"{key}.head", path))
     remembers = RULES[sampling.rule].needs_draft
-    return SourceSettings(
-        draft.source, model, draft.ngram, draft.weight, sampling, remembers, scenario.seed
-    )
+    return SourceSettings(draft.what, model, sampling, remembers, scenario.seed)
 
 
 def _check_vocabulary(scenario: Scenario, target: Checkpoint) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from treepipe.core.protocol import DraftPass
 from treepipe.core.scratch import Scratch
-from treepipe.executor.draft_source import DraftSource, Passes
+from treepipe.executor.draft_source import DraftSource, Opening, Passes
 
 BACKOFF = 0.5
 """Counts that the shorter suffix's distribution weighs, in every step of the interpolation."""
@@ -29,6 +29,11 @@ class PromptLookupDraft(DraftSource):
         """Args: ``longest``: most tokens of a suffix that is looked up."""
         self._vocabulary, self._longest = vocabulary, longest
         self._texts: dict[int, _Text] = {}
+
+    @classmethod
+    def opened(cls, opening: Opening) -> PromptLookupDraft:
+        """The draft source ``ngram``."""
+        return cls(opening.vocabulary, opening.keys.ngram)
 
     def open(self, session: int) -> None:
         self._texts[session] = _Text(self._longest)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 
+from treepipe.core.drafter import LANGUAGE_MODEL, Drafter
+from treepipe.core.drafts.ngram import LOOKUP
+from treepipe.core.errors import UserError
 from treepipe.core.verification import Sampling
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
-from treepipe.executor.computing import DTYPES
 from treepipe.executor.draft_memory import RememberingDraft
-from treepipe.executor.draft_model import LanguageModelDraft
-from treepipe.executor.draft_source import DraftSource
-from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.hybrid import HybridDraft
-from treepipe.executor.ngram import PromptLookupDraft
+from treepipe.executor.draft_source import DraftSource, Opening
 from treepipe.scenario.computing import Compute
-from treepipe.scenario.schema import DraftSection, SamplingSection
+from treepipe.scenario.schema import SamplingSection, SourceSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,14 @@ class SourceSettings:
     """What a draft server drafts with.
 
     Attributes:
-        kind: as in the scenario's ``drafts.source``.
-        model: the draft model or the EAGLE head, None if the kind has neither.
-        ngram: longest suffix that prompt lookup matches.
-        weight: of the model, in a hybrid.
+        section: as the scenario's draft server says it.
+        model: the draft source's weights, None if it has none.
         sampling: of the target, since drawn trees are drawn alike.
         remembers: the verification rule wants the draft's distributions.
     """
 
-    kind: str
+    section: SourceSection
     model: CheckpointSource | None
-    ngram: int
-    weight: float
     sampling: SamplingSection
     remembers: bool
     seed: int
@@ -41,13 +37,13 @@ class SourceSettings:
     @property
     def of_stand_in(self) -> SourceSettings:
         """What a server has that nobody asks to draft: a look-up, which needs no model."""
-        return replace(self, kind="ngram", model=None, remembers=False)
+        section = SourceSection(source=LOOKUP.name)
+        return replace(self, section=section, model=None, remembers=False)
 
     @property
-    def section(self) -> DraftSection:
-        """The same as a scenario writes it."""
-        kind = {"source": self.kind, "ngram": self.ngram, "weight": self.weight}
-        return DraftSection.model_validate(kind)
+    def whole(self) -> bool:
+        """Whether its weights are a language model's, whose vocabulary and positions must fit."""
+        return self.section.drafter.weights == LANGUAGE_MODEL
 
 
 def judged_sampling(section: SamplingSection) -> Sampling:
@@ -55,6 +51,17 @@ def judged_sampling(section: SamplingSection) -> Sampling:
     relaxes = section.rule not in ("exact", "rejection")
     temperature = 1.0 if relaxes and not section.temperature else section.temperature
     return Sampling(temperature, section.top_p, section.top_k)
+
+
+def opener(drafter: Drafter) -> Callable[[Opening], DraftSource]:
+    """The executor part that a record names; raises ``UserError`` if it cannot be loaded."""
+    try:
+        found: Callable[[Opening], DraftSource] = resolve_name(drafter.opens)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"draft source {drafter.name!r}: {drafter.opens} cannot be loaded: {error}"
+        ) from error
+    return found
 
 
 def open_source(
@@ -66,31 +73,11 @@ def open_source(
 ) -> DraftSource:
     """The draft itself; raises ``UserError`` if it cannot be opened.
 
-    Args:
-        target: read by an EAGLE head; no other draft needs it.
-        vocabulary: of the target.
-        capacity: cache entries per session.
+    Args: as of ``Opening``.
     """
-    source = _open(settings, target, vocabulary, capacity, compute)
+    section, model = settings.section, settings.model
+    opening = Opening(section.parameters, model, target, vocabulary, capacity, compute)
+    source = opener(section.drafter)(opening)
     if settings.remembers:
         return RememberingDraft(source, judged_sampling(settings.sampling), settings.seed)
     return source
-
-
-def _open(
-    settings: SourceSettings,
-    target: Checkpoint | None,
-    vocabulary: int,
-    capacity: int,
-    compute: Compute,
-) -> DraftSource:
-    lookup = PromptLookupDraft(vocabulary, settings.ngram)
-    if settings.kind == "ngram":
-        return lookup
-    assert settings.model is not None  # checked at launch
-    dtype, device = DTYPES[compute.dtype], compute.device
-    if settings.kind == "eagle":
-        assert target is not None
-        return EagleDraft(settings.model, target, capacity, dtype, device)
-    model = LanguageModelDraft(settings.model.open(), capacity, dtype, device)
-    return HybridDraft(model, lookup, settings.weight) if settings.kind == "hybrid" else model

@@ -128,7 +128,7 @@ class RoleSettings:
     def reads_target(self) -> bool:
         """Whether it reads weights of the target."""
         if self.kind == "draft":
-            return self.deployment.ends == "draft" or self.drafts_with.kind == "eagle"
+            return self.deployment.ends == "draft" or self.drafts_with.section.drafter.borrows
         return self.kind == "stage"
 
     @property

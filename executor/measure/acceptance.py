@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from treepipe.core.drafter import EAGLE_HEAD, LANGUAGE_MODEL, Drafter
+from treepipe.core.drafts import drafters
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import CheckpointSource, check_same_vocabulary
 from treepipe.executor.measure.calibration import AcceptanceRecorder, Texts
@@ -24,7 +26,7 @@ from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
 from treepipe.profiles.library import REFERENCE, checkpoint_directory
 from treepipe.profiles.pool_file import PoolFile, ranks_of
 from treepipe.profiles.schema import AcceptanceProfile, Origin
-from treepipe.scenario.schema import GREEDY, DraftSection, SamplingSection
+from treepipe.scenario.schema import GREEDY, SamplingSection, SourceSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def open_pair(
     head: str | None,
     prompts: str,
     new_tokens: int,
-    kind: DraftSection | None = None,
+    kind: SourceSection | None = None,
     sampling: SamplingSection = GREEDY,
 ) -> ModelPair:
     """Args: ``model``, ``draft``: "reference" or checkpoint directories; ``head``: the same for an
@@ -75,49 +77,50 @@ def open_pair(
     """
     if head is not None and draft is not None:
         raise UserError("--draft and --head: give one of them, not both")
-    kind = kind or DraftSection(source="model" if head is None else "eagle")
-    _check_options(draft, head, kind.source, sampling)
+    kind = kind or source_for(head)
+    drafter = kind.drafter
+    _check_options(draft, head, drafter, sampling)
     target = _with_weights(model, "target", "--model")
-    small = None
-    if kind.source in ("model", "hybrid"):
+    models, name, path = [target.checkpoint], "", None
+    if drafter.weights == LANGUAGE_MODEL:
         small = _with_weights(draft or "reference", "draft", "--draft")
-    models = [target.checkpoint, *([] if small is None else [small.checkpoint])]
-    if small is not None:
-        check_same_vocabulary(target.checkpoint, small.checkpoint)
+        name, path = small.name, small.checkpoint.directory
+        models.append(small.checkpoint)
+        check_same_vocabulary(*models)
+    elif drafter.weights is not None:
+        path = checkpoint_directory(head or "reference", drafter.weights.reference, Path())
+        bundled = path == REFERENCE / drafter.weights.reference
+        name = "reference" if bundled else path.resolve().name
     texts = tokenize(
         target.checkpoint, load_texts(prompts, Path(), "--prompts"), f"--prompts {prompts}"
     )
     limit = min(each.max_positions for each in models)
-    least = 2 if kind.source == "eagle" else 1  # a head reads no entry for a text's first token
+    least = 2 if drafter.reads_states else 1  # no state is before a text's first token
     for index, text in enumerate(texts):
         if not least <= len(text) <= limit - new_tokens:
             raise UserError(
                 f"--prompts {prompts}: prompt {index} has {len(text)} tokens; with {new_tokens} "
                 f"new tokens (--new-tokens) it must have {least} to {limit - new_tokens}"
             )
-    name, path = "", None
-    if small is not None:
-        name, path = small.name, small.checkpoint.directory
-    elif kind.source == "eagle":
-        path = checkpoint_directory(head or "reference", "eagle", Path())
-        name = "reference" if path == REFERENCE / "eagle" else path.resolve().name
-    if kind.source in ("ngram", "hybrid"):
-        name = f"{name} and prompt lookup" if name else "prompt lookup"
     opened = None if path is None else CheckpointSource(path)
-    settings = SourceSettings(kind.source, opened, kind.ngram, kind.weight, sampling, False, 0)
-    return ModelPair(target, name, settings, prompts, tuple(texts), new_tokens)
+    settings = SourceSettings(kind, opened, sampling, False, 0)
+    called = drafter.called_of(name)
+    return ModelPair(target, called, settings, prompts, tuple(texts), new_tokens)
+
+
+def source_for(head: str | None) -> SourceSection:
+    """What drafts where nothing says it: the first draft source that reads what is given."""
+    weights = LANGUAGE_MODEL if head is None else EAGLE_HEAD
+    return SourceSection(source=next(d.name for d in drafters().values() if d.weights == weights))
 
 
 def _check_options(
-    draft: str | None, head: str | None, source: str, sampling: SamplingSection
+    draft: str | None, head: str | None, drafter: Drafter, sampling: SamplingSection
 ) -> None:
-    """Raises ``UserError`` if something is given that this kind of draft does not read."""
-    for option, value, sources in (
-        ("--draft", draft, ("model", "hybrid")),
-        ("--head", head, ("eagle",)),
-    ):
-        if value is not None and source not in sources:
-            raise UserError(f"{option} {value}: --source {source} drafts without it")
+    """Raises ``UserError`` if something is given that this draft source does not read."""
+    for weights, value in ((LANGUAGE_MODEL, draft), (EAGLE_HEAD, head)):
+        if value is not None and drafter.weights != weights:
+            raise UserError(f"{weights.option} {value}: --source {drafter.name} drafts without it")
     if sampling.rule == "relaxed_best":
         raise UserError(
             "--rule relaxed_best: it takes some candidate wherever there is one; record with "

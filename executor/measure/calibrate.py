@@ -6,7 +6,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ from treepipe.core.errors import UserError
 from treepipe.executor.computing import DTYPES, gpu_fault
 from treepipe.executor.fleet import Fleet
 from treepipe.executor.keys import parse_address
-from treepipe.executor.measure.acceptance import acceptance_profile, open_pair, pool_path
+from treepipe.executor.measure.acceptance import (
+    acceptance_profile,
+    open_pair,
+    pool_path,
+    source_for,
+)
 from treepipe.executor.measure.calibration import growing_pool
 from treepipe.executor.measure.device import CONTEXTS, TOKENS, DeviceSession
 from treepipe.executor.measure.device_file import device_profile
@@ -50,7 +55,7 @@ from treepipe.profiles.shapes import BYTES
 from treepipe.scenario.computing import Computed
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import DraftSection, SamplingSection
+from treepipe.scenario.schema import SamplingSection, SourceSection
 
 DEVICES = ("cpu", "cuda")
 TABLE = "links.toml"
@@ -124,8 +129,9 @@ class AcceptanceRequest:
         model, draft, head, prompts, new_tokens: see ``acceptance.open_pair``.
         task: what kind of text it is; None is the name of the prompts.
         seed: of sampled texts, and of the wrong tokens that are tried.
-        source, ngram, weight: what drafts, as a scenario's draft says it; None: a model, or the
-            head if one is given.
+        source: what drafts, as a scenario's draft says it; None: a model, or the head if one is
+            given.
+        keys: of draft sources, as a scenario's draft says them.
         temperature to agreement_weight: as a scenario's ``[sampling]``.
     """
 
@@ -137,8 +143,7 @@ class AcceptanceRequest:
     task: str | None = None
     seed: int = 0
     source: str | None = None
-    ngram: int = 3
-    weight: float = 0.5
+    keys: Mapping[str, Any] = field(default_factory=dict)
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
@@ -150,11 +155,10 @@ class AcceptanceRequest:
     agreement_weight: float = 1.0
 
     @property
-    def kind(self) -> DraftSection:
+    def kind(self) -> SourceSection:
         """Raises ``UserError`` as ``sampling``."""
-        source = self.source or ("model" if self.head is None else "eagle")
-        keys = {"source": source, "ngram": self.ngram, "weight": self.weight}
-        return validated(DraftSection, keys, "calibrate acceptance")
+        given = {"source": self.source or source_for(self.head).source, **self.keys}
+        return validated(SourceSection, given, "calibrate acceptance")
 
     @property
     def sampling(self) -> SamplingSection:

@@ -30,10 +30,6 @@ from treepipe.executor.sources import SourceSettings, open_source
 from treepipe.profiles.pool_file import Floats, Prompt, Table
 from treepipe.scenario.computing import ONE_CORE
 
-DEPTHS = 7
-"""Levels below what was verified that are recorded of a head; deeper ones answer like the last."""
-COUNTED = 3
-"""The same of prompt lookup, whose counts lack no more than the tokens that are not verified."""
 Tokens = npt.NDArray[np.int64]
 
 
@@ -48,11 +44,13 @@ class SourceAnswer(NamedTuple):
 class SourceRecorder:
     """A draft asked for every token once per depth."""
 
-    def __init__(self, settings: SourceSettings, name: str, texts: Texts) -> None:
-        self.name, self.settings, self._texts = name, settings, texts
+    def __init__(self, settings: SourceSettings, texts: Texts) -> None:
+        directory = None if settings.model is None else settings.model.directory.resolve()
+        self.name = settings.section.drafter.called_of("" if directory is None else directory.name)
+        self.settings, self._texts = settings, texts
         target, entries = texts.target, 2 * texts.longest
         self.source = open_source(settings, target, target.vocabulary, entries, ONE_CORE)
-        self._depths = DEPTHS if hasattr(self.source, "observe") else COUNTED
+        self._depths = settings.section.drafter.unverified_depths
 
     def record(self, whole: WholeModel, written: Written, strays: Strays) -> Prompt:
         """The draft's answers for each of the text's tokens, by depth."""
@@ -123,9 +121,5 @@ class SourceRecorder:
 
 def recorder_of(settings: SourceSettings, texts: Texts) -> AcceptanceRecorder:
     """The draft that these settings open, ready to be recorded."""
-    if settings.kind == "model":
-        return ModelRecorder(settings, texts)
-    names = [] if settings.model is None else [settings.model.directory.resolve().name]
-    if settings.kind != "eagle":
-        names.append("prompt lookup")
-    return SourceRecorder(settings, " and ".join(names), texts)
+    recorder = SourceRecorder if settings.section.drafter.unverified_depths else ModelRecorder
+    return recorder(settings, texts)

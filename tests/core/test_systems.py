@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from treepipe.core.errors import UserError
-from treepipe.core.schedules import systems, table_of
-from treepipe.core.system import Parameters, System, key
+from treepipe.core.registry import key
+from treepipe.core.schedules import REGISTRY, systems
+from treepipe.core.system import Parameters, System
 
 CHAIN = systems()["chain"]
 
@@ -106,7 +107,7 @@ def test_what_a_record_forgets_is_refused(missing: str) -> None:
 
 def test_no_two_systems_have_one_name() -> None:
     with pytest.raises(UserError, match="two systems are called 'chain'"):
-        table_of([CHAIN, replace(CHAIN, year=2030)])
+        REGISTRY.table_of([CHAIN, replace(CHAIN, year=2030)])
 
 
 def wide(name: str, parameters: type[Parameters]) -> System:
@@ -127,7 +128,7 @@ def test_a_key_means_the_same_in_all_systems() -> None:
 
         width: int = key(4, "most nodes of a layer", least=2)
 
-    assert list(table_of([wide("a", Wide), wide("b", Optional)])) == ["a", "b"]
+    assert list(REGISTRY.table_of([wide("a", Wide), wide("b", Optional)])) == ["a", "b"]
     for other in (Words, Wider):
         with pytest.raises(UserError, match="'a' and 'b' share the key width"):
-            table_of([wide("a", Wide), wide("b", other)])
+            REGISTRY.table_of([wide("a", Wide), wide("b", other)])

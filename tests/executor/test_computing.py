@@ -20,7 +20,7 @@ from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.sources import SourceSettings, open_source
 from treepipe.executor.transport import Gate, Inbox, Outbox
 from treepipe.scenario.computing import COMPUTED, ONE_CORE, Compute, Computed
-from treepipe.scenario.schema import SamplingSection
+from treepipe.scenario.schema import SamplingSection, SourceSection
 
 torch.set_num_threads(1)
 
@@ -66,7 +66,7 @@ def test_every_draft_computes_in_every_type(
     """A pass over a prompt and a tree of two nodes, beside the same in float32 on the CPU; and an
     answer that a verification rule remembers."""
     model = CheckpointSource(head if source == "eagle" else target.directory)
-    settings = SourceSettings(source, model, 3, 0.5, SamplingSection(), False, 0)
+    settings = SourceSettings(SourceSection(source=source), model, SamplingSection(), False, 0)
     states = WholeModel(target, 64)
     states.stage.open(0)
     hidden = states.stage.forward(0, states.ends.embed(PROMPT), range(5), None)

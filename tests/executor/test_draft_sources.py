@@ -40,6 +40,7 @@ from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.schema import SourceSection
 
 TEXT = (3, 9, 27, 20, 60, 58, 52, 34)
 READ = 5
@@ -263,10 +264,11 @@ def decode_greedily(
 ) -> Trace:
     """Run a deployment with a draft of this kind, and hold its texts to the target's own."""
     roles = worker_roles((target.directory, target.directory), deployment, emulate=emulate)
-    source = replace(roles[0].source, kind=kind)
+    source = replace(roles[0].source, section=SourceSection(source=kind))
     if kind == "eagle":
         source = replace(source, model=CheckpointSource(head))
-    roles = [replace(role, source=source) for role in roles]
+    vocabulary = target.vocabulary  # a look-up answers with a distribution over all of it
+    roles = [replace(role, source=source, vocabulary=vocabulary) for role in roles]
     with Controller(roles, deployment) as running:
         trace, _ = running.run(deployment)
     for request, spec in zip(trace.requests, deployment.requests, strict=True):

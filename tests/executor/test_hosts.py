@@ -68,6 +68,7 @@ from treepipe.profiles.library import REFERENCE
 from treepipe.results.trace import Span
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import SourceSection
 from treepipe.scenario.unread import unread_warnings
 
 SCENARIO = Scenario.load(ROOT / "studies" / "scenarios" / "demo.toml")
@@ -537,7 +538,9 @@ def test_a_role_needs_what_it_reads(pair: tuple[Path, Path], ends: Any, kind: st
     deployment = small_deployment("flowspec", ends=ends)
     draft, stage = worker_roles(pair, deployment)[:2]
     model = None if kind == "ngram" else draft.source.model
-    draft = replace(draft, source=replace(draft.source, kind=kind, model=model))
+    draft = replace(
+        draft, source=replace(draft.source, section=SourceSection(source=kind), model=model)
+    )
     reads = [pair[0]] * (ends == "draft" or kind == "eagle") + [pair[1]] * (kind != "ngram")
     assert [each.directory for each in draft.models] == reads
     assert [each.directory for each in stage.models] == [pair[0]]

@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from treepipe.core.drafts import drafters
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.measure.calibration import Texts, WholeModel, record_acceptance
 from treepipe.executor.measure.judging import CANDIDATES, candidates_of, rank_of
-from treepipe.executor.measure.source_calibration import DEPTHS, recorder_of
+from treepipe.executor.measure.source_calibration import recorder_of
 from treepipe.executor.sources import SourceSettings
 from treepipe.profiles.pool_file import PoolFile
-from treepipe.scenario.schema import GREEDY
+from treepipe.scenario.schema import GREEDY, SourceSection
 
 PROMPTS = [(3, 9, 27, 20), (60, 58, 52, 34, 1, 2)]
 TOKENS = 6
@@ -29,7 +30,9 @@ def draft(target: Checkpoint, head: Path) -> EagleDraft:
 
 def test_answers_by_depth_are_the_heads(target: Checkpoint, draft: EagleDraft, head: Path) -> None:
     asked = Texts(target, PROMPTS, TOKENS)
-    settings = SourceSettings("eagle", CheckpointSource(head), 3, 0.5, GREEDY, False, 0)
+    settings = SourceSettings(
+        SourceSection(source="eagle"), CheckpointSource(head), GREEDY, False, 0
+    )
     pool = record_acceptance(asked, recorder_of(settings, asked))
     assert PoolFile.from_content(pool.content()).content() == pool.content()
     assert pool.candidates == CANDIDATES
@@ -39,7 +42,7 @@ def test_answers_by_depth_are_the_heads(target: Checkpoint, draft: EagleDraft, h
     for prompt, recorded in zip(PROMPTS, pool.prompts, strict=True):
         text = WholeModel(target, 64).greedy(prompt, TOKENS)
         tables = [recorded.known, *recorded.guessed]
-        assert len(tables) == DEPTHS + 1
+        assert len(tables) == drafters()["eagle"].unverified_depths + 1
         assert all(len(table.ranks) == TOKENS for table in tables)
         # Two levels below the second new token: the answer for the fourth, by hand.
         found = _answers(target, draft, prompt, text, known=2)

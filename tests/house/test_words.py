@@ -22,7 +22,7 @@ PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
 )
-ON_PAGES = {"root_branch.py"}
+ON_PAGES = {"root_branch.py", "head_lookup.py"}
 """Files that a page has its reader write."""
 MEMBERS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 

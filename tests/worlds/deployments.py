@@ -14,7 +14,7 @@ from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Serving
-from treepipe.scenario.schema import SamplingSection, ScheduleSection
+from treepipe.scenario.schema import SamplingSection, ScheduleSection, SourceSection
 
 GREEDY = SamplingSection()
 
@@ -82,7 +82,9 @@ def worker_roles(
 ) -> list[RoleSettings]:
     remembers = sampling.rule not in ("exact", "relaxed_best")
     model = CheckpointSource(pair[1])
-    source = SourceSettings("model", model, 3, 0.5, sampling, remembers, deployment.seed)
+    source = SourceSettings(
+        SourceSection(source="model"), model, sampling, remembers, deployment.seed
+    )
     places: list[tuple[Placed, WorkerKind, int, int | None]] = [
         (placed, "draft", number, None) for number, placed in enumerate(deployment.drafts)
     ]

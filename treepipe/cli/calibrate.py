@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
-from treepipe.cli.options import Force, Quiet
+from treepipe.cli.options import Force, Quiet, command
+from treepipe.core.drafts import drafters
 from treepipe.core.errors import UserError
+from treepipe.core.registry import keys_of
 from treepipe.extras import need_executor
 
 app = typer.Typer(invoke_without_command=True)
@@ -163,76 +166,72 @@ def peer(
     listen_at(host, port, lambda address: console().print(f"listening at {address}"))
 
 
-@app.command()
-def acceptance(
-    model: Annotated[str, typer.Option(metavar="DIR", help="The target.")] = "reference",
+@dataclass(frozen=True, kw_only=True)
+class Acceptance:
+    """What is to be recorded."""
+
+    model: Annotated[str, typer.Option(metavar="DIR", help="The target.")] = "reference"
     draft: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(metavar="DIR", help="A language model that drafts; default reference."),
-    ] = None,
+    ] = None
     head: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(metavar="DIR", help="An EAGLE head that drafts, instead."),
-    ] = None,
+    ] = None
     prompts: Annotated[
         str, typer.Option(metavar="FILE.json", help="A list of texts, or a reference set.")
-    ] = "reference:calibration",
-    new_tokens: Annotated[int, typer.Option(min=2, help="Of the target's text, each.")] = 128,
+    ] = "reference:calibration"
+    new_tokens: Annotated[int, typer.Option(min=2, help="Of the target's text, each.")] = 128
     task: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(help="What kind of text it is; default the name of the prompts."),
-    ] = None,
+    ] = None
     source: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(
-            metavar="model|eagle|ngram|hybrid", help="What drafts; default what is given."
-        ),
-    ] = None,
-    ngram: Annotated[int, typer.Option(help="Longest suffix that prompt lookup matches.")] = 3,
-    weight: Annotated[float, typer.Option(help="Of the model in a hybrid.")] = 0.5,
-    temperature: Annotated[float, typer.Option(help="Of the target's text; 0: greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="As sampling.top_p.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="As sampling.top_k.")] = 0,
-    rule: Annotated[str, typer.Option(help="As sampling.rule.")] = "exact",
-    relaxed_top_p: Annotated[float, typer.Option(help="As sampling.relaxed_top_p.")] = 0.9,
-    tau_max: Annotated[float, typer.Option(help="As sampling.tau_max.")] = 0.5,
-    contrast_weight: Annotated[float, typer.Option(help="As sampling.contrast_weight.")] = 1.0,
-    matches_weight: Annotated[float, typer.Option(help="As sampling.matches_weight.")] = 1.0,
-    agreement_weight: Annotated[float, typer.Option(help="As sampling.agreement_weight.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of sampled texts, and of wrong tokens.")] = 0,
-    out: Out = Path("calibrated-acceptance.toml"),
-    force: Force = False,
-    quiet: Quiet = False,
-) -> None:
+        typer.Option(metavar="|".join(drafters()), help="What drafts; default what is given."),
+    ] = None
+    temperature: Annotated[float, typer.Option(help="Of the target's text; 0: greedy.")] = 0.0
+    top_p: Annotated[float, typer.Option(help="As sampling.top_p.")] = 1.0
+    top_k: Annotated[int, typer.Option(help="As sampling.top_k.")] = 0
+    rule: Annotated[str, typer.Option(help="As sampling.rule.")] = "exact"
+    relaxed_top_p: Annotated[float, typer.Option(help="As sampling.relaxed_top_p.")] = 0.9
+    tau_max: Annotated[float, typer.Option(help="As sampling.tau_max.")] = 0.5
+    contrast_weight: Annotated[float, typer.Option(help="As sampling.contrast_weight.")] = 1.0
+    matches_weight: Annotated[float, typer.Option(help="As sampling.matches_weight.")] = 1.0
+    agreement_weight: Annotated[float, typer.Option(help="As sampling.agreement_weight.")] = 1.0
+    seed: Annotated[int, typer.Option(min=0, help="Of sampled texts, and of wrong tokens.")] = 0
+    out: Out = Path("calibrated-acceptance.toml")
+    force: Force = False
+    quiet: Quiet = False
+
+
+def _draft_keys() -> list[tuple[str, Any, Any]]:
+    """The keys of all draft sources as options: name, type with its help, default."""
+    return [
+        (
+            name,
+            Annotated[hint, typer.Option(help=f"As drafts.{name}: {each.metadata['help']}.")],
+            each.default,
+        )
+        for name, (hint, each) in keys_of(d.parameters for d in drafters().values()).items()
+    ]
+
+
+@app.command()
+@command(make_dataclass("Options", _draft_keys(), bases=(Acceptance,), frozen=True, kw_only=True))
+def acceptance(asked: Acceptance) -> None:
     """Run target and draft over prompts: a recorded pool, and its profile."""
     need_executor("treepipe calibrate")
     from treepipe.executor.measure.calibrate import AcceptanceRequest, calibrate_acceptance
     from treepipe.results.show import Progress
 
-    asked = AcceptanceRequest(
-        model,
-        draft,
-        head,
-        prompts,
-        new_tokens,
-        task,
-        seed,
-        source,
-        ngram,
-        weight,
-        temperature,
-        top_p,
-        top_k,
-        rule,
-        relaxed_top_p,
-        tau_max,
-        contrast_weight,
-        matches_weight,
-        agreement_weight,
-    )
-    with Progress(quiet) as say:
-        calibrate_acceptance(asked, out, say, force=force)
-    _show(out, quiet)
+    given, own = vars(asked), {each.name for each in fields(AcceptanceRequest)}
+    keys = {name: given[name] for name, *_ in _draft_keys()}
+    request = AcceptanceRequest(**{name: given[name] for name in own - {"keys"}}, keys=keys)
+    with Progress(asked.quiet) as say:
+        calibrate_acceptance(request, asked.out, say, force=asked.force)
+    _show(asked.out, asked.quiet)
 
 
 @app.command()

@@ -3,20 +3,20 @@
 Law of this file: whoever wants to know something of a system asks its record; nobody compares
 names. A record is pure data and functions of the parameters, so both worlds, the memory bound,
 the planner, the documents and the tests read the same one. What a record cannot mean is refused
-when it is made. ``docs/adding-a-system.md`` writes one from the beginning to the end.
+when it is made. ``docs/adding.md`` writes one from the beginning to the end.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from treepipe.core.barrier import Groups
 from treepipe.core.protocol import Schedule
+from treepipe.core.registry import NAME, NAME_RULE, key, names_of, wrong_keys
 from treepipe.core.stage_desk import Place
 
 Block: TypeAlias = Mapping[str, Sequence[Any]]
@@ -32,22 +32,11 @@ work, and hidden states travel there and back.
 """
 
 
-def key(default: Any, help: str, *, least: int | None = None) -> Any:  # noqa: A002
-    """A field of a system's parameters, which is a key of a scenario's table ``[schedule]``.
-
-    Args:
-        default: what it is where a scenario does not say; as published, if it was.
-        help: what it means, in a few words.
-        least: the smallest whole number allowed, also inside tuples; None: any value.
-    """
-    return field(default=default, metadata={"help": help, "least": least})
-
-
 @dataclass(frozen=True)
 class Parameters:
     """What every system can be told. A system's own keys are fields of a subclass.
 
-    The subclass is a frozen dataclass, too; each of its fields is a ``key``.
+    The subclass is a frozen dataclass, too; each of its fields is a ``key`` (``registry.py``).
     """
 
     prefill_chunk: int = key(64, "longest prompt segment", least=1)
@@ -194,7 +183,11 @@ class System:
     @property
     def keys(self) -> frozenset[str]:
         """Names of the parameters that it reads."""
-        return frozenset(field.name for field in dataclasses.fields(self.parameters))
+        return names_of(self.parameters)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.order, self.year
 
     def most_scratch_tokens(self, parameters: Parameters, stages: int) -> int:
         """Most scratch nodes in the draft's cache at once."""
@@ -209,8 +202,8 @@ class System:
 
 
 def _wrong_words(system: System) -> Iterator[str]:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", system.name):
-        yield "a name is made of lower-case letters, digits and underscores, a letter first"
+    if not re.fullmatch(NAME, system.name):
+        yield NAME_RULE
     if not system.source or not system.summary:
         yield "source and summary say where it is described and what it does"
     if not system.drafts and (system.drawn or system.chains):
@@ -218,17 +211,8 @@ def _wrong_words(system: System) -> Iterator[str]:
 
 
 def _wrong_keys(parameters: type[Parameters]) -> Iterator[str]:
-    if not (isinstance(parameters, type) and issubclass(parameters, Parameters)):
-        yield "parameters is a subclass of Parameters"
-        return
-    names = {each.name for each in dataclasses.fields(parameters)}
-    if not names >= set(vars(parameters).get("__annotations__", {})):
-        yield f"{parameters.__name__} is no dataclass; write @dataclass(frozen=True) above it"
-    for each in dataclasses.fields(parameters):
-        if not each.metadata.get("help"):
-            yield f"key {each.name} lacks its help; write it as key(default, help)"
-        if any(n < (each.metadata["least"] or n) for n in _whole_numbers(each.default)):
-            yield f"key {each.name}: its default {each.default} is less than its least value"
+    yield from wrong_keys(parameters, Parameters)
+    names = names_of(parameters)
     usual = parameters()
     try:
         usual.check()
@@ -255,13 +239,3 @@ def _wrong_figures(system: System) -> Iterator[str]:
     for block in system.grid(Load((2, 4), 3)):
         for name in {*block} - names:
             yield f"the grid names {name}, which is none of its keys {', '.join(sorted(names))}"
-
-
-def _whole_numbers(value: Any) -> list[int]:
-    """
-    >>> _whole_numbers(3), _whole_numbers((1, (2, True))), _whole_numbers(None)
-    ([3], [1, 2], [])
-    """
-    if isinstance(value, tuple):
-        return [number for each in value for number in _whole_numbers(each)]
-    return [value] if isinstance(value, int) and not isinstance(value, bool) else []

@@ -7,6 +7,7 @@ silence. It is used where it was made so, used by a stated rule with a warning, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from treepipe.core.errors import UserError
@@ -14,10 +15,10 @@ from treepipe.profiles.pool_file import Made
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import (
     Bernoulli,
-    DraftSection,
     HitRatio,
     PoolSection,
     SamplingSection,
+    SourceSection,
 )
 
 RULE_KEYS = {
@@ -25,26 +26,22 @@ RULE_KEYS = {
     "adaptive": ("tau_max", "contrast_weight", "matches_weight", "agreement_weight"),
 }
 """Keys of ``[sampling]`` that matter with a rule alone."""
-SOURCE_KEYS = {"ngram": ("ngram",), "hybrid": ("ngram", "weight")}
-"""Keys of a draft that matter with a source alone."""
+ANY = SourceSection()
+"""A draft whose scenario does not say what it is."""
 
 
-def made_with(sampling: SamplingSection, draft: DraftSection, prompts: str) -> Made:
+def made_with(sampling: SamplingSection, draft: SourceSection, prompts: str) -> Made:
     """The record of a pool: keys that matter, so that equal ones compare equal.
 
-    >>> made_with(SamplingSection(top_k=5), DraftSection(source="ngram"), "a.json")
+    >>> made_with(SamplingSection(top_k=5), SourceSection(source="ngram"), "a.json")
     Made(sampling={'temperature': 0.0, 'rule': 'exact'}, draft={'source': 'ngram', 'ngram': 3}, \
 prompts='a.json')
     """
     keys = ["temperature", "rule", *RULE_KEYS.get(sampling.rule, ())]
     if sampling.temperature:
         keys[1:1] = ["top_p", "top_k"]
-    own = ("source", *SOURCE_KEYS.get(draft.source, ()))
-    return Made(
-        {key: getattr(sampling, key) for key in keys},
-        {key: getattr(draft, key) for key in own},
-        prompts,
-    )
+    own = {"source": draft.source, **asdict(draft.parameters)}
+    return Made({key: getattr(sampling, key) for key in keys}, own, prompts)
 
 
 def making_warnings(scenario: Scenario, made: Made) -> list[str]:
@@ -70,14 +67,14 @@ def share_warnings(scenario: Scenario) -> list[str]:
 
 def stated_warnings(scenario: Scenario) -> list[str]:
     """Say what an acceptance must be of that does not say it itself."""
-    made = made_with(scenario.sampling, DraftSection(), "").sampling
+    made = made_with(scenario.sampling, ANY, "").sampling
     if scenario.sampling.rule not in RULE_KEYS:
         del made["rule"]  # the world applies it itself
     keys = {f"sampling.{key}": value for key, value in made.items()}
     for index, draft in enumerate(scenario.drafts):
         own = made_with(scenario.sampling, draft, "").draft
         keys |= {f"drafts.{index}.{key}": value for key, value in own.items()}
-    said = {key: value for key, value in keys.items() if value not in (0.0, "model")}
+    said = {key: value for key, value in keys.items() if value not in (0.0, ANY.source)}
     if not said:
         return []
     return [f"acceptance is as key acceptance gives it, which must be of {_say(said)}"]
@@ -90,7 +87,7 @@ def _of_drafts(scenario: Scenario, made: Made) -> Iterator[str]:
         if made.draft == wanted:
             continue
         if not made.draft:
-            if draft.source != "model":
+            if draft.source != ANY.source:
                 yield f"the pool does not say what drafted; it is taken to be of {_say(wanted)}"
         elif "source" not in draft.model_fields_set:
             yield (
@@ -111,7 +108,7 @@ def _of_drafts(scenario: Scenario, made: Made) -> Iterator[str]:
 
 def _of_sampling(scenario: Scenario, made: Made) -> Iterator[str]:
     sampling = scenario.sampling
-    wanted = made_with(sampling, DraftSection(), "").sampling
+    wanted = made_with(sampling, ANY, "").sampling
     if made.sampling == wanted:
         return
     if made.sampling == {**wanted, "rule": "exact"} and sampling.rule == "relaxed_best":
@@ -138,10 +135,10 @@ def _to_reach(scenario: Scenario) -> bool:
     return isinstance(acceptance, PoolSection) and bool(acceptance.hit_ratio)
 
 
-def _how_to_record(scenario: Scenario, draft: DraftSection) -> str:
+def _how_to_record(scenario: Scenario, draft: SourceSection) -> str:
     """The command whose pool would do."""
     made = made_with(scenario.sampling, draft, "")
-    fields = {**SamplingSection.model_fields, **DraftSection.model_fields}
+    fields = {**SamplingSection.model_fields, **SourceSection.model_fields}
     given = {**made.sampling, **made.draft}
     if given["rule"] == "relaxed_best":
         given["rule"] = "exact"

@@ -13,6 +13,7 @@ from itertools import chain
 from math import inf
 from typing import TypeVar
 
+from treepipe.core.drafter import EAGLE_HEAD, Weights
 from treepipe.core.errors import UserError
 from treepipe.core.system import Ends
 from treepipe.core.tree import split
@@ -251,8 +252,8 @@ class _Placing:
         service = self._service(hardware, draft.device, f"{key}.device")
         target = self._known_target(f"{key}.device")
         passes, project = NO_WORK, None
-        if draft.source != "ngram":
-            model = self._draft_model(draft, key)
+        if draft.drafter.weights is not None:
+            model = self._draft_model(draft, draft.drafter.weights, key)
             borrowed = target.shape if model.shape.eagle else None
             passes = service.draft(model, borrowed)
             project = service.projection(model, borrowed)
@@ -263,14 +264,14 @@ class _Placing:
     def _draft_footprint(
         self, draft: DraftSection, device: Device | Hardware, key: str
     ) -> tuple[Footprint, int] | None:
-        if draft.source == "ngram":
+        if draft.drafter.weights is None:
             return Footprint(0.0, 0.0), 0
         given, layers = Footprint.of(draft.model), draft.model.layers
         if given is not None and layers is not None:
             return given, layers
         if draft.model.profile is None and not isinstance(device, Hardware):
             return None
-        model = self._draft_model(draft, key)
+        model = self._draft_model(draft, draft.drafter.weights, key)
         return Footprint.of_shape(model.shape, model.dtype), model.shape.layers
 
     def _service(self, hardware: Hardware, named: AnyDevice, key: str) -> ServiceTimes:
@@ -307,15 +308,12 @@ class _Placing:
             raise self._unknown("target.profile", key)
         return self.target
 
-    def _draft_model(self, draft: DraftSection, key: str) -> ServedModel:
-        if draft.source == "eagle":
-            section = draft.model.model_copy(update={"checkpoint": draft.head})
-            model = self._model(section, f"{key}.model", "eagle")
-        else:
-            model = self._model(draft.model, f"{key}.model", "draft")
+    def _draft_model(self, draft: DraftSection, weights: Weights, key: str) -> ServedModel:
+        section = draft.model.model_copy(update={"checkpoint": draft.checkpoint})
+        model = self._model(section, f"{key}.model", weights.reference)
         if model is None:
             raise self._unknown(f"{key}.model.profile", f"{key}.device")
-        if draft.source == "eagle":
+        if weights == EAGLE_HEAD:
             shape = model.shape.model_copy(update={"eagle": True})
             return ServedModel(model.name, shape, model.dtype)
         return model

@@ -72,7 +72,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         **_acceptance_estimate(scenario),
     }
     layers = None if opened is None else opened.layers
-    reads_states = any(draft.source == "eagle" for draft in scenario.drafts)
+    reads_states = any(draft.drafter.reads_states for draft in scenario.drafts)
     deployment = Deployment(
         name=scenario.name,
         drafts=placement.drafts,
@@ -99,7 +99,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
             *_uncertain(estimates),
             *placement.warnings,
             *running_warnings(placement.machines),
-            *prefill_warnings(scenario, reads_states=reads_states),
+            *prefill_warnings(scenario),
         ),
         machines=placement.machines,
         bounds=bounds_of(scenario, max(map(len, placement.pipelines))),

@@ -52,15 +52,16 @@ def ends_warnings(scenario: Scenario) -> list[str]:
     ]
 
 
-def prefill_warnings(scenario: Scenario, *, reads_states: bool) -> list[str]:
+def prefill_warnings(scenario: Scenario) -> list[str]:
     """A sentence where the draft cannot read the prompt while the target does, although asked."""
     section = scenario.schedule
     asked = "parallel_prefill" in section.model_fields_set and section.parameters.parallel_prefill
-    if not (asked and reads_states):
+    sources = sorted({each.source for each in scenario.drafts if each.drafter.reads_states})
+    if not (asked and sources):
         return []
     return [
-        "key schedule.parallel_prefill has no effect on a draft of source 'eagle', which reads the "
-        "target's states of the prompt"
+        f"key schedule.parallel_prefill has no effect on a draft of source "
+        f"{' or '.join(map(repr, sources))}, which reads the target's states of the prompt"
     ]
 
 

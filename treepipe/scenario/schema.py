@@ -10,7 +10,9 @@ import dataclasses
 import difflib
 import ipaddress
 import re
+from collections.abc import Callable
 from functools import cached_property
+from operator import attrgetter
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -21,11 +23,13 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 from pydantic import AfterValidator, Field, PrivateAttr, create_model, model_validator
 
+from treepipe.core.drafter import EAGLE_HEAD, Drafter, DraftParameters
+from treepipe.core.drafts import drafters
+from treepipe.core.registry import keys_of
 from treepipe.core.schedules import Chosen, systems
 from treepipe.core.system import System
 from treepipe.files.section import (
@@ -192,21 +196,74 @@ class HostSection(Section):
         return self
 
 
-class DraftSection(Section):
+def _annotation(hint: Any, key: dataclasses.Field[Any]) -> Any:
+    """A key's type with the bounds of its numbers, also inside tuples and unions."""
+    least, most = key.metadata["least"], key.metadata["most"]
+    if hint in (int, float) and (least, most) != (None, None):
+        return Annotated[hint, Field(ge=least, le=MOST if most is None else most)]
+    if get_origin(hint) is Literal or not (inner := get_args(hint)):
+        return hint
+    bound = tuple(each if each is ... else _annotation(each, key) for each in inner)
+    if get_origin(hint) is tuple:
+        made = tuple.__class_getitem__(bound)
+        return Annotated[made, Field(min_length=1)] if ... in bound else made
+    return Union[bound]  # noqa: UP007
+
+
+def _sources(reading: Callable[[Drafter], Any]) -> Beside:
+    """The condition of a key that some draft sources read."""
+    return Beside("source", tuple(name for name, each in drafters().items() if reading(each)))
+
+
+if TYPE_CHECKING:
+    SourceName: TypeAlias = str
+else:
+    SourceName = Literal[tuple(drafters())]
+
+
+class _Source(Section):
+    """What proposes tokens, with the keys of all draft sources; each reads its own."""
+
+    source: Annotated[SourceName, ReadIf("asked")] = Field(
+        next(iter(drafters())),
+        description=f"what proposes tokens: {', '.join(d.summary for d in drafters().values())}",
+    )
+
+    @property
+    def drafter(self) -> Drafter:
+        return drafters()[self.source]
+
+    @property
+    def parameters(self) -> DraftParameters:
+        """Values of the keys that the draft source reads."""
+        return self.drafter.parameters(**{key: getattr(self, key) for key in self.drafter.keys})
+
+
+def _source_key(name: str, hint: Any, key: dataclasses.Field[Any]) -> tuple[Any, Any]:
+    """The field of a key that some draft sources read."""
+    read = _sources(lambda each: name in each.keys)
+    annotation: Any = Annotated[_annotation(hint, key), read, ReadIf("asked")]
+    return annotation, Field(key.default, description=key.metadata["help"])
+
+
+def _source_keys() -> dict[str, Any]:
+    """Fields of all draft sources' parameters."""
+    found = keys_of(each.parameters for each in drafters().values())
+    return {name: _source_key(name, *each) for name, each in found.items()}
+
+
+if TYPE_CHECKING:
+    SourceSection = _Source
+else:
+    SourceSection = create_model("SourceSection", __base__=_Source, **_source_keys())
+
+
+class DraftSection(SourceSection):
     """A draft server, or ``count`` equal ones."""
 
-    model: Annotated[Model, Beside("source", ("model", "eagle", "hybrid"))] = Model()
-    source: Annotated[Literal["model", "eagle", "ngram", "hybrid"], ReadIf("asked")] = Field(
-        "model", description="what proposes tokens: a language model, an EAGLE head, prompt lookup"
-    )
-    head: Annotated[str | None, Beside("source", ("eagle",))] = Field(
+    model: Annotated[Model, _sources(lambda each: each.weights)] = Model()
+    head: Annotated[str | None, _sources(lambda each: each.weights == EAGLE_HEAD)] = Field(
         None, description='the EAGLE head: a directory, or "reference"'
-    )
-    ngram: Annotated[Count, Beside("source", ("ngram", "hybrid")), ReadIf("asked")] = Field(
-        3, description="longest suffix that prompt lookup matches"
-    )
-    weight: Annotated[float, Field(ge=0, le=1), Beside("source", ("hybrid",)), ReadIf("asked")] = (
-        Field(0.5, description="hybrid: of the model")
     )
     least_probability: Annotated[float, Field(ge=0, le=1), ReadIf("drafted")] = Field(
         0.0, description="the draft's own, of a candidate; less probable ones are not proposed"
@@ -218,6 +275,18 @@ class DraftSection(Section):
     host: Home = Field(None, description="the machine it shares with all that name it")
     worker: Away = Field(None, description=WORKER)
     count: Several = 1
+
+    @property
+    def what(self) -> SourceSection:
+        """What proposes its tokens, without where it does so."""
+        return SourceSection.model_validate(self.model_dump(include={*SourceSection.model_fields}))
+
+    @property
+    def checkpoint(self) -> str | None:
+        """What holds the weights of its draft source; None where nothing is named, or needed."""
+        weights = self.drafter.weights
+        found: str | None = None if weights is None else attrgetter(weights.key)(self)
+        return found
 
 
 class Stage(Section):
@@ -296,29 +365,15 @@ class _Schedule(Section):
         return self
 
 
-def _annotation(hint: Any, least: int | None) -> Any:
-    """A parameter's type with its smallest value, also inside tuples and unions."""
-    if hint is int and least is not None:
-        return Annotated[int, Field(ge=least, le=MOST)]
-    if get_origin(hint) is Literal or not (inner := get_args(hint)):
-        return hint
-    bound = tuple(each if each is ... else _annotation(each, least) for each in inner)
-    if get_origin(hint) is tuple:
-        made = tuple.__class_getitem__(bound)
-        return Annotated[made, Field(min_length=1)] if ... in bound else made
-    return Union[bound]  # noqa: UP007
-
-
 def _schedule_keys() -> dict[str, Any]:
-    """Fields of all systems' parameters; of one name there is one type and one bound."""
-    found: dict[str, Any] = {}
-    for system in systems().values():
-        hints = get_type_hints(system.parameters)
-        for each in dataclasses.fields(system.parameters):
-            annotation = _annotation(hints[each.name], each.metadata["least"])
-            field = Field(None, description=each.metadata["help"])
-            found.setdefault(each.name, (Optional[annotation], field))  # noqa: UP045
-    return found
+    """Fields of all systems' parameters; what is not given is the chosen system's own default."""
+    return {
+        name: (
+            Optional[_annotation(hint, key)],  # noqa: UP045
+            Field(None, description=key.metadata["help"]),
+        )
+        for name, (hint, key) in keys_of(s.parameters for s in systems().values()).items()
+    }
 
 
 if TYPE_CHECKING:

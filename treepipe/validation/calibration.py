@@ -148,7 +148,7 @@ def _record(
             f"{case.scenario.path}: all prompts of {name} are decoded, none is left to calibrate"
         )
     limit = target.max_positions
-    if settings.model is not None and settings.kind != "eagle":
+    if settings.whole and settings.model is not None:
         limit = min(limit, settings.model.open().max_positions)
     too_long = max(map(len, prompts)) + new_tokens
     if too_long > limit:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
-from treepipe.core.system import Block, Ends, Load, Parameters, Seat, key
+from treepipe.core.registry import key
+from treepipe.core.system import Block, Ends, Load, Parameters, Seat
 
 TREES = ((20, 4), (48, 5), (80, 6))
 """Nodes and depth that a planner tries; the last one is FlowSpec's (section 5)."""

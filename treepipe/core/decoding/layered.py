@@ -29,7 +29,8 @@ from treepipe.core.protocol import (
     Started,
     Stepped,
 )
-from treepipe.core.system import Block, Parameters, Seat, key
+from treepipe.core.registry import key
+from treepipe.core.system import Block, Parameters, Seat
 from treepipe.core.tree import best
 
 

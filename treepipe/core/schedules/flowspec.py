@@ -16,7 +16,8 @@ from treepipe.core.decoding.keys import TREES, SegmentKeys, TreeKeys, scratch_of
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
 from treepipe.core.protocol import Command, Returned
-from treepipe.core.system import Block, Load, Seat, System, key
+from treepipe.core.registry import key
+from treepipe.core.system import Block, Load, Seat, System
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from treepipe.core.decoding.layered import (
     one_request,
 )
 from treepipe.core.decoding.slipped_frontier import SlippedFrontier
-from treepipe.core.system import Block, Load, System, key
+from treepipe.core.registry import key
+from treepipe.core.system import Block, Load, System
 
 
 @dataclass(frozen=True)

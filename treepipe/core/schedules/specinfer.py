@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from treepipe.core.decoding.drafted_ahead import DraftedAhead
 from treepipe.core.decoding.keys import fixed_tree, fixed_tree_tokens
 from treepipe.core.decoding.static_tree import StaticTree
-from treepipe.core.system import Block, Load, Parameters, Seat, System, key
+from treepipe.core.registry import key
+from treepipe.core.system import Block, Load, Parameters, Seat, System
 
 
 @dataclass(frozen=True)

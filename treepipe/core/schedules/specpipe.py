@@ -14,7 +14,8 @@ from treepipe.core.decoding.layered import (
     make_layered,
     one_request,
 )
-from treepipe.core.system import Block, Load, System, key
+from treepipe.core.registry import key
+from treepipe.core.system import Block, Load, System
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
 from treepipe.core.gauge import Gauge
 from treepipe.core.protocol import Command, Judged
-from treepipe.core.system import Block, Load, Seat, System, key
+from treepipe.core.registry import key
+from treepipe.core.system import Block, Load, Seat, System
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
-"""``docs/adding-a-system.md`` holds: its system works in both worlds, and nothing else is touched.
+"""``docs/adding.md`` holds: its system and its draft source work in both worlds, and nothing else
+is touched.
 
-Code, entry point and commands are taken from the page. The package is installed for processes of
-their own only, since the systems of this one are read already.
+Code, entry points and commands are taken from the page. The packages are installed for processes of
+their own only, since the records of this one are read already.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -17,8 +19,9 @@ import pytest
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "adding-a-system.md").read_text(encoding="utf-8")
-METADATA = "Metadata-Version: 2.1\nName: root-branch\nVersion: 1.0\n"
+PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
+MODULES = ("root_branch", "head_lookup")
+"""What the page adds, in its order: a system and a draft source."""
 
 
 def blocks(language: str) -> list[str]:
@@ -26,30 +29,31 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.S)
 
 
-def command(beginning: str) -> list[str]:
-    """The page's only command that begins like this; its program is this interpreter's."""
+def command(beginning: str, module: str = "root_branch") -> list[str]:
+    """The page's only command that begins like this and names the module's record; its program is
+    this interpreter's."""
     lines = [line for block in blocks("sh") for line in block.splitlines()]
-    (line,) = (line for line in lines if line.startswith(beginning))
+    (line,) = (line for line in lines if line.startswith(beginning) and module in line)
     _, *arguments = shlex.split(line)
     return ["-m", "treepipe", *arguments] if line.startswith("treepipe ") else arguments
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of installed packages that holds the page's system."""
+    """A folder of installed packages that holds the page's records."""
     folder = tmp_path_factory.mktemp("site")
-    (code,) = blocks("python")
-    (entry_points,) = blocks("ini")
-    install(folder, code, entry_points)
+    for module, *files in zip(MODULES, blocks("python"), blocks("ini"), strict=True):
+        install(folder, module, *files)
     return folder
 
 
-def install(folder: Path, code: str, entry_points: str) -> None:
+def install(folder: Path, module: str, code: str, entry_points: str) -> None:
     """Write the module and what a package manager notes of it."""
-    (folder / "root_branch.py").write_text(code)
-    noted = folder / "root_branch-1.0.dist-info"
+    (folder / f"{module}.py").write_text(code)
+    noted = folder / f"{module}-1.0.dist-info"
     noted.mkdir()
-    (noted / "METADATA").write_text(METADATA)
+    metadata = f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1.0\n"
+    (noted / "METADATA").write_text(metadata)
     (noted / "entry_points.txt").write_text(entry_points)
 
 
@@ -65,15 +69,17 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_is_predicted(installed: Path) -> None:
-    done = python(installed, *command("treepipe simulate"), "--json", "-")
+@pytest.mark.parametrize("module", MODULES)
+def test_it_is_predicted(installed: Path, module: str) -> None:
+    done = python(installed, *command("treepipe simulate", module), "--json", "-")
     assert done.returncode == 0, done.stderr
     assert '"tokens_per_round"' in done.stdout
 
 
-def test_it_is_run_in_real_processes(installed: Path) -> None:
+@pytest.mark.parametrize("module", MODULES)
+def test_it_is_run_in_real_processes(installed: Path, module: str) -> None:
     pytest.importorskip("torch")
-    done = python(installed, *command("treepipe run"), "--json", "-")
+    done = python(installed, *command("treepipe run", module), "--json", "-")
     assert done.returncode == 0, done.stderr
     assert '"source": "execution"' in done.stdout
 
@@ -85,6 +91,30 @@ def test_its_laws_hold(installed: Path) -> None:
     assert done.returncode == 0, done.stdout
     passed = set(re.findall(r"^PASSED \S+::(\w+)\[root_branch\]", done.stdout, re.M))
     assert passed >= {"test_adversary_cannot_break_it", "test_no_schedule_exceeds_its_bounds"}
+
+
+def test_the_draft_source_is_recorded_with_its_keys(installed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    prompts, out = tmp_path / "texts.json", tmp_path / "mix.toml"
+    prompts.write_text(json.dumps(["def spam(eggs):", "import os"]))
+    asked = command("treepipe calibrate acceptance", "head_lookup")
+    done = python(installed, *asked, "--prompts", str(prompts), "--out", str(out), "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert 'draft = "reference and prompt lookup"' in out.read_text()
+    made = json.loads(out.with_suffix(".json").read_text())["draft_keys"]
+    assert made == {"source": "head_lookup", "ngram": 3, "head_weight": 0.7}
+
+
+def test_a_key_of_another_draft_source_is_warned_of(installed: Path) -> None:
+    """The record's keys are the scenario's, with their bounds and the condition of their source."""
+    chain = ("-m", "treepipe", "simulate", "studies/scenarios/chain.toml", "--set", "runs=1")
+    done = python(installed, *chain, "--set", "drafts.0.head_weight=0.7")
+    assert "it is read only where drafts.0.source is 'head_lookup'" in " ".join(
+        (done.stdout + done.stderr).split()
+    )
+    done = python(installed, *chain, "--set", "drafts.0.head_weight=1.5")
+    assert done.returncode == 2
+    assert "key drafts.0.head_weight" in done.stderr
 
 
 READERS = """
@@ -144,7 +174,7 @@ def test_values_that_contradict_each_other_are_refused_in_one_sentence(installed
     ],
 )
 def test_a_package_that_cannot_be_loaded_is_named(code: str, sentence: str, tmp_path: Path) -> None:
-    install(tmp_path, code, blocks("ini")[0])
+    install(tmp_path, "root_branch", code, blocks("ini")[0])
     done = python(tmp_path, *command("treepipe simulate"))
     assert done.returncode == 2
     complaint = "treepipe: installed system 'root_branch' (root_branch) cannot be loaded: "

@@ -1,0 +1,18 @@
+"""An EAGLE head as a draft: it reads true states right below what was verified, and each level
+further down its own guess (EAGLE, section 4.1)."""
+
+from __future__ import annotations
+
+from treepipe.core.drafter import EAGLE_HEAD, Drafter
+
+DRAFTS = (
+    Drafter(
+        name="eagle",
+        order=2,
+        summary="an EAGLE head",
+        opens="treepipe.executor.eagle:EagleDraft.opened",
+        weights=EAGLE_HEAD,
+        reads_states=True,
+        unverified_depths=7,
+    ),
+)
