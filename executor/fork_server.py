@@ -18,7 +18,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
@@ -49,8 +49,8 @@ FOLDER_PREFIX = "pymp-"
 """Of the folder in which multiprocessing puts the fork server's socket."""
 
 
-def fork_server() -> ForkServerContext:
-    """A context whose processes are forked from a server that has imported their libraries.
+def fork_server(preload: Sequence[str] = LIBRARIES) -> ForkServerContext:
+    """A context whose processes are forked from a server that has imported ``preload``.
 
     The server blocks Ctrl-C and ``ENDINGS`` from its first instruction on, and so do its children
     until ``end_with_fork_server``, which lets ``ENDINGS`` end them.
@@ -63,7 +63,7 @@ def fork_server() -> ForkServerContext:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, *LIBRARIES])
+    context.set_forkserver_preload([__name__, *preload])
     try:
         resource_tracker.ensure_running()  # before, since it unblocks signals
         with children_shielded(*ENDINGS):
