@@ -216,6 +216,8 @@ BAD: list[tuple[str, Change, str]] = [
     ("no sizes", _config(hidden_size=...), "config.json: key hidden_size is missing"),
     ("no layers", _config(num_hidden_layers=...), "key num_hidden_layers is missing"),
     ("size 0", _config(vocab_size=0), "key vocab_size = 0 must be a whole number"),
+    ("further layers", _config(num_hidden_layers=1), "but the weights hold further layers"),
+    ("more heads", _config(num_key_value_heads=4), "num_key_value_heads, head_dim and hidden_size"),
     ("heads", _config(num_key_value_heads=3), "num_key_value_heads = 3 does not divide"),
     ("GPT-2", _config(architectures=["GPT2LMHeadModel"]), "architectures = 'GPT2LMHeadModel' is"),
     ("odd architecture", _config(architectures=[[1]]), "key architectures = [1] is not supported"),
