@@ -261,7 +261,7 @@ def show_study(result: StudyResult, out: Path) -> None:
 
 def show_studies(studies: Sequence[Study] = _ALL) -> None:
     """Print names and summaries."""
-    sheet = Sheet.untitled(*words("study", "question"))
+    sheet = Sheet("", "", words("study", "question"))
     for study in studies:
         sheet.add(study.name, study.summary)
     print_sheet(console(WIDTH), sheet)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from treepipe.core.errors import UserError
+from treepipe.planner.analysis import Analysis
 from treepipe.planner.gaps import Runs, relative_gap
 from treepipe.planner.halving import Found, Ranked
 from treepipe.results.metrics import in_words, metric
@@ -165,7 +166,7 @@ class Regions:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakEvenAnalysis:
+class BreakEvenAnalysis(Analysis):
     """``--break-even``: along one input, or a map over two."""
 
     even: BreakEven | None = None

@@ -13,9 +13,10 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from treepipe.core.errors import UserError
+from treepipe.planner.analysis import Analysis
 from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Found, Ranked
@@ -27,9 +28,6 @@ from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.engine import at_once
 from treepipe.sim.points import Outcome, Point, simulate_points
-
-if TYPE_CHECKING:
-    from treepipe.report.page import Picture
 
 Say: TypeAlias = Callable[[str, int], None]
 RATE = "workload.arrivals.rate_per_s"
@@ -69,7 +67,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class CapacityAnalysis:
+class CapacityAnalysis(Analysis):
     """``--capacity``: the best plan of each schedule, the largest rate first."""
 
     rates: Sequence[Capacity] = ()
@@ -81,9 +79,6 @@ class CapacityAnalysis:
 
     def as_dict(self) -> dict[str, Any]:
         return {"capacity": [asdict(each) for each in self.rates]}
-
-    def sentences(self) -> list[str]:
-        return []
 
     def tables(self, found: Found) -> list[Sheet]:
         """The arrival rate that each schedule's best plan serves."""
@@ -99,9 +94,6 @@ class CapacityAnalysis:
             note = "overloaded: longer runs keep less" if each.overloaded else ""
             sheet.add(each.schedule, value, interval, in_words(each.limit), note)
         return [sheet]
-
-    def pictures(self, found: Found) -> list[Picture]:
-        return []
 
 
 def check_capacity(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from treepipe.planner.analysis import Analysis, with_empty
+from treepipe.planner.analysis import Analysis
 from treepipe.planner.front_plot import front_figure
 from treepipe.planner.halving import Found
 from treepipe.planner.report import (
@@ -22,6 +22,7 @@ from treepipe.planner.report import (
     ranking_notes,
     ranking_table,
     refusals,
+    with_empty,
 )
 from treepipe.report.background import background
 from treepipe.report.page import Chapter, Picture, Report

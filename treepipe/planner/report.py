@@ -14,13 +14,17 @@ from rich.console import Console
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
-from treepipe.planner.analysis import Analysis, with_empty
+from treepipe.planner.analysis import Analysis
 from treepipe.planner.answer import headline
+from treepipe.planner.break_even import BreakEvenAnalysis
 from treepipe.planner.candidates import Candidate
+from treepipe.planner.capacity import CapacityAnalysis
 from treepipe.planner.cluster import Goal, published_price
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown_interval
 from treepipe.planner.halving import Found, Ranked
+from treepipe.planner.robustness import RobustnessAnalysis
+from treepipe.planner.sensitivity import SensitivityAnalysis
 from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import METRICS, in_words, metric
@@ -32,6 +36,21 @@ from treepipe.scenario.making import share_warnings
 SCHEMA = "treepipe.plan/1"
 NAMED = 4
 """More plans that cannot be told apart are counted, as the table marks them."""
+
+
+ANALYSES: tuple[type[Analysis], ...] = (
+    SensitivityAnalysis,
+    BreakEvenAnalysis,
+    CapacityAnalysis,
+    RobustnessAnalysis,
+)
+"""In the order in which they are shown."""
+
+
+def with_empty(done: Sequence[Analysis]) -> list[Analysis]:
+    """Every analysis in its order; those that were not asked for have found nothing."""
+    by_kind = {type(each): each for each in done}
+    return [by_kind.get(kind) or kind() for kind in ANALYSES]
 
 
 def plan_content(found: Found, analyses: Sequence[Analysis] = ()) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
+from treepipe.planner.analysis import Analysis
 from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import Found
 from treepipe.profiles.library import resolve_link
@@ -21,9 +22,6 @@ from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import multiplied, named_links
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome, Point, simulate_points
-
-if TYPE_CHECKING:
-    from treepipe.report.page import Picture
 
 SLOWER = 1.5
 """Of a slow device."""
@@ -56,7 +54,7 @@ class StressCase:
 
 
 @dataclass(frozen=True, slots=True)
-class RobustnessAnalysis:
+class RobustnessAnalysis(Analysis):
     """``--robust``: the best plan with one thing wrong."""
 
     cases: Sequence[StressCase] = ()
@@ -68,9 +66,6 @@ class RobustnessAnalysis:
 
     def as_dict(self) -> dict[str, Any]:
         return {"robustness": [asdict(each) for each in self.cases]}
-
-    def sentences(self) -> list[str]:
-        return []
 
     def tables(self, found: Found) -> list[Sheet]:
         """A row per case with what it does to the goal."""
@@ -84,9 +79,6 @@ class RobustnessAnalysis:
             interval = shown_interval(each.low, each.high)
             sheet.add(each.case, each.worker or "", shown(each.change), interval)
         return [sheet]
-
-    def pictures(self, found: Found) -> list[Picture]:
-        return []
 
 
 def stress_cases(found: Found, say: Say) -> list[StressCase]:

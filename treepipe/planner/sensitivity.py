@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
+from treepipe.planner.analysis import Analysis
 from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import Found
 from treepipe.results.metrics import in_words
@@ -69,7 +70,7 @@ class Sensitivity:
 
 
 @dataclass(frozen=True, slots=True)
-class SensitivityAnalysis:
+class SensitivityAnalysis(Analysis):
     """``--sensitivity``: the inputs, the one that matters most first."""
 
     rows: Sequence[Sensitivity] = ()
@@ -81,9 +82,6 @@ class SensitivityAnalysis:
 
     def as_dict(self) -> dict[str, Any]:
         return {"sensitivity": [asdict(row) for row in self.rows]}
-
-    def sentences(self) -> list[str]:
-        return []
 
     def tables(self, found: Found) -> list[Sheet]:
         """A row per input with what a change of it does to the goal."""

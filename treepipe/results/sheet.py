@@ -62,11 +62,6 @@ class Sheet:
     columns: Sequence[Column]
     rows: list[tuple[CellValue, ...]] = field(default_factory=list)
 
-    @classmethod
-    def untitled(cls, *columns: Column) -> Sheet:
-        """A sheet for a terminal alone."""
-        return cls("", "", columns)
-
     def add(self, *cells: CellValue) -> None:
         """Append a row; raises ``ValueError`` if it has another number of cells."""
         if len(cells) != len(self.columns):
